@@ -797,7 +797,7 @@ TEST(test_braces)
     names_free(&found);
     for (int i = 0; i < 24; i++) text_printf(&t, "{a,b}");
     assert_int_equal(file_glob(t.at, &found, &e), PL_USAGE);
-    assert_says(&e, "stand for more than 10000 patterns");
+    assert_says(&e, "mean more than 10000 patterns");
     t.n = 0;
     for (int i = 0; i < 100000; i++) text_append(&t, "{", 1);
     assert_int_equal(file_glob(t.at, &found, &e), PL_USAGE);

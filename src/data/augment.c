@@ -2,7 +2,7 @@
  * augment.c: see augment.h.
  *
  * The map goes from the result to the canvas as it was filled, about the centres of both images: it
- * undoes the rotation, then the vertical flip, then the turn. Turns and flips alone have whole
+ * undoes the rotation, then the vertical flip, then the turn. Without a rotation the map has whole
  * coefficients, so that every pixel of the result is one of the canvas.
  */
 #include "data/augment.h"
@@ -43,11 +43,7 @@ static void draw_map(struct augment *o, const struct loader_augment *a, uint64_t
 
 struct augment augment_draw(const struct loader_augment *a, uint64_t key, uint32_t rows, uint32_t columns)
 {
-    struct augment o = {.rows = rows,
-                        .columns = columns,
-                        .from_rows = rows,
-                        .from_columns = columns,
-                        .noise = a->noise,
+    struct augment o = {.rows = rows, .columns = columns, .from_rows = rows, .from_columns = columns, .noise = a->noise,
                         .noise_key = random_bits(key, DRAW_NOISE)};
     if (augment_moves(a)) draw_map(&o, a, key);
     o.brightness = draw_around(key, DRAW_BRIGHTNESS, a->brightness);
@@ -85,7 +81,8 @@ void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32
 
 /* --- the image -------------------------------------------------------------------------------- */
 
-/* Bilinear between pixel centres; what lies beyond the image is black. */
+/* Reads a pixel bilinearly between pixel centres; what lies beyond the image is black.inearly
+ * between pixel centres; what lies beyond the image is black. */
 static void sample_pixel(const struct augment *a, const uint8_t *from, size_t stride, const double at[2], uint8_t *to)
 {
     const double x = at[0] - 0.5, y = at[1] - 0.5, fx = floor(x), fy = floor(y);
@@ -118,7 +115,7 @@ static void move_image(const struct augment *a, uint32_t side, uint8_t *image, u
 
 static uint8_t to_byte(double x) { return x <= 0 ? 0 : x >= 255 ? 255 : (uint8_t)(x + 0.5); }
 
-/* Gamma, then contrast about the image's mean, then brightness. */
+/* Tabulates gamma, then contrast about the image's mean, then brightness. */
 static void make_table(const struct augment *a, uint32_t side, const uint8_t *image, double table[256])
 {
     const size_t stride = (size_t)side * 3, n = (size_t)a->rows * a->columns * 3;
@@ -133,8 +130,8 @@ static void make_table(const struct augment *a, uint32_t side, const uint8_t *im
     for (int v = 0; v < 256; v++) table[v] = (table[v] - mean) * a->contrast + mean + 255 * a->brightness;
 }
 
-/* The same for the three channels. Four uniform numbers of 16 bits have a sum that is nearly
- * normal. */
+/* Returns the same for the three channels. Four uniform numbers of 16 bits have a sum that is
+ * nearly normal. */
 static double noise_at(const struct augment *a, uint64_t i)
 {
     const uint64_t bits = random_bits(a->noise_key, i);

@@ -29,7 +29,7 @@ struct loader_augment {
     double gamma;          /* exponent: between 1 / (1 + this) and 1 + this */
     double noise;          /* standard deviation of Gaussian noise, as a fraction of white */
 };
-/* Whether augment_bits and augment_image need scratch. */
+/* Reports whether augment_bits and augment_image need scratch. */
 static inline bool augment_moves(const struct loader_augment *a)
 {
     return a->flip_vertical > 0 || a->turn > 0 || a->rotate > 0;
@@ -46,12 +46,12 @@ struct augment {
 };
 struct augment augment_draw(const struct loader_augment *a, uint64_t key, uint32_t rows, uint32_t columns);
 
-/* A mask of `cells` x `cells` bits over a canvas of `side` pixels (masks/grid.h), of which `rows` x
- * `columns` cells are valid in the result; scratch as large as the mask. */
+/* Moves a mask of `cells` x `cells` bits over a canvas of `side` pixels (masks/grid.h), of which
+ * `rows` x `columns` cells are valid in the result; scratch is as large as the mask. */
 void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32_t rows, uint32_t columns, void *bits,
                   void *scratch);
-/* The canvas [side][side][3]; scratch as large, unused without moves. What the map leaves empty is
- * black. */
+/* Moves the canvas [side][side][3]; scratch is as large, and unused without moves. What the map
+ * leaves empty is black. */
 void augment_image(const struct augment *a, uint32_t side, uint8_t *image, uint8_t *scratch);
 
 #endif

@@ -81,7 +81,8 @@ static int read_list(const char *path, char **text, struct names *lines, struct 
     return PL_OK;
 }
 
-/* A list may name a sample by its name, its key or its group. Marks the lines that matched. */
+/* Reports whether a list names a sample by its name, its key or its group. Marks the lines that
+ * matched. */
 static bool listed(const struct names *lines, bool *used, const char *name, const char *key, const char *group)
 {
     const char *const words[] = {name, key, group};
@@ -93,7 +94,8 @@ static bool listed(const struct names *lines, bool *used, const char *name, cons
     return found;
 }
 
-/* A list may name samples of other shards. A list without any match is an error. */
+/* Checks that a list matches a sample: it may name samples of other shards, but one without any
+ * match is an error. */
 static int check_list(const char *path, const struct names *lines, const bool *used, struct error *e)
 {
     uint32_t unknown = 0, first = 0;
@@ -103,8 +105,7 @@ static int check_list(const char *path, const struct names *lines, const bool *u
     if (unknown == lines->n)
         return error_set(e, PL_USAGE,
                          "none of the %u names in %s is the name of a sample in this dataset (the first is %s); "
-                         "`plimsoll data verify` and the log print names",
-                         lines->n, path, lines->at[first]);
+                         "`plimsoll data verify` and the log print names", lines->n, path, lines->at[first]);
     if (unknown)
         log_warn("%s: %u of its %u names match no sample in this dataset, such as %s", path, unknown, lines->n,
                  lines->at[first]);
@@ -145,8 +146,8 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     return rc;
 }
 
-/* The rank of a sample is the hash of its group's name, or of its own: it does not depend on the
- * order of files. `samples` NULL: the first n. */
+/* Sorts samples by the hash of their group's name, or of their own, so that the order of files
+ * does not matter. `samples` NULL: the first n. */
 static struct ranked *rank_samples(const struct dataset *d, uint64_t seed, const uint32_t *samples, uint64_t n)
 {
     struct ranked *ranks = mem_alloc((n + 1) * sizeof *ranks);
@@ -161,7 +162,7 @@ static struct ranked *rank_samples(const struct dataset *d, uint64_t seed, const
     return ranks;
 }
 
-/* "case_z012" */
+/* Reports whether a name looks like "case_z012". */
 static bool looks_like_slice(const char *name)
 {
     const char *end = name + strlen(name), *at = end;
@@ -169,7 +170,7 @@ static bool looks_like_slice(const char *name)
     return end - at >= 3 && at - name > 2 && at[-2] == '_' && strchr("xyzp", at[-1]);
 }
 
-/* What is wrong with a split by fraction, in one line; nothing if all is well. */
+/* Prints what is wrong with a split by fraction, in one line; nothing if all is well. */
 static void judge_split(const struct dataset *d, const struct ranked *ranks, uint64_t n, struct text *out)
 {
     char name[1024];
@@ -178,8 +179,7 @@ static void judge_split(const struct dataset *d, const struct ranked *ranks, uin
     if (holdout_one_group(ranks, n)) {
         if (!group_of(d, ranks[0].sample, name, sizeof name))
             d->format->describe(d, ranks[0].sample, name, sizeof name, &key);
-        text_printf(out,
-                    "all %llu samples are of one group, %s: data.holdout holds out some of them, which are nearly "
+        text_printf(out, "all %llu samples are of one group, %s: data.holdout holds out some of them, which are nearly "
                     "those that are trained on, so that scores will be too high; evaluate on another %s",
                     (unsigned long long)n, name, d->format->slice ? "volume" : "one");
         return;
@@ -190,12 +190,10 @@ static void judge_split(const struct dataset *d, const struct ranked *ranks, uin
         slices += looks_like_slice(name);
     }
     if (2 * slices > n)
-        text_printf(
-            out,
+        text_printf(out,
             "its samples look like slices of volumes, such as %s, and the store does not say which belong together: "
             "data.holdout holds out slices of volumes that are trained on, so that scores will be too high; "
-            "make the store again with `plimsoll data pack`",
-            name);
+            "make the store again with `plimsoll data pack`", name);
 }
 
 /* Keeps the samples that are held out, or the rest. */
@@ -240,7 +238,7 @@ static int apply_split(struct dataset *d, const struct dataset_split *s, struct 
 
 /* --- the interface ------------------------------------------------------------------------ */
 
-/* The files or the split have no sample: the message names the path and the keys. */
+/* Refuses files or a split without a sample: the message names the path and the keys. */
 static int refuse_empty(const struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     const struct dataset_split *s = &o->split;
@@ -334,8 +332,7 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out)
     text_printf(out, "left out: ");
     from = out->n;
     if (!crowds)
-        add_item(out, from, l->crowds,
-                 l->crowds == 1 ? "crowd (iscrowd 1 and several parts; data.crowds: true uses it)"
+        add_item(out, from, l->crowds, l->crowds == 1 ? "crowd (iscrowd 1 and several parts; data.crowds: true uses it)"
                                 : "crowds (iscrowd 1 and several parts; data.crowds: true uses them)");
     add_item(out, from, l->no_mask, "without a segmentation or of area 0");
     add_item(out, from, l->other_categories, "of other categories (data.categories)");
@@ -428,7 +425,8 @@ static enum data_fault raster_runs(const struct rle *m, const struct grid *g, vo
     return s == RLE_BAD_SIZE ? FAULT_SIZE : FAULT_MASK;
 }
 
-/* Programs in which masks are drawn show a photo as its EXIF orientation says. */
+/* Applies the EXIF orientation: programs in which masks are drawn show a photo as its EXIF
+ * orientation says. */
 int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h, struct error *e)
 {
     bool turned = w == masks_h && h == masks_w;

@@ -3,15 +3,16 @@
  *
  * The loader, the sampler, inspection and packing use this interface for all formats:
  *
- *     sa1b    tar shards or extracted folders: image + JSON of run lengths
- *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
- *     pairs   a folder of images and one of masks whose names match (JPEG, PNG, TIFF), or of volumes and
- *             label volumes, whose samples are slices (NIfTI, DICOM series)
- *     csv     a table with columns for image, mask and split, perhaps question and answer
- *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in
- *     their rows
- *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
- *             and a memory map of masks as bytes (memmap.h)
+ *   sa1b    tar shards or extracted folders: image + JSON of run lengths
+ *   coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
+ *   pairs   a folder of images and one of masks whose names match (JPEG, PNG, TIFF), or of volumes
+ *           and
+ *           label volumes, whose samples are slices (NIfTI, DICOM series)
+ *   csv     a table with columns for image, mask and split, perhaps question and answer
+ *   parquet tables as Hugging Face datasets writes them: the files of image and masks are in
+ *   their rows
+ *   packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
+ *           and a memory map of masks as bytes (memmap.h)
  *
  * Opening finds every sample and may allocate. After that nothing is allocated, the dataset is
  * constant, and any number of threads may read. A sample that cannot be used is a fault of that
@@ -36,7 +37,7 @@
  *
  * dataset_open surveys the files before it applies a split, so training and validation images of
  * the same files get the same decision. A large dataset is sampled: images at equal distances, the
- * same ones every time. The decision depends on the files alone.
+ * same ones every time. The decision depends only on the files.
  *
  * The decision about mask images:
  *
@@ -77,15 +78,15 @@ struct dataset;
  * images have no clear meaning, or an image is its own mask. */
 int survey_dataset(struct dataset *d, struct error *e);
 
-/* One line each, without a newline: "data.labels auto: classes 1, 2, 5 (in 120 mask images)".
- * False: nothing was decided. */
+/* Returns one line each, without a newline: "data.labels auto: classes 1, 2, 5 (in 120 mask
+ * images)". False: nothing was decided. */
 bool survey_print_labels(const struct dataset *d, struct text *out);
-/* "data.range auto: window 12 to 3071, ..." */
+/* Prints "data.range auto: window 12 to 3071, ...". */
 bool survey_print_range(const struct dataset *d, struct text *out);
-/* The next warning about nearly black images, images with an EXIF orientation, or masks that cover
- * the whole image. *k counts up from 0; false: there are no more. */
+/* Returns the next warning about nearly black images, images with an EXIF orientation, or masks
+ * that cover the whole image. *k counts up from 0; false: there are no more. */
 bool survey_next_warning(const struct dataset *d, int *k, struct text *out);
-/* All of these: notes and warnings in the log. */
+/* Logs all of these, as notes and warnings. */
 void survey_log(const struct dataset *d);
 
 /* Selects samples of the files. A sample must match all conditions that are set. */
@@ -168,33 +169,37 @@ void dataset_close(struct dataset *d);
 uint64_t dataset_count(const struct dataset *d);
 /* Leaves out the samples for which keep[i] is false. */
 void dataset_keep(struct dataset *d, const bool *keep);
-/* A hash of the format, the files and the split, which a resumed run compares. */
+/* Returns a hash of the format, the files and the split, which a resumed run compares. */
 uint64_t dataset_fingerprint(const struct dataset *d);
-/* The faults found while opening, summed over all files. */
+/* Returns the faults found while opening, summed over all files. while opening, summed over all
+ * files. */
 const struct shard_report *dataset_report(const struct dataset *d);
 /* Lists the files that are not used because they have no partner, such as "2 images have no mask
  * (such as a.jpg)"; NULL: none. For the formats pairs and csv. */
 const char *dataset_unpaired(const struct dataset *d);
-/* "sa_000020/sa_223750": for logs and tables, unique in the dataset. */
+/* Prints "sa_000020/sa_223750", for logs and tables; it is unique in the dataset. */
 void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room);
-/* What was found in the files and decided for the whole dataset. */
+/* Returns what was found in the files and decided for the whole dataset. in the files and decided
+ * for the whole dataset. */
 const struct dataset_survey *dataset_survey(const struct dataset *d);
-/* What is left out, in one line without a newline; false: nothing. `crowds`: crowds are used. */
+/* Prints what is left out, in one line without a newline; false: nothing. `crowds`: crowds are
+ * used. */
 bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
-/* A category's name, or NULL if the files have none. */
+/* Returns a category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
 
-/* The volume, patient or video that a sample is a part of: data.holdout keeps its samples together.
- * False: it is no part of one. */
+/* Prints the volume, patient or video that a sample is a part of: data.holdout keeps its samples
+ * together. False: it is no part of one. */
 bool dataset_split_group(const struct dataset *d, uint64_t i, char *out, size_t room);
 /* Returns how many samples data.holdout would hold out, and appends what is wrong with such a
  * split, if anything. */
 uint64_t dataset_held_out(const struct dataset *d, double fraction, uint64_t seed, struct text *warning);
-/* The dataset that a sample of a table with texts belongs to: dataset_category has its name. */
+/* Returns the dataset that a sample of a table with texts belongs to: dataset_category has its
+ * name. */
 int32_t dataset_group(const struct dataset *d, uint64_t i);
-/* The file of a sample's image, of a format with image_path. */
+/* Returns the file of a sample's image, of a format with image_path. */
 const char *dataset_image_path(const struct dataset *d, uint64_t i);
-/* The volume that a sample is a slice of, and its name, NULL: the sample is an image. */
+/* Returns the volume that a sample is a slice of, and its name, NULL: the sample is an image. */
 const struct volume *dataset_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
 /* A text of a sample, with options.texts. */
 enum dataset_text { DATASET_QUESTION, DATASET_ANSWER, DATASET_TEXTS };
@@ -223,8 +228,8 @@ struct dataset_masks {
  * The scratch is 8-byte aligned. A sample without any mask is FAULT_NO_MASKS. */
 enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch, size_t scratch_n,
                               struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
-/* PL_FAIL if a memory-mapped file of the dataset became shorter or could not be read since it was
- * opened: what was read from it is not valid. Cheap enough for every sample. */
+/* Returns PL_FAIL if a memory-mapped file of the dataset became shorter or could not be read since
+ * it was opened: what was read from it is not valid. Cheap enough for every sample. */
 int dataset_intact(const struct dataset *d, struct error *e);
 /* Compares a sample's bytes with their checksum, if the format stores checksums; returns PL_OK for
  * other formats. A sample that passed is not compared again. */
@@ -233,7 +238,7 @@ int dataset_check(const struct dataset *d, uint64_t i, struct error *e);
  * file has none, or when the files differ. */
 struct packed_embeddings;
 const struct packed_embeddings *dataset_embeddings(const struct dataset *d);
-/* A sample's embedding, valid while the dataset is open. dataset_embeddings is not NULL. */
+/* Returns a sample's embedding, valid while the dataset is open. dataset_embeddings is not NULL. */
 const void *dataset_embedding(const struct dataset *d, uint64_t i);
 /* Prefetches a sample into the page cache. */
 void dataset_prefetch(const struct dataset *d, uint64_t i);
@@ -321,7 +326,7 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
  * whether a Parquet table is one of images and masks (parquet_set.c).
  */
 
-/* Whether it has columns of images with usual names for images and for masks. */
+/* Reports whether it has columns of images with usual names for images and for masks. */
 bool parquet_set_usual(const char *path);
 
 #endif

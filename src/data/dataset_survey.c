@@ -1,7 +1,7 @@
 /*
- * dataset_survey.c: what the files of a dataset hold, looked at before training (see dataset.h). Files are decoded in parallel; what is found is summed,
- * so the order of threads changes nothing. A file that cannot be read is left to the readers, which
- * report it.
+ * dataset_survey.c: what the files of a dataset hold, looked at before training (see dataset.h).
+ * Files are decoded in parallel; what is found is summed, so the order of threads changes nothing.
+ * A file that cannot be read is left to the readers, which report it.
  */
 #include "data/dataset.h"
 
@@ -16,7 +16,7 @@
 
 static const size_t first_bytes = 4 << 20;
 
-/* Sample k of n, at equal distances over `all`. */
+/* Returns sample k of n, at equal distances over `all`. */
 static uint64_t sampled(uint64_t k, uint64_t n, uint64_t all) { return n == all ? k : k * all / n; }
 
 /* A buffer that grows until a reader has enough, up to the room that a sample has. */
@@ -90,8 +90,9 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
     progress_clear();
 }
 
-/* Whether 255 means "not labelled": it occurs in the same image as other values, and those are
- * small or nearly consecutive numbers, as those of classes are; 85, 170, 255 are three classes. */
+/* Reports whether 255 means "not labelled": it occurs in the same image as other values, and those
+ * are small or nearly consecutive numbers, as those of classes are; 85, 170, 255 are three
+ * classes. */
 static bool ignores_255(const struct found *f, const struct label_options *o)
 {
     uint32_t others = 0, largest = 0;
@@ -111,7 +112,8 @@ static void count_values(struct dataset_survey *s, const struct found *f, int ig
     }
 }
 
-#define SET_LABELS "set data.labels: binary (one mask: the brighter half of the values), classes or instances (one mask per value)"
+#define SET_LABELS                                                                                                     \
+    "set data.labels: binary (one mask: the brighter half of the values), classes or instances (one mask per value)"
 
 static int refuse(const struct dataset *d, const struct found *f, enum label_look look, struct error *e)
 {
@@ -121,17 +123,14 @@ static int refuse(const struct dataset *d, const struct found *f, enum label_loo
         return error_set(e, PL_USAGE,
                          "%s looks like an image and not like a mask: it has many values and no areas of one value "
                          "(%llu of %llu mask images looked at do). "
-                         "Check the folder of the masks (data.masks); if they are masks, " SET_LABELS,
-                         path, n, all);
+                         "Check the folder of the masks (data.masks); if they are masks, " SET_LABELS, path, n, all);
     if (look == LOOK_SOFT_VALUES)
         return error_set(e, PL_USAGE,
                          "%s has areas of several values, and other values between them along their borders: it was "
                          "resized or compressed with smoothing "
                          "(%llu of %llu mask images looked at were). Write the masks again without (nearest neighbour, "
-                         "PNG), or " SET_LABELS,
-                         path, n, all);
-    return error_set(
-        e, PL_USAGE,
+                         "PNG), or " SET_LABELS, path, n, all);
+    return error_set(e, PL_USAGE,
         "%s is a binary mask with soft edges, and %s has several values: data.labels auto cannot decide; " SET_LABELS,
         path, d->format->label(d, f->first[LOOK_VALUES]));
 }
@@ -162,8 +161,8 @@ static int decide_labels(struct dataset *d, const struct found *f, struct error 
     return PL_OK;
 }
 
-/* An image file is never its own mask. All names are compared; links are followed for the files
- * looked at. */
+/* Refuses an image file that is its own mask. All names are compared; links are followed for the
+ * files looked at. */
 static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e)
 {
     const char *image, *mask;
@@ -180,8 +179,7 @@ static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e
     if (!same) return PL_OK;
     return error_set(e, PL_USAGE,
                      "%s is the image and also its mask%s%s: give the folder or the column of the masks (data.masks, "
-                     "data.mask_column)",
-                     image, strcmp(image, mask) ? ", as " : "", strcmp(image, mask) ? mask : "");
+                     "data.mask_column)", image, strcmp(image, mask) ? ", as " : "", strcmp(image, mask) ? mask : "");
 }
 
 static int survey_labels(struct dataset *d, struct error *e)
@@ -272,7 +270,7 @@ static bool add_file(struct light *l, const void *bytes, size_t n, size_t room)
                              : add_jpg(l, bytes, n);
 }
 
-/* The values of a slice, which no range has changed. False: the image is not a slice. */
+/* Returns the values of a slice, which no range has changed. False: the image is not a slice. */
 static bool add_plane(const struct dataset *d, uint64_t i, struct buffer *b, struct light *l)
 {
     struct plane p;
@@ -310,8 +308,8 @@ static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, str
     else l->decoded += add_file(l, b->at, x.n, d->room);
 }
 
-/* The brightness that 99.5 % of the pixels do not exceed, after the range is applied; -1: no
- * pixel is known, or the range is that of each image. */
+/* Returns the brightness that 99.5 % of the pixels do not exceed, after the range is applied; -1:
+ * no pixel is known, or the range is that of each image. */
 static int brightness(const struct light *l, const struct pixel_range *r)
 {
     uint64_t bright[256], total = 0, seen = 0;
@@ -373,7 +371,7 @@ int survey_dataset(struct dataset *d, struct error *e)
 
 /* --- in words --------------------------------------------------------------------------------- */
 
-/* "in 120 mask images", "in 1000 of 5321 mask images looked at". */
+/* Prints "in 120 mask images" or "in 1000 of 5321 mask images looked at". */
 static void print_seen(uint64_t seen, uint64_t all, const char *what, struct text *out)
 {
     if (seen == all) text_printf(out, "in %llu %s", (unsigned long long)all, what);
@@ -436,8 +434,7 @@ static bool print_turned(const struct dataset *d, struct text *out)
     text_printf(out,
                 "%llu of %llu images looked at have an EXIF orientation, which is not applied: if their masks were "
                 "drawn on the images as programs show them, store the images upright, "
-                "such as by `mogrify -auto-orient`",
-                (unsigned long long)s->turned, (unsigned long long)s->images_seen);
+                "such as by `mogrify -auto-orient`", (unsigned long long)s->turned, (unsigned long long)s->images_seen);
     return true;
 }
 

@@ -34,18 +34,18 @@ struct slot_fault {
     char name[256], text[512]; /* its name, and its fault in words */
 };
 void faults_set(struct slot_fault *f, enum data_fault fault, const struct error *e);
-/* PL_FAIL if the sample could not be read because too many files are open. It is not counted as
- * broken. */
+/* Returns PL_FAIL if the sample could not be read because too many files are open. It is not
+ * counted as broken. */
 int faults_open(const struct slot_fault *f, struct error *e);
 
-/* The sample that is tried instead, of n: by seed, position and number of the attempt. */
+/* Returns the sample that is tried instead, of n: by seed, position and number of the attempt. */
 uint64_t faults_substitute(uint64_t seed, uint64_t position, uint64_t attempt, uint64_t n);
 
 /* Counts a slot with broken samples, and logs it: the first ones, then one each time their number
  * has doubled. `what` says what becomes of it; `list` which command lists all, or "". */
 void faults_count(struct loader_counts *c, const struct slot_fault *f, bool quiet, const char *what, const char *list);
-/* PL_FAIL when more samples are broken than max_bad allows; checked from FAULTS_FIRST on, and with
- * `whole`, the end of an epoch. */
+/* Returns PL_FAIL when more samples are broken than max_bad allows; checked from FAULTS_FIRST on,
+ * and with `whole`, the end of an epoch. */
 int faults_check(const struct loader_counts *c, double max_bad, bool whole, const char *list, struct error *e);
 
 /* Reads a whole file into to[room]. */

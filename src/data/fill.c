@@ -46,7 +46,7 @@ static uint64_t bits_bytes(const struct loader_options *o)
     return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells);
 }
 
-/* Bytes of the image, or of the embedding that replaces it. */
+/* Returns the bytes of the image, or of the embedding that replaces it. */
 static uint64_t image_bytes(const struct loader_options *o)
 {
     return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3;
@@ -78,8 +78,7 @@ static uint64_t filler_layout(struct filler *f, const struct loader_options *o, 
     f->row = ring_carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
     f->distance = ring_carve(at, &used, cells * cells * sizeof *f->distance);
     if (o->moves)
-        f->before = ring_carve(at, &used,
-                               (uint64_t)max_i64((int64_t)(o->embedding ? 0 : image_bytes(o)),
+        f->before = ring_carve(at, &used, (uint64_t)max_i64((int64_t)(o->embedding ? 0 : image_bytes(o)),
                                                  (int64_t)grid_mask_bytes(o->cells, o->cells)));
     return used;
 }
@@ -110,7 +109,7 @@ void filler_free(struct filler *f)
 
 /* --- geometry --------------------------------------------------------------------------- */
 
-/* Uniform in [0, 1), from the position's stream. */
+/* Returns a number in [0, 1), uniform, from the position's stream. */
 static double draw(uint64_t key, uint64_t i) { return (double)(random_bits(key, i) >> 11) * 0x1p-53; }
 
 enum { DRAW_FLIP, DRAW_SCALE, DRAW_CROP_W, DRAW_CROP_H, DRAW_CROP_X, DRAW_CROP_Y };
@@ -229,8 +228,7 @@ static enum data_fault raster(struct filler *f, const struct loader_source *sour
     if (s->out.n) return FAULT_NONE;
     return error_set(e, PL_USAGE,
                      "none of %u chosen masks can be used: %u are malformed, %u are too small or outside of the crop",
-                     n, s->bad_masks, s->lost_masks),
-           s->bad_masks ? FAULT_MASK : FAULT_NO_MASKS;
+                     n, s->bad_masks, s->lost_masks), s->bad_masks ? FAULT_MASK : FAULT_NO_MASKS;
 }
 
 static bool is_wanted(const struct loader_wanted *w, uint64_t sample, int64_t id)
@@ -270,8 +268,7 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
     if (fault) return fault;
     if (!found.h || !found.w || found.h > LOADER_MAX_SIDE || found.w > LOADER_MAX_SIDE)
         return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of 1 to %d", found.w, found.h,
-                         LOADER_MAX_SIDE),
-               FAULT_TOO_LARGE;
+                         LOADER_MAX_SIDE), FAULT_TOO_LARGE;
     struct grid_geometry at = choose_geometry(f, source, position, found.h, found.w);
     if (grid_set(&f->grid, &at, e)) return FAULT_SIZE;
     uint64_t n = dataset_count(source->set), epoch = source->once ? 0 : position / n;
@@ -306,16 +303,9 @@ static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w
 {
     const struct grid_geometry *g = &f->grid.at;
     double W = w, H = h;
-    struct resize_view v = {.width = w,
-                            .height = h,
-                            .x = g->crop_x * W / g->w,
-                            .y = g->crop_y * H / g->h,
-                            .w = g->crop_w * W / g->w,
-                            .h = g->crop_h * H / g->h,
-                            .to_width = g->resized_w,
-                            .to_height = g->resized_h,
-                            .flip = g->flip,
-                            .to = s->image,
+    struct resize_view v = {.width = w, .height = h, .x = g->crop_x * W / g->w, .y = g->crop_y * H / g->h,
+                            .w = g->crop_w * W / g->w, .h = g->crop_h * H / g->h, .to_width = g->resized_w,
+                            .to_height = g->resized_h, .flip = g->flip, .to = s->image,
                             .stride = (size_t)f->o.side * 3};
     size_t need = resize_scratch(&v);
     if (need > f->resize_room)
@@ -347,7 +337,7 @@ static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct 
     return FAULT_NONE;
 }
 
-/* A PNG or WebP is decoded as a whole, into the buffer after its file. */
+/* Decodes a PNG or WebP as a whole, into the buffer after its file. */
 static enum data_fault fill_whole(struct filler *f, struct slot *s, const struct pixel_range *range, size_t n,
                                   struct error *e)
 {
@@ -360,8 +350,7 @@ static enum data_fault fill_whole(struct filler *f, struct slot *s, const struct
     if (fault) return fault;
     if (at > f->o.room || need > f->o.room - at)
         return error_set(e, PL_NOFIT, "the image and its pixels take %zu bytes; expected at most %llu", at + need,
-                         (unsigned long long)f->o.room),
-               FAULT_TOO_LARGE;
+                         (unsigned long long)f->o.room), FAULT_TOO_LARGE;
     if (image_decode(&x, f->room, n, &o, f->room + at, f->o.room - at, e)) return FAULT_IMAGE;
     return resize_rows(f, s, x.rgb, (size_t)w * 3, w, h, e);
 }
@@ -421,19 +410,13 @@ enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64
     enum data_fault fault = dataset_masks(set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
     if (fault) return fault;
     uint32_t canvas = stretched ? f->o.cells : f->o.side;
-    struct grid_geometry g = {.h = found.h,
-                              .w = found.w,
-                              .crop_w = found.w,
-                              .crop_h = found.h,
-                              .resized_w = canvas,
-                              .resized_h = canvas,
-                              .canvas_w = canvas,
-                              .canvas_h = canvas,
-                              .gw = f->o.cells,
+    struct grid_geometry g = {.h = found.h, .w = found.w, .crop_w = found.w, .crop_h = found.h, .resized_w = canvas,
+                              .resized_h = canvas, .canvas_w = canvas, .canvas_h = canvas, .gw = f->o.cells,
                               .gh = f->o.cells};
     if (!stretched && found.h && found.w) resize_longest(found.w, found.h, canvas, &g.resized_w, &g.resized_h);
     if (grid_set(&f->grid, &g, e)) return FAULT_SIZE;
-    *out = (struct fill_facts){.records = f->records, .n = found.n, .empty = found.empty, .h = found.h, .w = found.w, .rows = g.resized_h, .columns = g.resized_w};
+    *out = (struct fill_facts){.records = f->records, .n = found.n, .empty = found.empty, .h = found.h, .w = found.w,
+                               .rows = g.resized_h, .columns = g.resized_w};
     return FAULT_NONE;
 }
 
@@ -472,10 +455,7 @@ uint64_t source_sample(const struct loader_source *source, uint64_t position)
 static enum data_fault fill(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample,
                             struct slot *s, struct error *e)
 {
-    s->out = (struct loader_sample){.position = position,
-                                    .sample = sample,
-                                    .image = s->image,
-                                    .bits = s->bits,
+    s->out = (struct loader_sample){.position = position, .sample = sample, .image = s->image, .bits = s->bits,
                                     .masks = s->masks};
     s->bad_masks = s->lost_masks = 0;
     if (dataset_check(source->set, sample, e)) return FAULT_READ;

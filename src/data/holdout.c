@@ -38,7 +38,7 @@ static int compare_members(const void *a, const void *b)
     return x->sample < y->sample ? -1 : x->sample > y->sample;
 }
 
-/* The rank of a group is that of its first sample. */
+/* Marks the samples that are held out. The rank of a group is that of its first sample. */
 bool *holdout_mark(uint64_t n, struct group_member *members, uint64_t n_members, double fraction, uint64_t seed,
                    bool *one)
 {

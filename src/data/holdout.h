@@ -20,7 +20,7 @@ struct ranked {
  * n), moved to the nearest border between two ranks that leaves some on both sides. If all have one
  * rank there is none, and a group is on both sides. */
 uint64_t holdout_cut(struct ranked *samples, uint64_t n, double fraction);
-/* Whether sorted samples, more than one, have one rank. */
+/* Reports whether sorted samples, more than one, have one rank. */
 bool holdout_one_group(const struct ranked *samples, uint64_t n);
 
 /* A sample that belongs to a group, by its number and a hash of the group's name. */

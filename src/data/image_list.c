@@ -44,7 +44,8 @@ static uint64_t thread_bytes(const void *options)
 static void *thread_new(const void *options, char *at)
 {
     struct worker *w = mem_alloc(sizeof *w);
-    *w = (struct worker){pixel_bytes(options), image_reader_new(&((const struct image_list_options *)options)->reader, at)};
+    *w = (struct worker){pixel_bytes(options),
+                         image_reader_new(&((const struct image_list_options *)options)->reader, at)};
     return w;
 }
 

@@ -44,7 +44,7 @@ struct image_rows_source {
     struct loader_counts counts;
     uint64_t replaced;     /* frames of videos that could not be decoded */
 };
-/* The conversations in the rows before a position: counts.seen of a resumed run. */
+/* Returns the conversations in the rows before a position: counts.seen of a resumed run. */
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
 
 struct image_row {
@@ -60,18 +60,18 @@ struct image_row {
     uint32_t n_videos;
 };
 
-/* Bytes of an image, or of its embedding. */
+/* Returns the bytes of an image, or of its embedding. */
 uint64_t image_rows_each(const struct image_rows_options *o);
-/* Bytes of the block; depends only on the options. */
+/* Returns the bytes of the block; depends only on the options. */
 uint64_t image_rows_bytes(const struct image_rows_options *o);
 
 struct image_rows;
-/* `memory` has image_rows_bytes, aligned to 64, and outlives the rows. Starts the threads, which
- * wait for a seek. */
+/* Opens rows in `memory`, which has image_rows_bytes, aligned to 64, and outlives the rows. Starts
+ * the threads, which wait for a seek. */
 int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e);
 /* Joins the threads. NULL is allowed. */
 void image_rows_close(struct image_rows *r);
-/* As those of loader.h. */
+/* Does as loader_seek; the functions below do as those of loader.h. */
 void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position);
 bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position);
 int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e);

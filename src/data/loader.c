@@ -64,7 +64,7 @@ static void count(struct loader_source *s, const struct slot *slot)
         faults_count(c, &slot->why, s->quiet, s->once ? "it is skipped" : "another sample replaces it", LISTS);
 }
 
-/* "data.min_iou 0.9, data.categories": the filters that are set. */
+/* Prints "data.min_iou 0.9, data.categories": the filters that are set. */
 static const char *filters_print(const struct loader_source *s, char out[160])
 {
     const struct sampler_options *o = &s->sampler;
@@ -79,7 +79,7 @@ static const char *filters_print(const struct loader_source *s, char out[160])
     return n ? out + 2 : "none is set";
 }
 
-/* No sample could be used. If none ever could, the data or the filters are wrong. */
+/* Reports that no sample could be used. If none ever could, the data or the filters are wrong. */
 static int nothing_left(const struct loader_source *s, const struct slot *slot, struct error *e)
 {
     const struct loader_counts *c = &s->counts;

@@ -43,8 +43,8 @@ struct loader_options {
     bool moves;            /* a source may have augment_moves */
 };
 
-/* The default of loader_options.room for a format of dataset.h. `stores`: packed stores are
- * memory-mapped and need no buffer; with an index and a memory map the images are files. */
+/* Returns the default of loader_options.room for a format of dataset.h. `stores`: packed stores
+ * are memory-mapped and need no buffer; with an index and a memory map the images are files. */
 uint64_t loader_default_room(const char *format, bool stores);
 
 /* Masks that a sample must have, by their ids: sample i has ids[first[i]] to ids[first[i + 1] - 1].
@@ -93,22 +93,22 @@ struct loader_sample {
     enum data_fault fault;       /* of the sample that this one replaces; FAULT_NONE: not replaced */
 };
 
-/* Bytes of the block; depends only on the options. */
+/* Returns the bytes of the block; depends only on the options. */
 uint64_t loader_bytes(const struct loader_options *o);
 
 struct loader;
-/* `memory` has loader_bytes, aligned to 64, and outlives the loader. Starts the threads, which
- * wait for a seek. */
+/* Opens a loader in `memory`, which has loader_bytes, aligned to 64, and outlives the loader.
+ * Starts the threads, which wait for a seek. */
 int loader_open(struct loader **out, const struct loader_options *o, void *memory, struct error *e);
 /* Joins the threads. */
 void loader_close(struct loader *l);
 /* Continues at this position and drops what was read ahead. Allocates nothing. */
 void loader_seek(struct loader *l, struct loader_source *s, uint64_t position);
-/* Whether the next call of loader_next returns this position of this source. */
+/* Reports whether the next call of loader_next returns this position of this source. */
 bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position);
-/* Returns the next position; *out is valid until the next call. PL_FAIL when more samples are
- * broken than the source's max_bad allows: checked from FAULTS_FIRST broken samples on, and at
- * the end of each epoch. PL_USAGE when no sample so far could be used. */
+/* Takes the next position; *out is valid until the next call. PL_FAIL when more samples are broken
+ * than the source's max_bad allows: checked from FAULTS_FIRST broken samples on, and at the end of
+ * each epoch. PL_USAGE when no sample so far could be used. */
 int loader_next(struct loader *l, const struct loader_sample **out, struct error *e);
 
 #endif

@@ -19,7 +19,7 @@
 
 enum { ROUND_PAIRS = 4 };
 
-/* The finalizer of splitmix64: every input bit affects every output bit. */
+/* Returns the finalizer of splitmix64: every input bit affects every output bit. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
@@ -33,8 +33,8 @@ static uint64_t round_hash(uint64_t key, int round, uint64_t half)
     return mix(key ^ mix(half ^ ((uint64_t)round << 56)));
 }
 
-/* One pass of the network over left_bits + right_bits bits. Either half may be
- * empty (n = 2): its mask is then 0 and the other half gets a keyed constant. */
+/* Returns one pass of the network over left_bits + right_bits bits. Either half may be empty (n =
+ * 2): its mask is then 0 and the other half gets a keyed constant. */
 static uint64_t feistel(uint64_t x, uint64_t key, int left_bits, int right_bits)
 {
     uint64_t left_mask = (UINT64_C(1) << left_bits) - 1;

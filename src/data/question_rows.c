@@ -49,7 +49,8 @@ static void *thread_new(const void *options, char *at)
 {
     const struct question_rows_options *o = options;
     struct worker *w = mem_alloc(sizeof *w);
-    *w = (struct worker){.floats = image_reader_floats(&o->reader), .sequence = o->sequence, .filler = filler_new(&o->masks, at)};
+    *w = (struct worker){.floats = image_reader_floats(&o->reader), .sequence = o->sequence,
+                         .filler = filler_new(&o->masks, at)};
     w->reader = image_reader_new(&o->reader, at + filler_room(o));
     return w;
 }
@@ -65,7 +66,7 @@ static void thread_free(void *thread)
 
 /* --- a sample --------------------------------------------------------------------------------- */
 
-/* The tokens before the answer; with `answers`, all. */
+/* Returns the tokens before the answer; with `answers`, all. */
 static int32_t tokens_read(const struct conversations *c, uint32_t k, const struct token_row *row, bool answers)
 {
     const struct stored_sample *x = &c->store.samples[c->used.at[k].sample];
@@ -73,7 +74,7 @@ static int32_t tokens_read(const struct conversations *c, uint32_t k, const stru
     return (int32_t)min_i64(c->store.answers[x->first_answer].begin, row->tokens);
 }
 
-/* A sample that cannot be used: it counts in no loss. */
+/* Clears the targets of a sample that cannot be used: it counts in no loss. */
 static void clear_targets(const struct worker *w, struct row_slot *s)
 {
     for (uint32_t i = 0; i < w->sequence; i++) s->out.tokens.labels[i] = -100;

@@ -41,7 +41,7 @@ struct question_row {
     const struct loader_sample *image;
 };
 
-/* As those of loader.h. */
+/* Returns what loader_bytes does; the functions below do as those of loader.h. */
 uint64_t question_rows_bytes(const struct question_rows_options *o);
 struct question_rows;
 int question_rows_open(struct question_rows **out, const struct question_rows_options *o, void *memory,

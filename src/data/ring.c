@@ -58,7 +58,7 @@ uint64_t ring_bytes(const struct ring_options *o)
 
 static void *slot_of(const struct ring *r, uint64_t number) { return r->slots + number % r->o.slots * r->o.kind->slot; }
 
-/* The position with this number. */
+/* Returns the position with this number. */
 static uint64_t position_of(const struct ring *r, uint64_t number)
 {
     const struct ring_part *p = &r->part;

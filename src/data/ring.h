@@ -43,12 +43,12 @@ struct ring_options {
     uint32_t threads, slots;   /* at least 2 slots: the consumer holds one */
 };
 
-/* Bytes of the block; depends only on the options. */
+/* Returns the bytes of the block; depends only on the options. */
 uint64_t ring_bytes(const struct ring_options *o);
 
 struct ring;
-/* `memory` has ring_bytes, aligned to 64, and outlives the ring. Starts the threads, which wait for
- * a seek. */
+/* Opens a ring in `memory`, which has ring_bytes, aligned to 64, and outlives the ring. Starts the
+ * threads, which wait for a seek. */
 int ring_open(struct ring **out, const struct ring_options *o, void *memory, struct error *e);
 /* Joins the threads. NULL is allowed. */
 void ring_close(struct ring *r);
@@ -60,37 +60,37 @@ struct ring_part {
 /* Continues at the first of these positions of a source, whose positions end at `end`, and drops
  * what was read ahead. The source must stay valid and unchanged. Allocates nothing. */
 void ring_seek_part(struct ring *r, const void *source, struct ring_part part, uint64_t end);
-/* Whether the next call of ring_next returns this position of this source. */
+/* Reports whether the next call of ring_next returns this position of this source. */
 bool ring_at(const struct ring *r, const void *source, uint64_t position);
-/* The slot of the next position, valid until the next call. */
+/* Returns the slot of the next position, valid until the next call. */
 void *ring_next(struct ring *r);
 
 /* A kind's own types around a ring: defines struct NAME and NAME_bytes, NAME_open, NAME_close and
  * NAME_at, after the kind's ring_of, which says what ring its options make. NAME_seek and NAME_next
  * are the kind's. */
-#define RING_TYPES(NAME, OPTIONS, SOURCE)                                                                                               \
-    struct NAME {                                                                                                                       \
-        OPTIONS o;                                                                                                                      \
-        struct ring *ring;                                                                                                              \
-        SOURCE *source; /* of the last seek */                                                                                          \
-    };                                                                                                                                  \
-    uint64_t NAME##_bytes(const OPTIONS *o) { return ring_bytes((const struct ring_options[]){ring_of(o)}); }                              \
-    int NAME##_open(struct NAME **out, const OPTIONS *o, void *memory, struct error *e)                                                 \
-    {                                                                                                                                   \
-        struct NAME *x = mem_alloc(sizeof *x);                                                                                          \
-        x->o = *o;                                                                                                                      \
-        const struct ring_options r = ring_of(&x->o);                                                                                   \
-        const int rc = ring_open(&x->ring, &r, memory, e);                                                                              \
-        if (rc) mem_free(x);                                                                                                            \
-        else *out = x;                                                                                                                  \
-        return rc;                                                                                                                      \
-    }                                                                                                                                   \
-    void NAME##_close(struct NAME *x)                                                                                                   \
-    {                                                                                                                                   \
-        if (!x) return;                                                                                                                 \
-        ring_close(x->ring);                                                                                                            \
-        mem_free(x);                                                                                                                    \
-    }                                                                                                                                   \
+#define RING_TYPES(NAME, OPTIONS, SOURCE)                                                                              \
+    struct NAME {                                                                                                      \
+        OPTIONS o;                                                                                                     \
+        struct ring *ring;                                                                                             \
+        SOURCE *source; /* of the last seek */                                                                         \
+    };                                                                                                                 \
+    uint64_t NAME##_bytes(const OPTIONS *o) { return ring_bytes((const struct ring_options[]){ring_of(o)}); }          \
+    int NAME##_open(struct NAME **out, const OPTIONS *o, void *memory, struct error *e)                                \
+    {                                                                                                                  \
+        struct NAME *x = mem_alloc(sizeof *x);                                                                         \
+        x->o = *o;                                                                                                     \
+        const struct ring_options r = ring_of(&x->o);                                                                  \
+        const int rc = ring_open(&x->ring, &r, memory, e);                                                             \
+        if (rc) mem_free(x);                                                                                           \
+        else *out = x;                                                                                                 \
+        return rc;                                                                                                     \
+    }                                                                                                                  \
+    void NAME##_close(struct NAME *x)                                                                                  \
+    {                                                                                                                  \
+        if (!x) return;                                                                                                \
+        ring_close(x->ring);                                                                                           \
+        mem_free(x);                                                                                                   \
+    }                                                                                                                  \
     bool NAME##_at(const struct NAME *x, const SOURCE *s, uint64_t position) { return ring_at(x->ring, s, position); }
 
 /* Takes `bytes` from a block and rounds them up to 64; with at = NULL it only counts. */

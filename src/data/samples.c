@@ -220,14 +220,8 @@ int sample_decode(const struct sample *s, const struct pixel_range *range, struc
 uint8_t *sample_raster(const struct sample *s, uint32_t k, uint32_t w, uint32_t h, size_t *stride)
 {
     const uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = w > h ? w : h;
-    const struct grid_geometry all = {.h = s->found.h,
-                                      .w = s->found.w,
-                                      .resized_w = w,
-                                      .resized_h = h,
-                                      .canvas_w = w,
-                                      .canvas_h = h,
-                                      .gw = w,
-                                      .gh = h};
+    const struct grid_geometry all = {.h = s->found.h, .w = s->found.w, .resized_w = w, .resized_h = h, .canvas_w = w,
+                                      .canvas_h = h, .gw = w, .gh = h};
     if (cells > GRID_MAX_CELLS) return NULL;
     void *memory = mem_alloc(grid_bytes(side, cells));
     uint8_t *bits = mem_alloc(grid_mask_bytes(w, h));

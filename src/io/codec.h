@@ -22,14 +22,14 @@ struct codec {
     uint8_t window[SNAPPY_WINDOW]; /* of snappy; else what is skipped */
 };
 
-/* `out`: the bytes of the output. The input must stay. The caller calls codec_close after success.
- * PL_USAGE: the beginning is damaged, or its window is larger than CODEC_WINDOW_MOST; PL_FAIL: the
- * program is built without the library. */
+/* Opens a stream. `out`: the bytes of the output. The input must stay. The caller calls
+ * codec_close after success. PL_USAGE: the beginning is damaged, or its window is larger than
+ * CODEC_WINDOW_MOST; PL_FAIL: the program is built without the library. */
 int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, uint64_t out, struct error *e);
 void codec_close(struct codec *c);
-/* The next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or has fewer. */
+/* Reads the next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or has fewer. */
 int codec_read(struct codec *c, void *to, uint64_t n, struct error *e);
-/* How far the input is used. */
+/* Returns how far the input is used. */
 const uint8_t *codec_at(const struct codec *c);
 
 /* Returns the bytes of memory that a library takes to decode the input to `out` bytes: the window
@@ -49,7 +49,7 @@ struct codec_library {
     int64_t (*read)(void *state, const uint8_t **at, const uint8_t *end, uint8_t *to, size_t n);
 };
 extern const struct codec_library codec_gzip, codec_zstd;
-/* The version of libzstd; NULL: this build has none. */
+/* Returns the version of libzstd; NULL: this build has none. */
 const char *zstd_version(void);
 
 #endif

@@ -83,8 +83,7 @@ int files_spare(uint32_t n, struct error *e)
     if (k < n)
         rc = error_set(e, PL_FAIL,
                        "only %u more files can be opened (%s), and reading and saving need %u: raise the limit "
-                       "with `ulimit -n`, which is %u",
-                       k, strerror(errno), n, files_limit());
+                       "with `ulimit -n`, which is %u", k, strerror(errno), n, files_limit());
     while (k) close(fds[--k]);
     mem_free(fds);
     return rc;
@@ -416,8 +415,8 @@ int dir_list_ending(const char *path, const char *ending, struct names *out, str
     return rc;
 }
 
-/* How many patterns a pattern with {a,b} stands for, at most; *at is moved to its end, or within
- * braces to , or }. */
+/* Returns how many patterns a pattern with {a,b} means, at most; *at is moved to its end, or
+ * within braces to , or }. */
 static uint64_t count_braces(const char **at, int depth)
 {
     enum { ENOUGH = 1 << 20, DEPTH = 64 };
@@ -447,7 +446,7 @@ int file_glob(const char *pattern, struct names *out, struct error *e)
     if (!access(pattern, F_OK)) return vec_push(out, mem_string(pattern)), PL_OK;
     if (count_braces(&end, 0) > PATTERNS)
         return error_set(e, PL_USAGE,
-                         "%.200s: its alternatives in braces stand for more than %d patterns; expected fewer", pattern,
+                         "%.200s: its alternatives in braces mean more than %d patterns; expected fewer", pattern,
                          PATTERNS);
     int rc = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found);
     if (rc && rc != GLOB_NOMATCH) {

@@ -61,7 +61,7 @@ static void note(struct gunzip_report *r, const char *reason)
     snprintf(r->reason, sizeof r->reason, "%s", reason);
 }
 
-/* After a member: another one follows if its magic bytes do. *more is false at the end. */
+/* Finds whether another member follows: its magic bytes do. *more is false at the end. */
 static int next_member(struct gunzip_state *s, struct gunzip_report *r, bool *more, struct error *e)
 {
     do {

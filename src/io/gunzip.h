@@ -16,7 +16,7 @@ struct gunzip_report {
  * descriptor `to`. Damage is not an error: the decoded bytes stay. PL_FAIL when reading or
  * writing fails. */
 int gunzip(int from, int to, struct gunzip_report *r, struct error *e);
-/* The same without progress, and at most `most` bytes are written: it stops when there are more.
+/* Does the same without progress, and writes at most `most` bytes: it stops when there are more.
  * r->out counts the bytes written. */
 int gunzip_at_most(int from, int to, uint64_t most, struct gunzip_report *r, struct error *e);
 /* Decompresses the first n bytes of a file; returns their number, less if the file ends or is

@@ -41,7 +41,7 @@ struct scan {
     struct error *e;
 };
 
-/* "line 3, column 14: ..." for the byte at `at`. */
+/* Reports "line 3, column 14: ..." for the byte at `at`. */
 static int fail_at(const struct scan *s, const char *at, const char *what)
 {
     unsigned line = 1, column = 1;
@@ -73,7 +73,7 @@ static int scan_escape(struct scan *s)
     return PL_OK;
 }
 
-/* From the opening quote to just after the closing quote. */
+/* Scans from the opening quote to just after the closing quote. */
 static int scan_string(struct scan *s)
 {
     const char *start = s->at++;
@@ -104,7 +104,7 @@ static int scan_number(struct scan *s)
     return PL_OK;
 }
 
-/* true, false, null. The scan only separates their letters from the "e" of a number. */
+/* Scans true, false, null. The scan only separates their letters from the "e" of a number. */
 static int scan_word(struct scan *s)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -278,8 +278,7 @@ int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, voi
     return rc || s.at == s.end ? rc : fail_at(&s, s.at, "unexpected text after the JSON value");
 }
 
-int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
-                   struct error *e)
+int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out, struct error *e)
 {
     char *bytes;
     size_t n;

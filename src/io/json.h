@@ -10,8 +10,8 @@
  * nesting beyond VALUE_DEPTH, numbers beyond a double and \u0000 are errors. PL_USAGE with line
  * and column. */
 int json_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e);
-/* The same, and the tree with what is needed to make it takes at most about `most` bytes: a text of
- * small values takes 25 times its length. PL_USAGE before memory is taken. */
+/* Does the same, and the tree with what is needed to make it takes at most about `most` bytes: a
+ * text of small values takes 25 times its length. PL_USAGE before memory is taken. */
 int json_parse_within(const char *bytes, size_t n, uint64_t most, struct bump *b, struct value **out, struct error *e);
 /* Parses a map member by member: `each` gets them in order, with their keys, each valid during the
  * call. The memory is that of one member, at most `most` as above. That a key occurs once is not
@@ -19,8 +19,7 @@ int json_parse_within(const char *bytes, size_t n, uint64_t most, struct bump *b
 typedef int json_member(void *user, const struct value *member, struct error *e);
 int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, void *user, struct error *e);
 /* Parses a file of at most `limit` bytes; the message begins with the path. */
-int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
-                   struct error *e);
+int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out, struct error *e);
 
 /* The writer. `key` is the name inside a map, and NULL inside a list or at the top.
  *
@@ -43,11 +42,11 @@ void json_put_null(struct json_writer *w, const char *key);
 void json_put_bool(struct json_writer *w, const char *key, bool x);
 void json_put_int(struct json_writer *w, const char *key, int64_t x);
 void json_put_uint(struct json_writer *w, const char *key, uint64_t x);
-/* The shortest digits that parse to the same double; NaN and infinities become null. */
+/* Writes the shortest digits that parse to the same double; NaN and infinities become null. */
 void json_put_number(struct json_writer *w, const char *key, double x);
-/* Invalid UTF-8 bytes are written as U+FFFD. */
+/* Writes a text; invalid UTF-8 bytes are written as U+FFFD. */
 void json_put_string(struct json_writer *w, const char *key, const char *s);
-/* The same for n bytes, in which NUL is a character like others. */
+/* Writes n bytes, in which NUL is a character like others. */
 void json_put_bytes(struct json_writer *w, const char *key, const char *s, size_t n);
 /* Returns the bytes of such a text between quotes. */
 size_t json_quoted_bytes(const char *s, size_t n);

@@ -152,8 +152,7 @@ static int read_chunk(struct thrift *t, uint64_t limit, struct parquet_chunk *to
     const int64_t at = !x.entries ? 4 : x.dictionary > 0 && x.dictionary < x.data ? x.dictionary : x.data;
     if (!x.entries) x.bytes = 0; /* a position of nothing may be any number */
     if (at < 4 || x.bytes < 0 || x.entries < 0 || (uint64_t)at > limit || (uint64_t)x.bytes > limit - (uint64_t)at)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "a column would be at byte %lld with %lld bytes, which is outside of the file: it is cut or damaged",
             (long long)at, (long long)x.bytes);
     *to = (struct parquet_chunk){(uint64_t)at, (uint64_t)x.bytes, (uint64_t)x.entries, (int32_t)x.codec};

@@ -1,11 +1,11 @@
 /*
  * parquet.h: tables in Parquet, as Hugging Face `datasets` and pyarrow write them.
  *
- *     PAR1
- *     row group 0: column 0: [dictionary page] data page, data page, ...     each page compressed by itself
- *                  column 1: ...
- *     row group 1: ...
- *     footer: the schema, and where each column of each group is (Thrift), its length, PAR1
+ *   PAR1
+ *   row group 0: column 0: [dictionary page] data page, data page, ...  each page compressed
+ *                column 1: ...
+ *   row group 1: ...
+ *   footer: the schema, and where each column of each group is (Thrift), its length, PAR1
  *
  * The schema is a tree. Its leaves are the columns that are stored; {image: {bytes, path}} has the
  * two leaves image.bytes and image.path. A leaf's data are entries: one for each row and, below a
@@ -14,7 +14,7 @@
  *
  * parquet_page.h reads pages, parquet_rows.h the entries of a column in order and whole rows as
  * JSON, and parquet_cell.h one value by its row. The file is memory-mapped: opening
- * reads the footer alone. After that a table is constant, but for parquet_index (parquet_cell.h),
+ * reads only the footer. After that a table is constant, but for parquet_index (parquet_cell.h),
  * and any number of threads may read.
  */
 #ifndef PARQUET_H
@@ -79,23 +79,23 @@ struct parquet {
     struct parquet_index *index;  /* [n_columns], by parquet_index */
 };
 
-/* Whether a file begins and ends as Parquet does. */
+/* Reports whether a file begins and ends as Parquet does. */
 bool parquet_is(const char *path);
 
-/* PL_USAGE, with the path: there is no such file, it is something else, cut or damaged. Must not be
- * moved while it is open; the caller calls parquet_close after success. */
+/* Opens a table, which must not be moved while it is open. PL_USAGE, with the path: there is no
+ * such file, it is something else, cut or damaged. The caller calls parquet_close after success. */
 int parquet_open(struct parquet *p, const char *path, struct error *e);
 void parquet_close(struct parquet *p);
-/* PL_FAIL if a page of the file could not be read since it was opened: what was read is not
- * valid. */
+/* Returns PL_FAIL if a page of the file could not be read since it was opened: what was read is
+ * not valid. */
 int parquet_check(const struct parquet *p, struct error *e);
 
-/* A column of the table (a child of the root) by its name; 0: there is none. */
+/* Returns a column of the table (a child of the root) by its name; 0: there is none. */
 uint32_t parquet_find(const struct parquet *p, const char *name);
-/* "image, mask, label": the table's columns, for messages. */
+/* Prints the table's columns, for messages: "image, mask, label". */
 void parquet_print_columns(const struct parquet *p, struct text *out);
-/* The leaf in which the files of images of a node are: a leaf of bytes, or the `bytes` of {bytes,
- * path}; -1: it has none. *many: the node is a list of them. */
+/* Returns the leaf in which the files of images of a node are: a leaf of bytes, or the `bytes` of
+ * {bytes, path}; -1: it has none. *many: the node is a list of them. */
 int64_t parquet_image_leaf(const struct parquet *p, uint32_t node, bool *many);
 
 #endif

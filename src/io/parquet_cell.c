@@ -18,7 +18,7 @@ struct parquet_index {
 
 /* --- the index -------------------------------------------------------------------------------- */
 
-/* Rows that begin in a page. */
+/* Counts the rows that begin in a page. */
 static int count_rows(const struct parquet *p, uint32_t column, const struct parquet_chunk *c,
                       const struct parquet_page *page, uint64_t *rows, struct error *e)
 {
@@ -81,7 +81,7 @@ void parquet_index_free(struct parquet *p)
     p->index = NULL;
 }
 
-/* The page in which a row begins. */
+/* Returns the page in which a row begins. */
 static uint32_t page_of(const struct parquet_index *x, uint64_t row)
 {
     uint32_t low = 0, high = x->pages.n;
@@ -194,7 +194,7 @@ static int read_index(struct codec *c, uint32_t before, uint32_t *index, struct 
     return hybrid_count(&h, before, 0, &ignored, e) ? e->code : hybrid_next(&h, index, e);
 }
 
-/* The stream is at the values of a page; it is used again for its dictionary. */
+/* Reads a value. The stream is at the values of a page; it is used again for its dictionary. */
 static int read_value(struct page_stream *s, const struct parquet *p, uint32_t column, uint32_t group, uint32_t before,
                       void *to, size_t room, size_t *n, struct error *e)
 {

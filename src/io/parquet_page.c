@@ -15,7 +15,7 @@ struct header {
     bool compressed, details;
 };
 
-/* The part that belongs to one kind of page; field numbers differ by kind. */
+/* Reads the part that belongs to one kind of page; field numbers differ by kind. */
 static void read_details(struct thrift *t, int64_t kind, struct header *h)
 {
     for (struct thrift_field f = {0}; thrift_next(t, &f);) {
@@ -38,7 +38,8 @@ static void read_details(struct thrift *t, int64_t kind, struct header *h)
 
 static void read_header(struct thrift *t, struct header *h)
 {
-    *h = (struct header){.kind = -1, .full = -1, .size = -1, .def_encoding = PARQUET_RLE, .rep_encoding = PARQUET_RLE, .compressed = true};
+    *h = (struct header){.kind = -1, .full = -1, .size = -1, .def_encoding = PARQUET_RLE, .rep_encoding = PARQUET_RLE,
+                         .compressed = true};
     for (struct thrift_field f = {0}; thrift_next(t, &f);) {
         int64_t *const to = f.id == 1 ? &h->kind : f.id == 2 ? &h->full : f.id == 3 ? &h->size : NULL;
         const int64_t kind = f.id == 5 ? DATA_PAGE : f.id == 7 ? DICTIONARY_PAGE : f.id == 8 ? DATA_PAGE_V2 : -1;
@@ -57,8 +58,8 @@ static bool is_sound(const struct header *h, uint64_t room)
            h->def_bytes + h->rep_bytes <= (h->full < h->size ? h->full : h->size);
 }
 
-/* The last page of a chunk may lie behind its end: parquet-mr before 1.2.9 left the header of the
- * dictionary's page out of the size of the chunk. */
+/* Finds the next page of a chunk. The last one may lie behind the chunk's end: parquet-mr before
+ * 1.2.9 left the header of the dictionary's page out of the size of the chunk. */
 int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *at, struct parquet_page *out,
               bool *more, struct error *e)
 {
@@ -74,17 +75,11 @@ int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *
         body = t.at;
         *at = (uint64_t)(body - (const uint8_t *)p->map.at) + (uint64_t)h.size;
     }
-    *out = (struct parquet_page){.dictionary = h.kind == DICTIONARY_PAGE,
-                                 .v2 = h.kind == DATA_PAGE_V2,
-                                 .compressed = h.compressed,
-                                 .body = body,
-                                 .size = (uint32_t)h.size,
-                                 .full_size = (uint32_t)h.full,
-                                 .entries = (uint32_t)h.entries,
-                                 .rep_bytes = (uint32_t)h.rep_bytes,
-                                 .def_bytes = (uint32_t)h.def_bytes,
-                                 .encoding = (int32_t)h.encoding,
-                                 .def_encoding = (int32_t)h.def_encoding,
+    *out = (struct parquet_page){.dictionary = h.kind == DICTIONARY_PAGE, .v2 = h.kind == DATA_PAGE_V2,
+                                 .compressed = h.compressed, .body = body, .size = (uint32_t)h.size,
+                                 .full_size = (uint32_t)h.full, .entries = (uint32_t)h.entries,
+                                 .rep_bytes = (uint32_t)h.rep_bytes, .def_bytes = (uint32_t)h.def_bytes,
+                                 .encoding = (int32_t)h.encoding, .def_encoding = (int32_t)h.def_encoding,
                                  .rep_encoding = (int32_t)h.rep_encoding};
     return PL_OK;
 }
@@ -184,15 +179,14 @@ static int codec_of(int32_t number, enum codec_kind *out, struct error *e)
                   {"LZ4", -1},          {"zstd", CODEC_ZSTD},     {"LZ4_RAW", -1}};
     const bool known = number >= 0 && (size_t)number < COUNT(codecs);
     if (!known || codecs[number].kind < 0)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "it is compressed with %s, which is not read: write it again with compression snappy, zstd or gzip",
             known ? codecs[number].name : "an unknown method");
     *out = (enum codec_kind)codecs[number].kind;
     return PL_OK;
 }
 
-/* The codec of a page and the bytes before what it decodes. */
+/* Finds the codec of a page and the bytes before what it decodes. */
 static int page_codec(const struct parquet_chunk *c, const struct parquet_page *page, enum codec_kind *kind,
                       uint32_t *levels, struct error *e)
 {
@@ -304,8 +298,8 @@ int64_t thrift_int(struct thrift *t)
     return (int64_t)(x >> 1) ^ -(int64_t)(x & 1);
 }
 
-/* A field's byte is the distance of its number from the last one, or 0 and the number follows; and
- * its type. */
+/* Reads a field's head: a byte with the distance of its number from the last one, or 0 and the
+ * number follows; and its type. */
 bool thrift_next(struct thrift *t, struct thrift_field *f)
 {
     const uint8_t b = byte(t);
@@ -337,7 +331,7 @@ uint32_t thrift_list(struct thrift *t, enum thrift_type *type)
 
 static void skip(struct thrift *t, enum thrift_type type, int depth);
 
-/* The elements of a list, a set or a map; booleans take a byte there. */
+/* Skips the elements of a list, a set or a map; booleans take a byte there. */
 static void skip_elements(struct thrift *t, uint64_t n, enum thrift_type a, enum thrift_type b, int depth)
 {
     for (uint64_t i = 0; i < n && !t->bad; i++) {

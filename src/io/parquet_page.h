@@ -46,7 +46,7 @@ struct hybrid {
     uint32_t n_held;        /* ...and their number */
 };
 
-/* A run of n bytes at `at`, or from a stream (`at` NULL). */
+/* Opens a run of n bytes at `at`, or from a stream (`at` NULL). */
 void hybrid_open(struct hybrid *h, const uint8_t *at, struct codec *from, uint64_t n, uint32_t bits);
 /* Takes the next number, and with it those that are equal because they are in the same run: *n of
  * them, from 1 to `most`. PL_USAGE: there is none. */
@@ -74,12 +74,12 @@ uint64_t page_stream_memory(const struct parquet_chunk *c, const struct parquet_
 /* Gives the memory of the file's bytes back that are used, up to `end`, so that a process has no
  * more of a large page than it is reading. The system may keep them in its cache. */
 void page_stream_release(struct page_stream *s, const uint8_t *end);
-/* One after the other: the length of the levels (0: the column has none, or all are 0), which are
- * then read from `levels`, or by the caller from the codec, or at *at if they are in memory; and
- * the values, from the codec. */
+/* Reads one after the other: the length of the levels (0: the column has none, or all are 0),
+ * which are then read from `levels`, or by the caller from the codec, or at *at if they are in
+ * memory; and the values, from the codec. */
 int page_stream_levels(struct page_stream *s, bool def, const uint8_t **at, uint64_t *n, struct error *e);
 
-/* Bits of numbers from 0 to `most`. */
+/* Returns the bits of numbers from 0 to `most`. */
 static inline uint32_t bits_for(uint32_t most) { return most ? 32u - (uint32_t)__builtin_clz(most) : 0; }
 
 /* ---- Thrift ----
@@ -109,14 +109,15 @@ struct thrift_field {
     enum thrift_type type;
 };
 
-/* The next field of a struct; false at its end. The caller reads or skips the field's value. */
+/* Reads a field's head: a byte with the distance of its number from the last one, or 0 and the
+ * number follows; and its type. */
 bool thrift_next(struct thrift *t, struct thrift_field *f);
 uint64_t thrift_varint(struct thrift *t);
-/* An i16, i32 or i64. */
+/* Returns an i16, i32 or i64. */
 int64_t thrift_int(struct thrift *t);
-/* The bytes of a binary or string, in place. */
+/* Returns the bytes of a binary or string, in place. */
 const char *thrift_bytes(struct thrift *t, size_t *n);
-/* The number of elements of a list, which is at most the bytes that are left. */
+/* Returns the number of elements of a list, which is at most the bytes that are left. */
 uint32_t thrift_list(struct thrift *t, enum thrift_type *type);
 void thrift_skip(struct thrift *t, enum thrift_type type);
 

@@ -53,7 +53,7 @@ static int write_value(struct writing *x, const struct parquet_node *n, const ch
     return PL_OK;
 }
 
-/* The reference to an image; *done: the node has one, and its entries are taken. */
+/* Writes the reference to an image; *done: the node has one, and its entries are taken. */
 static int write_image(struct writing *x, uint32_t node, const char *key, bool *done)
 {
     const struct parquet_node *n = &x->p->nodes[node];
@@ -70,7 +70,7 @@ static int write_image(struct writing *x, uint32_t node, const char *key, bool *
     return drop(x, node);
 }
 
-/* A node that is there, without what its repetition says. */
+/* Writes a node that is there, without what its repetition says. */
 static int write_one(struct writing *x, uint32_t node, const char *key)
 {
     const struct parquet_node *n = &x->p->nodes[node];
@@ -85,8 +85,8 @@ static int write_one(struct writing *x, uint32_t node, const char *key)
     return PL_OK;
 }
 
-/* The items of a repeated node. In a list that is annotated, a repeated group of one child is a
- * wrapper around the item. */
+/* Writes the items of a repeated node. In a list that is annotated, a repeated group of one child
+ * is a wrapper around the item. */
 static int write_items(struct writing *x, uint32_t node, bool annotated, const char *key)
 {
     const struct parquet_node *n = &x->p->nodes[node];
@@ -138,7 +138,7 @@ void parquet_rows_close(struct parquet_rows *r)
     *r = (struct parquet_rows){0};
 }
 
-/* Whether all columns are at the beginning of a row; of the first row of a group they are. */
+/* Checks that all columns are at the beginning of a row; at the first row of a group they are. */
 static int check_begin(const struct parquet_rows *r, struct error *e)
 {
     for (uint32_t i = 0; i < r->p->n_columns; i++) {
@@ -211,7 +211,7 @@ bool parquet_reference(const char *reference, char *path, size_t room, struct pa
 
 /* ---- A cursor in a column ---- */
 
-/* Bytes of a number; 0: the column has none. */
+/* Returns the bytes of a number; 0: the column has none. */
 static uint32_t fixed_bytes(const struct parquet_node *n)
 {
     const enum parquet_type t = n->type;
@@ -340,7 +340,7 @@ static int read_dictionary(struct parquet_cursor *c, const struct parquet_page *
     return rc || c->node->type != PARQUET_BYTES ? rc : find_words(c, page->full_size, e);
 }
 
-/* The levels of version 1 are in the stream before the values: they are copied. */
+/* Copies the levels of version 1, which are in the stream before the values. */
 static int read_levels(struct parquet_cursor *c, bool def, struct error *e)
 {
     const uint8_t *at;
@@ -355,7 +355,7 @@ static int read_levels(struct parquet_cursor *c, bool def, struct error *e)
     return PL_OK;
 }
 
-/* What comes before the values: the bits of indices; the length of booleans that are runs. */
+/* Reads what comes before the values: the bits of indices; the length of booleans that are runs. */
 static int begin_values(struct parquet_cursor *c, struct error *e)
 {
     const int32_t encoding = c->page.page.encoding;
@@ -365,8 +365,7 @@ static int begin_values(struct parquet_cursor *c, struct error *e)
     c->n_bits = 0;
     if (!c->values || encoding == PARQUET_PLAIN) return PL_OK;
     if (!dictionary && !runs)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "its values are encoded as %s, which is not read: write it again with pyarrow's usual encodings",
             parquet_encoding(encoding));
     /* no entry has a value */

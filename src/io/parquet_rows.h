@@ -51,7 +51,7 @@ struct parquet_cursor {
     uint32_t bits, n_bits;   /* of booleans */
 };
 
-/* `values`: they are read; else only whether they are there. `room` must stay. */
+/* Opens a cursor. `values`: they are read; else only whether they are there. `room` must stay. */
 struct parquet_cursor *cursor_open(const struct parquet *p, uint32_t column, bool values, struct parquet_room *room);
 void cursor_close(struct parquet_cursor *c);
 /* Goes to the beginning of a row group. */
@@ -60,8 +60,8 @@ void cursor_start(struct parquet_cursor *c, uint32_t group);
 int cursor_peek(struct parquet_cursor *c, struct error *e);
 /* Takes the next entry. *there: it has a value, which is read if it was asked for. */
 int cursor_take(struct parquet_cursor *c, bool *there, struct error *e);
-/* How many entries follow the one that was taken that are known to be like it: in the same page,
- * each alone in its row, without a value. */
+/* Returns how many entries follow the one that was taken that are known to be like it: in the same
+ * page, each the only one of its row, without a value. */
 uint64_t cursor_empty(const struct parquet_cursor *c);
 /* Takes n of them. */
 void cursor_skip(struct parquet_cursor *c, uint64_t n);
@@ -74,7 +74,7 @@ struct parquet_rows {
     uint32_t group;
     uint64_t row, group_row;         /* the next one */
     uint64_t
-        times; /* rows that the last one stands for: it and those that follow it, where no column has a value in any */
+        times; /* rows that the last one counts as: it and those that follow it, where no column has a value in any */
     struct parquet_room room;        /* of all cursors */
 };
 

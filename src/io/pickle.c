@@ -52,7 +52,7 @@ static uint64_t read_number(struct machine *m, int bytes)
     return x;
 }
 
-/* A line of text without its newline. */
+/* Reads a line of text without its newline. */
 static const char *read_line(struct machine *m, size_t *length)
 {
     const uint8_t *from = m->bytes + m->at, *end = m->rc ? NULL : memchr(from, '\n', m->n - m->at);
@@ -140,7 +140,7 @@ static void push_simple(struct machine *m, enum pickle_kind kind, int64_t x)
     push(m, p);
 }
 
-/* Little-endian two's complement of any length; beyond 64 bits it becomes a float. */
+/* Pushes little-endian two's complement of any length; beyond 64 bits it becomes a float. */
 static void push_long(struct machine *m, uint64_t n)
 {
     const uint8_t *p = read_bytes(m, n);
@@ -172,7 +172,7 @@ static void push_float(struct machine *m)
 
 /* --- containers ---------------------------------------------------------------------- */
 
-/* The stack index after the last mark. */
+/* Returns the stack index after the last mark. */
 static uint32_t find_mark(struct machine *m)
 {
     uint32_t k = m->stack.n;
@@ -198,8 +198,8 @@ static void push_gathered(struct machine *m, enum pickle_kind kind)
     push(m, p);
 }
 
-/* Whether `to` may be filled: lists item by item, dictionaries in pairs. The object of a recorded
- * call accepts items as well; they are dropped. */
+/* Reports whether `to` may be filled: lists item by item, dictionaries in pairs. The object of a
+ * recorded call accepts items as well; they are dropped. */
 static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
 {
     if (m->rc || to->kind == PICKLE_CALL) return false;
@@ -274,7 +274,7 @@ static void call(struct machine *m)
     push(m, p);
 }
 
-/* State of an object: kept with a call, dropped for any other value. */
+/* Keeps the state of an object with a call, and drops it for any other value. */
 static void build(struct machine *m)
 {
     struct pickle *state = pop(m), *p = top(m);
@@ -341,7 +341,7 @@ static void text_name(struct machine *m)
     if (name) push_name(m, module, a, name, b);
 }
 
-/* A line of text, without the quotes of protocol 0 strings. Escapes stay as written. */
+/* Reads a line of text, without the quotes of protocol 0 strings. Escapes stay as written. */
 static void text_line(struct machine *m, bool quoted)
 {
     size_t n;

@@ -39,7 +39,7 @@ struct pickle {
  * with the offset when the pickle is damaged, too deep, too large or of an unknown format. */
 int pickle_read(const uint8_t *bytes, size_t n, size_t *used, struct bump *b, struct pickle **out, struct error *e);
 
-/* The value of a string key in a dictionary; NULL: no such key, or not a dictionary. */
+/* Returns the value of a string key in a dictionary; NULL: no such key, or not a dictionary. */
 struct pickle *pickle_get(const struct pickle *dict, const char *key);
 bool pickle_is_name(const struct pickle *p, const char *module, const char *name);
 

@@ -38,7 +38,7 @@ static void on_error(png_structp png, png_const_charp message)
     longjmp(png_jmpbuf(png), 1);
 }
 
-/* Warnings concern unused chunks: colour profiles, text, times. */
+/* Ignores warnings, which concern unused chunks: colour profiles, text, times. */
 static void on_warning(png_structp png, png_const_charp message)
 {
     (void)png;
@@ -181,10 +181,10 @@ static bool fold_channels(struct png_pixels *p)
 static bool is_grey(const png_color *c) { return c->red == c->green && c->red == c->blue; }
 static bool is_black(const png_color *c) { return is_grey(c) && !c->red; }
 
-/* The index of a palette is the label, and 0 is the background. A program that reduces colours
- * (Pillow's quantize, pngquant) numbers them in any order: a palette of greys that does not begin
- * with black is looked up, and one with colours is refused. Its entries all differ; a palette that
- * is filled up with black belongs to labels. */
+/* Checks a palette, whose index is the label, and 0 is the background. A program that reduces
+ * colours (Pillow's quantize, pngquant) numbers them in any order: a palette of greys that does
+ * not begin with black is looked up, and one with colours is refused. Its entries all differ; a
+ * palette that is filled up with black belongs to labels. */
 static int check_palette(struct stream *s, struct png_pixels *p, struct error *e)
 {
     png_color *palette = NULL;
@@ -202,8 +202,7 @@ static int check_palette(struct stream *s, struct png_pixels *p, struct error *e
     return error_set(e, PL_USAGE,
                      "the PNG has a palette in which black is entry %d and a colour is entry 0: a program chose the "
                      "numbers, and they are not labels. "
-                     "Save masks as 8 or 16 bit grey, with 0 as the background",
-                     black);
+                     "Save masks as 8 or 16 bit grey, with 0 as the background", black);
 }
 
 /* Turns the decoded channels, or the indices of a palette, into labels. */

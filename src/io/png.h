@@ -42,8 +42,8 @@ struct png_pixels {
     void *at;
 };
 
-/* Bytes that png_decode needs at `to` for this header; 0 when the layout is not available for it.
- * Reading labels needs room for all channels. */
+/* Returns the bytes that png_decode needs at `to` for this header; 0 when the layout is not
+ * available for it. Reading labels needs room for all channels. */
 size_t png_bytes(const struct png_header *h, enum png_as as);
 
 /* Decodes a whole file in memory. The header is checked first: an image of more than max_pixels

@@ -68,7 +68,7 @@ struct entry {
     uint64_t packed, bytes, at;
 };
 
-/* Numbers that do not fit 32 bits are in the extra field, in this order. */
+/* Reads the numbers that do not fit 32 bits from the extra field, in this order. */
 static void read_extra(struct entry *x, const uint8_t *extra, size_t n)
 {
     while (n >= 4) {
@@ -174,7 +174,7 @@ static const struct {
     {"IntStorage", DT_I32},   {"LongStorage", DT_I64}, {"ByteStorage", DT_U8},
 };
 
-/* The dtype of "torch FloatStorage"; DT_NONE: unsupported. */
+/* Returns the dtype of "torch FloatStorage"; DT_NONE: unsupported. */
 static enum dtype storage_type(const struct pickle *name)
 {
     for (size_t i = 0; i < COUNT(types); i++)
@@ -182,7 +182,7 @@ static enum dtype storage_type(const struct pickle *name)
     return DT_NONE;
 }
 
-/* Bytes of an element, also of unsupported storage types, to skip them; 0: unknown. */
+/* Returns the bytes of an element, also of unsupported storage types, to skip them; 0: unknown. */
 static uint64_t element_bytes(const struct pickle *name)
 {
     enum dtype t = storage_type(name);
@@ -193,7 +193,7 @@ static uint64_t element_bytes(const struct pickle *name)
 
 /* --- storages ------------------------------------------------------------------------- */
 
-/* The tuple ("storage", type, key, location, elements, ..) of a persistent id, or NULL. */
+/* Reads the tuple ("storage", type, key, location, elements, ..) of a persistent id, or NULL. */
 static const struct pickle *storage_tuple(const struct pickle *p)
 {
     if (!p || p->kind != PICKLE_PERSISTENT) return NULL;
@@ -251,7 +251,7 @@ static bool whole_numbers(const struct pickle *t, int64_t *to)
     return true;
 }
 
-/* Of an empty tensor the other sizes are not bounded. */
+/* Reports whether a tensor is empty: its other sizes are not bounded. */
 static bool is_empty(const struct pth_tensor *t)
 {
     for (int i = 0; i < t->rank; i++)
@@ -259,7 +259,7 @@ static bool is_empty(const struct pth_tensor *t)
     return false;
 }
 
-/* The distance from the first element to the last one touched; false: beyond any file. */
+/* Returns the distance from the first element to the last one touched; false: beyond any file. */
 static bool last_element(const struct pth_tensor *t, uint64_t *last)
 {
     uint64_t sum = 0;
@@ -275,8 +275,8 @@ static bool last_element(const struct pth_tensor *t, uint64_t *last)
 
 static const struct pickle *tensor_arguments(const struct pickle *p, int depth);
 
-/* The arguments of the call `name`(a) when it rebuilds a tensor, unwrapped from the calls that
- * build a parameter or a tensor subclass; NULL: the call builds something else. */
+/* Returns the arguments of the call `name`(a) when it rebuilds a tensor, unwrapped from the calls
+ * that build a parameter or a tensor subclass; NULL: the call builds something else. */
 static const struct pickle *rebuild_arguments(const struct pickle *name, const struct pickle *a, int depth)
 {
     if (a->kind != PICKLE_TUPLE || depth > 4) return NULL;
@@ -296,8 +296,9 @@ static const struct pickle *tensor_arguments(const struct pickle *p, int depth)
     return p && p->kind == PICKLE_CALL && p->n >= 2 ? rebuild_arguments(p->items[0], p->items[1], depth) : NULL;
 }
 
-/* Whether all elements are inside the storage, and how many there are. The count is bounded by
- * the storage plus a little: a file of a few bytes cannot demand a disk full of zeros. */
+/* Reports whether all elements are inside the storage, and how many there are. The count is
+ * bounded by the storage plus a little: a file of a few bytes cannot demand a disk full of
+ * zeros. */
 static bool fits(const struct pth_tensor *t, uint64_t offset, uint64_t bytes)
 {
     uint64_t last, elements = 1, each = dtype_size(t->dtype);
@@ -362,7 +363,7 @@ static void find_state(struct pickle *d, int depth, const struct pickle **best, 
     for (uint32_t i = 1; i < d->n; i += 2) find_state(d->items[i], depth + 1, best, most);
 }
 
-/* Whether every tensor's name has `prefix` after its first `cut` bytes. */
+/* Reports whether every tensor's name has `prefix` after its first `cut` bytes. */
 static bool all_begin(const struct pickle *d, size_t cut, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -372,7 +373,7 @@ static bool all_begin(const struct pickle *d, size_t cut, const char *prefix)
     return true;
 }
 
-/* The length of the prefixes that wrappers put before every name. */
+/* Returns the length of the prefixes that wrappers put before every name. */
 static size_t wrapper_length(const struct pickle *d)
 {
     static const char *const wrappers[] = {"module.", "_orig_mod.", "model.", "sam."};
@@ -430,7 +431,7 @@ static int add_state(struct reading *r, struct pickle *root)
 
 /* --- the two formats -------------------------------------------------------------------------- */
 
-/* "NAME/data.pkl"; NULL: not written by torch.save. */
+/* Returns "NAME/data.pkl"; NULL: not written by torch.save. */
 static const struct zip_member *find_data(const struct zip *z)
 {
     for (uint32_t i = 0; i < z->members.n; i++) {
@@ -497,8 +498,8 @@ static int list_storages(struct reading *r, const struct pickle *keys)
     return PL_OK;
 }
 
-/* After the pickles: for each key, in the order of the list, the number of elements (8 bytes) and
- * the elements. */
+/* Finds what follows the pickles: for each key, in the order of the list, the number of elements
+ * (8 bytes) and the elements. */
 static int place_storages(struct reading *r, size_t at)
 {
     struct storage **in_file = bump_alloc(&r->p->memory, (r->s.n + 1) * sizeof *in_file);
@@ -519,7 +520,7 @@ static int place_storages(struct reading *r, size_t at)
     return PL_OK;
 }
 
-/* The pickles: magic number, version, machine properties, object, keys of the storages. */
+/* Reads the pickles: magic number, version, machine properties, object, keys of the storages. */
 static int open_legacy(struct reading *r)
 {
     struct pickle *part[5] = {0};

@@ -45,7 +45,7 @@ int pth_open_memory(struct pth *p, const uint8_t *bytes, size_t n, struct error 
 void pth_close(struct pth *p);
 
 const struct pth_tensor *pth_find(const struct pth *p, const char *name); /* NULL: none */
-/* Whether the elements are in row-major order in the file, from `data` on. */
+/* Reports whether the elements are in row-major order in the file, from `data` on. */
 bool pth_is_contiguous(const struct pth_tensor *t);
 int64_t pth_elements(const struct pth_tensor *t);
 /* Copies the elements in row-major order, for any strides; `to` has room for them. What was read is

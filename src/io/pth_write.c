@@ -48,7 +48,7 @@ static void put_number(struct text *t, uint64_t x, int bytes)
     for (int i = 0; i < bytes; i++) text_append(t, &(char){(char)(x >> (8 * i))}, 1);
 }
 
-/* The fields shared by a member's header and its directory entry, from the version on. */
+/* Writes the fields shared by a member's header and its directory entry, from the version on. */
 static void put_facts(struct text *t, const struct member *m)
 {
     put_number(t, 45, 2);         /* needs 64-bit sizes */
@@ -165,7 +165,7 @@ static void op_text(struct text *t, const char *s)
     op(t, s);
 }
 
-/* The shortest of three encodings; a number beyond 31 bits is a long. */
+/* Writes the shortest of three encodings; a number beyond 31 bits is a long. */
 static void op_int(struct text *t, int64_t x)
 {
     if (x < 256) op(t, "K"), put_number(t, (uint64_t)x, 1);
@@ -193,7 +193,7 @@ static const char *storage_name(enum dtype t)
     }
 }
 
-/* name: _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()) */
+/* Writes name: _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()). */
 static void op_tensor(struct text *t, const char *name, const char *key, enum dtype type, int rank, const int64_t *dim)
 {
     int64_t stride[PTH_RANK], elements = 1;

@@ -56,10 +56,8 @@ static int entry_offsets(const struct value *offsets, uint64_t data_bytes, struc
         value_as_uint(offsets->items[1], "the end of data_offsets", &end, e))
         return e->code;
     if (t->begin > end || end > data_bytes)
-        return error_set(e, PL_USAGE,
-                         "data_offsets [%" PRIu64 ", %" PRIu64 "] are not a range within the %" PRIu64
-                         " bytes of data; the file is damaged or truncated",
-                         t->begin, end, data_bytes);
+        return error_set(e, PL_USAGE, "data_offsets [%" PRIu64 ", %" PRIu64 "] are not a range within the %" PRIu64
+                         " bytes of data; the file is damaged or truncated", t->begin, end, data_bytes);
     t->bytes = end - t->begin;
     return PL_OK;
 }
@@ -69,10 +67,8 @@ static int entry_parse(struct st_file *f, const struct value *v, uint64_t data_b
 {
     uint64_t expected = 0;
     *t = (struct st_entry){.name = bump_string(&f->bump, v->key)};
-    if (value_as_map(v, "the entry", e) ||
-        value_as_string(value_get(v, "dtype"), "dtype", &t->dtype_name, e) ||
-        entry_shape(f, value_get(v, "shape"), t, e) ||
-        entry_offsets(value_get(v, "data_offsets"), data_bytes, t, e))
+    if (value_as_map(v, "the entry", e) || value_as_string(value_get(v, "dtype"), "dtype", &t->dtype_name, e) ||
+        entry_shape(f, value_get(v, "shape"), t, e) || entry_offsets(value_get(v, "data_offsets"), data_bytes, t, e))
         return e->code;
     t->dtype = dtype_by_safetensors_name(t->dtype_name);
     t->dtype_name = t->dtype == DT_NONE ? bump_string(&f->bump, t->dtype_name) : dtype_table[t->dtype].safetensors;
@@ -102,7 +98,8 @@ static int metadata_parse(struct st_file *f, const struct value *v, struct error
 
 /* ---- the header as a whole ---- */
 
-/* An empty tensor sorts before the tensor that starts at the same byte. */
+/* Compares tensors by their data. An empty tensor sorts before the tensor that starts at the same
+ * byte. */
 static int data_order(const void *a, const void *b)
 {
     const struct st_entry *x = a, *y = b;
@@ -117,7 +114,7 @@ static int name_order(const void *a, const void *b, void *entries)
     return strcmp(at[*(const uint32_t *)a].name, at[*(const uint32_t *)b].name);
 }
 
-/* Sorted by data offset, each tensor must start where the previous one ends. */
+/* Checks that, sorted by data offset, each tensor starts where the previous one ends. */
 static int layout_check(struct st_file *f, uint64_t data_bytes, struct error *e)
 {
     uint64_t at = 0;
@@ -166,8 +163,7 @@ static int member_parse(void *user, const struct value *v, struct error *e)
     return PL_OK;
 }
 
-int st_parse_header(const char *header, size_t n, uint64_t data_bytes, struct st_file *f,
-                    struct error *e)
+int st_parse_header(const char *header, size_t n, uint64_t data_bytes, struct st_file *f, struct error *e)
 {
     enum { MEMBER_MOST = 64 << 20 }; /* bytes of memory for the values of a tensor's entry, or of the metadata */
     struct parsing p = {.f = f, .data_bytes = data_bytes};
@@ -195,10 +191,8 @@ static int read_full(const struct st_file *f, uint64_t at, uint64_t n, void *dst
             return e->code = PL_FAIL;
         }
         if (!k)
-            return error_set(e, PL_FAIL,
-                             "%s: ends at byte %" PRIu64 "; %" PRIu64
-                             " more were expected (was it truncated while open?)",
-                             f->path, at + n - left, left);
+            return error_set(e, PL_FAIL, "%s: ends at byte %" PRIu64 "; %" PRIu64
+                             " more were expected (was it truncated while open?)", f->path, at + n - left, left);
         to += k;
         left -= (uint64_t)k;
     }
@@ -216,8 +210,7 @@ static int header_length(struct st_file *f, uint64_t file_bytes, uint64_t *lengt
     *length = 0;
     for (int i = 0; i < LENGTH_BYTES; i++) *length |= (uint64_t)word[i] << (8 * i);
     if (*length > ST_HEADER_MOST || *length > file_bytes - LENGTH_BYTES)
-        return error_set(e, PL_USAGE,
-                         "%s: claims a header of %" PRIu64 " bytes; the file has %" PRIu64
+        return error_set(e, PL_USAGE, "%s: claims a header of %" PRIu64 " bytes; the file has %" PRIu64
                          " bytes and a header at most %d: not a safetensors file, or truncated",
                          f->path, *length, file_bytes, ST_HEADER_MOST);
     return PL_OK;
@@ -278,8 +271,7 @@ const char *st_metadata(const struct st_file *f, const char *key)
     return NULL;
 }
 
-int st_read(const struct st_file *f, const struct st_entry *t, uint64_t offset, uint64_t n,
-            void *dst, struct error *e)
+int st_read(const struct st_file *f, const struct st_entry *t, uint64_t offset, uint64_t n, void *dst, struct error *e)
 {
     CHECK(offset <= t->bytes && n <= t->bytes - offset,
           "bytes %" PRIu64 " + %" PRIu64 " of tensor %s, which has %" PRIu64, offset, n, t->name, t->bytes);
@@ -297,7 +289,7 @@ int st_read(const struct st_file *f, const struct st_entry *t, uint64_t offset, 
  * st_write_end, or shorter than its header says.
  */
 
-/* A write failure is PL_FAIL (the environment), for every errno. */
+/* Reports a write failure, which is PL_FAIL (the environment) for every errno. */
 static int write_error(const struct st_writer *w, uint64_t bytes, struct error *e)
 {
     char doing[64];
@@ -306,7 +298,7 @@ static int write_error(const struct st_writer *w, uint64_t bytes, struct error *
     return e->code = PL_FAIL;
 }
 
-/* The tensor's bytes. An overflow is an internal bug: the tensor was in memory before. */
+/* Returns the tensor's bytes. An overflow is an internal bug: the tensor was in memory before. */
 static uint64_t spec_bytes(const struct st_spec *s)
 {
     uint64_t bytes = dtype_size(s->dtype);

@@ -1,8 +1,8 @@
 /*
  * temporary.c: see temporary.h.
  *
- * A signal may come at any moment, so the handler uses a fixed table of paths and system calls
- * alone.
+ * A signal may come at any moment, so the handler uses only a fixed table of paths and system
+ * calls.
  */
 #include "io/temporary.h"
 
@@ -57,7 +57,7 @@ static void unlist(const char *path)
     pthread_mutex_unlock(&lock);
 }
 
-/* Removes a file, or a folder with its contents, by system calls alone. */
+/* Removes a file, or a folder with its contents, only by system calls. */
 static void remove_now(int folder, const char *name, int depth)
 {
     char entries[2048];
@@ -109,7 +109,7 @@ static void random_digits(char out[DIGITS + 1])
     snprintf(out, DIGITS + 1, "%012llx", (unsigned long long)(x & 0xffffffffffffull));
 }
 
-/* Whether the descriptor is that of the file at a path, and this process alone has it. */
+/* Reports whether the descriptor is that of the file at a path, and only this process has it. */
 static bool is_own(int fd, const char *path)
 {
     struct stat mine, there;
@@ -237,7 +237,7 @@ static void read_mask(void)
     umask(mask);
 }
 
-/* The mode that open(2) and mkdir(2) give new files. */
+/* Returns the mode that open(2) and mkdir(2) give new files. */
 static mode_t usual_mode(int fd)
 {
     struct stat s;

@@ -20,7 +20,7 @@
 
 struct temporary {
     char *path; /* on the heap; NULL: there is none */
-    int fd;     /* for reading and writing; of a folder for the lock alone */
+    int fd;     /* for reading and writing; of a folder only for the lock */
 };
 
 /* Creates an empty file beside `path`, or an empty folder. PL_FAIL: it cannot be created; then *t
@@ -38,8 +38,8 @@ void temporary_drop(struct temporary *t);
 /* Removes all temporary files and folders of a process that is about to end, also in a signal
  * handler. */
 void temporary_remove_all(void);
-/* From here on SIGINT, SIGTERM and SIGHUP, where they are not ignored, end the process by
- * temporary_end. */
+/* Makes SIGINT, SIGTERM and SIGHUP, where they are not ignored, end the process by temporary_end
+ * from here on. */
 void temporary_on_signals(void);
 /* Handles a signal: removes all temporary files and folders of the process, and ends it by the
  * default action. */

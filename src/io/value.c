@@ -23,7 +23,7 @@ enum { SMALL_MAP = 16 };
 
 /* ---- lookups ---- */
 
-/* The slot that holds `key`, or the empty slot for it. */
+/* Returns the slot that holds `key`, or the empty slot for it. */
 static uint32_t map_slot(const struct value *map, const char *key)
 {
     uint32_t mask = map->slot_count - 1;
@@ -32,7 +32,7 @@ static uint32_t map_slot(const struct value *map, const char *key)
     return s;
 }
 
-/* The child's position, or map->count. */
+/* Returns the child's position, or map->count. */
 static uint32_t map_find(const struct value *map, const char *key)
 {
     if (map->slot_count) {
@@ -109,9 +109,8 @@ char *value_describe(const struct value *v, char out[96])
     return out;
 }
 
-/* One wording for every mismatch: the location, the value found, the value expected. */
-static int value_mismatch(const struct value *v, const char *name, const char *expected,
-                          struct error *e)
+/* Reports a mismatch, in one wording for all: the location, the value found, the value expected. */
+static int value_mismatch(const struct value *v, const char *name, const char *expected, struct error *e)
 {
     char found[96];
     if (!v) return error_set(e, PL_USAGE, "%s is missing; expected %s", name, expected);
@@ -127,7 +126,8 @@ int value_as_bool(const struct value *v, const char *name, bool *out, struct err
     return PL_OK;
 }
 
-/* Digits are read exactly; 1e5 and 2.0 are whole numbers too, if a double holds them. */
+/* Reads a whole number. Digits are read exactly; 1e5 and 2.0 are whole numbers too, if a double
+ * holds them. */
 int value_as_int(const struct value *v, const char *name, int64_t *out, struct error *e)
 {
     const char *expected = "a whole number";
@@ -389,7 +389,8 @@ char *number_print(double x, char out[32])
     return out;
 }
 
-/* Overlong encodings, surrogates and codes beyond U+10FFFF are not well formed. */
+/* Decodes a character. Overlong encodings, surrogates and codes beyond U+10FFFF are not well
+ * formed. */
 int utf8_decode(const char *s, size_t n, uint32_t *code)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -31,15 +31,16 @@ struct value {
 /* Lookups. All accept NULL, and return NULL for a missing value. */
 const struct value *value_get(const struct value *map, const char *key);
 const struct value *value_at(const struct value *list, uint32_t i);
-/* "a.b.c" through nested maps. Only value_get finds keys with a dot. */
+/* Finds "a.b.c" through nested maps. Only value_get finds keys with a dot. */
 const struct value *value_path(const struct value *map, const char *path);
-/* Equal kinds and order of children. Whole numbers compare by digits, others by value. */
+/* Compares trees: equal kinds and order of children. Whole numbers compare by digits, others by
+ * value. */
 bool value_equal(const struct value *a, const struct value *b);
 /* Prints `the string "abc"`, `the number 7`, `a list`, for messages. Returns `out`. */
 char *value_describe(const struct value *v, char out[96]);
 
-/* Typed reading. `name` is the value's name in messages, usually its path.
- * PL_USAGE when v is NULL ("... is missing") or of another type. */
+/* Reads a value of a type. `name` is the value's name in messages, usually its path. PL_USAGE when
+ * v is NULL ("... is missing") or of another type. */
 int value_as_bool(const struct value *v, const char *name, bool *out, struct error *e);
 int value_as_int(const struct value *v, const char *name, int64_t *out, struct error *e);
 int value_as_uint(const struct value *v, const char *name, uint64_t *out, struct error *e);
@@ -49,21 +50,21 @@ int value_as_size(const struct value *v, const char *name, uint64_t *bytes, stru
 int value_as_list(const struct value *v, const char *name, struct error *e);
 int value_as_map(const struct value *v, const char *name, struct error *e);
 
-/* Typed reading by path; a missing or null value leaves *out unchanged. */
+/* Reads a value of a type by its path; a missing or null value leaves *out unchanged. */
 int value_opt_bool(const struct value *map, const char *path, bool *out, struct error *e);
 int value_opt_int(const struct value *map, const char *path, int64_t *out, struct error *e);
 int value_opt_uint(const struct value *map, const char *path, uint64_t *out, struct error *e);
 int value_opt_number(const struct value *map, const char *path, double *out, struct error *e);
 int value_opt_string(const struct value *map, const char *path, const char **out, struct error *e);
 
-/* Building. Texts are copied. */
+/* Builds values. Texts are copied. */
 struct value *value_new(struct bump *b, enum value_kind kind);
 struct value *value_bool(struct bump *b, bool x);
 struct value *value_int(struct bump *b, int64_t x);
 struct value *value_uint(struct bump *b, uint64_t x);
 struct value *value_number(struct bump *b, double x);
 struct value *value_string(struct bump *b, const char *s);
-/* A number from text that number_is_json accepts: the digits are kept. */
+/* Returns a number from text that number_is_json accepts: the digits are kept. */
 struct value *value_digits(struct bump *b, const char *text, size_t n);
 struct value *value_copy(struct bump *b, const struct value *v);
 /* Appends a child; a child belongs to one parent. */
@@ -71,12 +72,12 @@ void value_append(struct bump *b, struct value *list, struct value *child);
 /* Adds a child at the end, or replaces the child of that key, at the same position. */
 void value_put(struct bump *b, struct value *map, const char *key, struct value *child);
 
-/* The grammar of a JSON number, over exactly n bytes. */
+/* Returns the grammar of a JSON number, over exactly n bytes. */
 bool number_is_json(const char *s, size_t n);
-/* The shortest digits that parse to the same double; also ".inf", "-.inf" and ".nan". */
+/* Returns the shortest digits that parse to the same double; also ".inf", "-.inf" and ".nan". */
 char *number_print(double x, char out[32]);
-/* The length of the well-formed UTF-8 sequence at s (1 to 4), 0 if invalid.
- * *code gets the character. */
+/* Returns the length of the well-formed UTF-8 sequence at s (1 to 4), 0 if invalid. *code gets the
+ * character. */
 int utf8_decode(const char *s, size_t n, uint32_t *code);
 
 #endif

@@ -36,7 +36,7 @@ static bool one_of(const char *s, const char *a, const char *b, const char *c)
     return !strcmp(s, a) || !strcmp(s, b) || !strcmp(s, c);
 }
 
-/* 0x1f and 0o17, to decimal digits. NULL for other text and beyond 64 bits. */
+/* Converts 0x1f and 0o17 to decimal digits; NULL for other text and beyond 64 bits. */
 static struct value *scalar_radix(struct bump *b, const char *s)
 {
     if (s[0] != '0' || (s[1] != 'x' && s[1] != 'o')) return NULL;
@@ -47,7 +47,7 @@ static struct value *scalar_radix(struct bump *b, const char *s)
     return errno ? NULL : value_uint(b, x);
 }
 
-/* [-+]? digits, with the sign and leading zeroes as in JSON. */
+/* Reads [-+]? digits, with the sign and leading zeroes as in JSON. */
 static struct value *scalar_whole(struct bump *b, const char *s)
 {
     bool minus = s[0] == '-';
@@ -58,7 +58,7 @@ static struct value *scalar_whole(struct bump *b, const char *s)
     return value_digits(b, text, strlen(text));
 }
 
-/* [-+]? ( .d+ | d+ ( .d* )? ) ( [eE] [-+]? d+ )? */
+/* Reads [-+]? ( .d+ | d+ ( .d* )? ) ( [eE] [-+]? d+ )? */
 static struct value *scalar_float(struct bump *b, const char *s)
 {
     static const char ten[] = "0123456789";
@@ -114,7 +114,7 @@ static int fail_here(const struct reader *r, const char *what)
     return error_set(r->e, PL_USAGE, "line %u: %s", event_line(r), what);
 }
 
-/* Whether the line, counted from 0, is indented with a tab, which YAML does not allow. */
+/* Reports whether the line, counted from 0, is indented with a tab, which YAML does not allow. */
 static bool tab_indents(const struct reader *r, size_t line)
 {
     const char *at = r->bytes, *end = at + r->n;
@@ -123,7 +123,7 @@ static bool tab_indents(const struct reader *r, size_t line)
     return at < end && *at == '\t';
 }
 
-/* libyaml's own words say what its parser saw; a hint says what usually causes it. */
+/* Adds a hint: libyaml's own words say what its parser saw; a hint says what usually causes it. */
 static const char *hint(const struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -131,7 +131,7 @@ static const char *hint(const struct reader *r)
     return p->context && strstr(p->context, "block") ? ": is it indented like the lines around it?" : "";
 }
 
-/* libyaml gives line and column for most problems; for bad bytes only an offset. */
+/* Reports libyaml's problem: with line and column for most, for bad bytes only with an offset. */
 static int fail_parser(const struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -201,7 +201,7 @@ static int read_list(struct reader *r, int depth, struct value *list)
     }
 }
 
-/* The key at the current event, checked and copied. */
+/* Reads the key at the current event, checked and copied. */
 static int read_key(struct reader *r, const struct value *map, const char **key)
 {
     if (check_event(r)) return r->e->code;
@@ -272,8 +272,7 @@ int yaml_parse(const char *bytes, size_t n, struct bump *b, struct value **out, 
     return rc;
 }
 
-int yaml_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
-                   struct error *e)
+int yaml_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out, struct error *e)
 {
     char *bytes;
     size_t n;
@@ -313,7 +312,7 @@ static bool is_bare(const char *s)
     return true;
 }
 
-/* Characters that are printable in YAML and do not break the line. */
+/* Reports whether a character is printable in YAML and does not break the line. */
 static bool is_printable(uint32_t c)
 {
     if (c < 0xa0) return c >= 0x20 && c < 0x7f;
@@ -348,7 +347,7 @@ static bool is_scalar(const struct value *v)
     return v->kind != VALUE_LIST && v->kind != VALUE_MAP;
 }
 
-/* Whether the value is written on one line: scalars, empty maps, lists of scalars. */
+/* Reports whether the value is written on one line: scalars, empty maps, lists of scalars. */
 static bool is_inline(const struct value *v)
 {
     if (is_scalar(v) || !v->count) return true;

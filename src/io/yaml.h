@@ -14,8 +14,7 @@
 /* Parses n bytes of UTF-8 into *out, which lives in `b`. An empty document is null.
  * PL_USAGE with the line. */
 int yaml_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e);
-int yaml_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
-                   struct error *e);
+int yaml_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out, struct error *e);
 /* Resolves one plain scalar by the same rules: "8" is a number, "true" a bool, "" null. Used for
  * key=value on the command line. */
 struct value *yaml_scalar(struct bump *b, const char *s);

@@ -8,7 +8,7 @@
 
 enum { WINDOW_LOG = 27, BOUNDED_LOG = 25 }; /* 128 MiB, that of the highest level; CODEC_WINDOW_MOST */
 
-/* A frame states its window, or is one segment and states its whole length. */
+/* Returns the window of a frame, which states it, or is one segment and states its whole length. */
 static uint64_t window_zstd(const uint8_t *at, const uint8_t *end)
 {
     static const uint8_t lengths[] = {1, 2, 4, 8};

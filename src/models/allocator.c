@@ -3,10 +3,11 @@
  *
  * The scores, each from 0 to 1:
  *
- *     information     entropy of the softmax over a cell's channels, from 0 to 1 over the image
- *     perspectival    strength of edges: channel 7 of the texture
- *     participatory   (1 + cosine of the scorer's vector of a cell and the question) / 2; the question is the mean of its
- *                     tokens' embeddings
+ *   information    entropy of the softmax over a cell's channels, from 0 to 1 over the image
+ *   perspectival   strength of edges: channel 7 of the texture
+ *   participatory  (1 + cosine of the scorer's vector of a cell and the question) / 2; the question
+ *                  is the mean of its
+ *                  tokens' embeddings
  *
  * The balancer sees mean, largest value and standard deviation of each score, and the question, and
  * gives weights that sum to 1. The weighted sum is the score of a cell. A kept token is multiplied
@@ -44,8 +45,8 @@ static int describe(struct model *m, const struct allocator *c, int64_t token, s
     const int64_t patches = c->side * c->side;
     if (m->images->features != patches)
         return error_set(e, PL_USAGE,
-                         "vision_feature_select_strategy is %s, and tokens are chosen among the patches of an image "
-                         "alone: a %s %s; set it to %s",
+                         "vision_feature_select_strategy is %s, and tokens are chosen only among the patches of an "
+                         "image: a %s %s; set it to %s",
                          c->llava.drop_first ? "default" : "full", model_part(m, c->llava.tower)->family->model_type,
                          c->llava.drop_first ? "has no class token that could be dropped"
                                              : "has a class token before them",
@@ -96,7 +97,7 @@ static id unit(struct graph *g, id x)
 }
 static id wide(struct graph *g, id x) { return op_cast(g, x, DT_F32); }
 
-/* The question [B,1,D] of the embeddings [B,T,D]. */
+/* Returns the question [B,1,D] of the embeddings [B,T,D]. */
 static id question(const struct build *b, id embeddings)
 {
     struct graph *g = b->g;
@@ -105,7 +106,7 @@ static id question(const struct build *b, id embeddings)
     return op_cast(g, op_bmm(g, weights, embeddings, false, false, DT_F32), DT_NONE);
 }
 
-/* The three scores of each cell, [B,cells,3]. */
+/* Returns the three scores of each cell, [B,cells,3]. */
 static id score_cells(const struct build *b, id query)
 {
     struct graph *g = b->g;
@@ -122,8 +123,8 @@ static id score_cells(const struct build *b, id query)
     return op_concat(g, scores, SCORES, 2);
 }
 
-/* Mean, largest value and standard deviation of each score, [B,9]. The length of a vector is its
- * product with itself divided by its length. */
+/* Computes mean, largest value and standard deviation of each score, [B,9]. The length of a vector
+ * is its product with itself divided by its length. */
 static id summarise(const struct build *b, id scores)
 {
     struct graph *g = b->g;
@@ -140,12 +141,11 @@ static id summarise(const struct build *b, id scores)
                       (int64_t[]){b->B, SCORES * STATISTICS});
 }
 
-/* One score of each cell, [B,cells,1]. */
+/* Returns one score of each cell, [B,cells,1]. */
 static id balance(const struct build *b, id scores, id query)
 {
     struct graph *g = b->g;
-    id x =
-        op_concat(g,
+    id x = op_concat(g,
                   (id[]){op_cast(g, summarise(b, scores), DT_NONE), op_reshape(g, query, 2, (int64_t[]){b->B, b->D})},
                   2, 1);
     x = op_act(g, layer_linear(g, x, "balancer.", "fc1", BALANCER_WIDTH), ACT_RELU);
@@ -156,14 +156,13 @@ static id balance(const struct build *b, id scores, id query)
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 
-/* The kept ones of the tokens [B,P,C], times their scores: [B,kept,C]. */
+/* Returns the kept ones of the tokens [B,P,C], times their scores: [B,kept,C]. */
 static id keep(const struct build *b, id tokens, id embeddings)
 {
     struct graph *g = b->g;
     const int64_t B = b->B, side = b->c->side, P = side * side;
     if (b->c->random)
-        return op_gather(g, tokens,
-                         op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})),
+        return op_gather(g, tokens, op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})),
                                  b->c->kept));
     id query = question(b, embeddings), scores = score_cells(b, query);
     id map = op_reshape(g, balance(b, scores, query), 4, (int64_t[]){B, TEXTURE_SIDE, TEXTURE_SIDE, 1});
@@ -186,8 +185,7 @@ static id place(const struct build *b, const struct model *m, const struct batch
         return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample",
                           (long long)images, (long long)B);
     id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image},
-                                  batch->size ? INPUT_SHARED : 0),
-       kept = 0;
+                                  batch->size ? INPUT_SHARED : 0), kept = 0;
     id tokens = llava_layers.project(m, g, llava_layers.tower(m, g, pixels));
     IN_SCOPE(g, "allocator", 0) kept = keep(b, tokens, embeddings);
     if (!kept || !embeddings) return 0;
@@ -256,8 +254,8 @@ static struct between between(int i, int64_t side)
     return (struct between){a, min_i64(a + 1, side - 1), at - (float)a};
 }
 
-/* The means of a row of cells of one plane: first over the rows of the resized image, then along
- * them. */
+/* Computes the means of a row of cells of one plane: first over the rows of the resized image,
+ * then along them. */
 static void put_means(const float *plane, int64_t side, int row, float *cells)
 {
     float line[WIDEST];
@@ -277,7 +275,7 @@ static void put_means(const float *plane, int64_t side, int row, float *cells)
     }
 }
 
-/* sRGB to linear light; and the curve of CIELAB. */
+/* Converts sRGB to linear light; the next is the curve of CIELAB. */
 static double linear_light(double c) { return c <= 0.04045 ? c / 12.92 : pow((c + 0.055) / 1.055, 2.4); }
 static double lab_curve(double t) { return t > 216.0 / 24389 ? cbrt(t) : (24389.0 / 27 * t + 16) / 116; }
 

@@ -29,13 +29,13 @@
 enum { TEXTURE_SIDE = 32, TEXTURE_CELLS = TEXTURE_SIDE * TEXTURE_SIDE, TEXTURE_CHANNELS = 13 };
 enum { TEXTURE_EDGES = 7 }; /* the channel that is the perspectival score */
 
-/* For who fills a batch: the weights of the tokens of the question, of a row with its labels and
+/* Writes, into a batch, the weights of the tokens of the question, of a row with its labels and
  * its image_index. The question is the text of the conversation with the image, before its first
  * answer. A row without an image has none: zeros. */
 void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights);
-/* For who fills a batch: the texture [cells,13] of an image, three planes of side x
- * side numbers from 0 to 1 as the tower sees them before they are normalised; and the information
- * [cells] of a texture. */
+/* Computes, for a batch, the texture [cells,13] of an image, three planes of side x side numbers
+ * from 0 to 1 as the tower sees them before they are normalised; and the information [cells] of a
+ * texture. */
 void texture_of(const float *rgb, int64_t side, float *texture);
 void texture_information(const float *texture, float *out);
 

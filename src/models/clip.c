@@ -90,8 +90,8 @@ static void describe(struct model *m, const struct tower *c)
     model_add_output(m, m->loss_output = "last_hidden_state");
 }
 
-/* The tower's keys are in the map itself or, in the folder of a model for image and text, in its
- * vision_config. Early folders have a second map, which takes precedence. */
+/* Parses the tower's keys, which are in the map itself or, in the folder of a model for image and
+ * text, in its vision_config. Early folders have a second map, which takes precedence. */
 static int parse_tower(struct model *m, const struct value *config, bool nested, struct tower defaults, struct error *e)
 {
     static const char *const maps[] = {"vision_config", "vision_config_dict"};
@@ -111,39 +111,15 @@ static int parse_tower(struct model *m, const struct value *config, bool nested,
     return rc;
 }
 
-static const struct tower clip_defaults = {.hidden = 768,
-                                           .inner = 3072,
-                                           .layers = 12,
-                                           .heads = 12,
-                                           .channels = 3,
-                                           .image = 224,
-                                           .patch = 32,
-                                           .eps = 1e-5,
-                                           .range = 0.02,
-                                           .factor = 1,
-                                           .act = ACT_QUICK_GELU,
-                                           .clip = true};
-static const struct tower siglip_defaults = {.hidden = 768,
-                                             .inner = 3072,
-                                             .layers = 12,
-                                             .heads = 12,
-                                             .channels = 3,
-                                             .image = 224,
-                                             .patch = 16,
-                                             .eps = 1e-6,
-                                             .factor = 1,
-                                             .act = ACT_GELU_TANH,
+static const struct tower clip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3,
+                                           .image = 224, .patch = 32, .eps = 1e-5, .range = 0.02, .factor = 1,
+                                           .act = ACT_QUICK_GELU, .clip = true};
+static const struct tower siglip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3,
+                                             .image = 224, .patch = 16, .eps = 1e-6, .factor = 1, .act = ACT_GELU_TANH,
                                              .head = true};
 
-static const struct tower idefics3_defaults = {.hidden = 1152,
-                                               .inner = 3072,
-                                               .layers = 12,
-                                               .heads = 16,
-                                               .channels = 3,
-                                               .image = 224,
-                                               .patch = 32,
-                                               .eps = 1e-6,
-                                               .act = ACT_GELU_TANH};
+static const struct tower idefics3_defaults = {.hidden = 1152, .inner = 3072, .layers = 12, .heads = 16, .channels = 3,
+                                               .image = 224, .patch = 32, .eps = 1e-6, .act = ACT_GELU_TANH};
 
 int tower_parse(struct model *m, const struct value *v, struct error *e)
 {
@@ -158,7 +134,7 @@ static int parse_idefics3_vision(struct model *m, const struct value *v, struct 
 
 /* --- initialisation -------------------------------------------------------------------- */
 
-/* Normal with the standard deviation of Xavier's uniform distribution. */
+/* Returns the standard deviation of Xavier's uniform distribution, for a normal one. */
 static double xavier(int64_t in, int64_t out) { return sqrt(2.0 / (double)(in + out)); }
 
 /* The initialisation of the two matrices of an MLP, by CLIP or SigLIP. */
@@ -200,7 +176,7 @@ static id mlp(const struct tower_build *b, id x, const char *layer)
     return layer_linear_init(b->g, x, layer, "mlp.fc2", b->c->hidden, init.down);
 }
 
-/* x [B,T,hidden] through the layer whose names begin with `layer`. */
+/* Computes the layer whose names begin with `layer` of x [B,T,hidden]. */
 static id tower_layer(const struct tower_build *b, id x, const char *layer)
 {
     struct graph *g = b->g;
@@ -210,7 +186,8 @@ static id tower_layer(const struct tower_build *b, id x, const char *layer)
     return x;
 }
 
-/* Pixels [B,C,H,W] to tokens [B,T,hidden]; pixels at the edge that fill no patch are cropped. */
+/* Embeds pixels [B,C,H,W] as tokens [B,T,hidden]; pixels at the edge that fill no patch are
+ * cropped. */
 static id embed(const struct tower_build *b, id pixels, int64_t patches)
 {
     const struct tower *c = b->c;
@@ -263,7 +240,7 @@ static struct pooling pooling_head(const struct tower_build *b)
     return p;
 }
 
-/* Part `i` of three of a projection of x [rows,n,C], as heads. */
+/* Projects x [rows,n,C] by part `i` of three, as heads. */
 static id project_heads(const struct tower_build *b, const struct pooling *p, id x, int i)
 {
     const int64_t C = b->c->hidden, H = b->c->heads;
@@ -272,7 +249,7 @@ static id project_heads(const struct tower_build *b, const struct pooling *p, id
              : 0;
 }
 
-/* The tokens x [B,T,C] pooled, [B,1,C]. */
+/* Returns the tokens x [B,T,C] pooled, [B,1,C]. */
 static id pool_by_attention(const struct tower_build *b, id x)
 {
     const struct tower *c = b->c;
@@ -386,32 +363,14 @@ struct text_tower {
 };
 
 /* transformers' defaults. Sizes of images do not matter, and satisfy tower_check. */
-static const struct text_tower clip_text_defaults = {{.hidden = 512,
-                                                 .inner = 2048,
-                                                 .layers = 12,
-                                                 .heads = 8,
-                                                 .channels = 3,
-                                                 .image = 1,
-                                                 .patch = 1,
-                                                 .eps = 1e-5,
-                                                 .range = 0.02,
-                                                 .factor = 1,
-                                                 .act = ACT_QUICK_GELU,
-                                                 .clip = true,
-                                                 .causal = true,
+static const struct text_tower clip_text_defaults = {{.hidden = 512, .inner = 2048, .layers = 12, .heads = 8,
+                                                 .channels = 3, .image = 1, .patch = 1, .eps = 1e-5, .range = 0.02,
+                                                 .factor = 1, .act = ACT_QUICK_GELU, .clip = true, .causal = true,
                                                  .root = ""},
                                                 {.vocabulary = 49408, .positions = 77, .end = 49407}};
-static const struct text_tower siglip_text_defaults = {{.hidden = 768,
-                                                   .inner = 3072,
-                                                   .layers = 12,
-                                                   .heads = 12,
-                                                   .channels = 3,
-                                                   .image = 1,
-                                                   .patch = 1,
-                                                   .eps = 1e-6,
-                                                   .factor = 1,
-                                                   .act = ACT_GELU_TANH,
-                                                   .root = ""},
+static const struct text_tower siglip_text_defaults = {{.hidden = 768, .inner = 3072, .layers = 12, .heads = 12,
+                                                   .channels = 3, .image = 1, .patch = 1, .eps = 1e-6, .factor = 1,
+                                                   .act = ACT_GELU_TANH, .root = ""},
                                                   {.vocabulary = 32000, .positions = 64}};
 
 static int check_size(const char *key, int64_t x, int64_t most, struct error *e)

@@ -7,7 +7,7 @@
  *     ──────┴─ similarity [Q,M]
  *
  * The similarity is the cosine divided by the temperature. The loss is InfoNCE with candidates of
- * the same image alone, so that no split of a batch changes it: a query chooses among the masks, a
+ * only the same image, so that no split of a batch changes it: a query chooses among the masks, a
  * mask among the queries, and the loss is the mean of both, divided by the queries of the step.
  *
  * config.json has the configurations of both parts (vision_config, text_config), and the folder
@@ -16,7 +16,7 @@
  * one folder.
  *
  * The projections have no bias, so the length of what they are given does not matter after
- * normalising: the sum over a mask's patches stands for the average.
+ * normalising: the sum over a mask's patches serves as the average.
  */
 #include "models/grounding.h"
 
@@ -56,7 +56,7 @@ static int parse_keys(struct grounding *c, const struct value *config, struct er
     return rc;
 }
 
-/* Of CLIP and of SigLIP, unless the folder says otherwise. */
+/* Returns the normalisation of CLIP and of SigLIP, unless the folder says otherwise. */
 static struct pixel_norm usual_norm(const struct model *tower)
 {
     if (strncmp(tower->family->model_type, "clip", 4))
@@ -91,7 +91,8 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     m->longest = decoder->longest;
     m->image = s.image;
     m->ground = bump_alloc(&m->memory, sizeof *m->ground);
-    *m->ground = (struct ground_model){.side = s.side, .patch = s.patch, .norm = usual_norm(model_part(m, TOWER)), .text = *decoder->path ? decoder->path : NULL};
+    *m->ground = (struct ground_model){.side = s.side, .patch = s.patch, .norm = usual_norm(model_part(m, TOWER)),
+                                       .text = *decoder->path ? decoder->path : NULL};
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), s.channels, s.image, s.image}, false});
     model_add_port(m, &(struct port){"masks", VALUES_REAL, 4, {OPEN('B'), OPEN('M'), s.side, s.side}, false});
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
@@ -151,7 +152,7 @@ static int add_part(struct model *m, const struct part_keys *k, struct value *co
     return PL_OK;
 }
 
-/* What is saved has the parts inside. */
+/* Puts the parts inside of what is saved. */
 static void gather(struct model *m, const struct value *config)
 {
     struct text text = {0};
@@ -200,20 +201,18 @@ static id input(const struct build *b, const char *name, enum dtype t, int64_t r
     return graph_input(b->g, name, t, columns ? 3 : 2, (int64_t[]){b->B, rows, columns});
 }
 
-/* States [B,n,C] to unit vectors [B,n,D], in f32. */
+/* Projects states [B,n,C] to unit vectors [B,n,D], in f32. */
 static id project(const struct build *b, id x, const char *name)
 {
     const struct grounding *c = b->m->config;
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(b->g, x));
-    id y = op_cast(b->g,
-                   layer_linear_init(b->g, x, "", name, c->width,
-                                     (struct linear_init){.std = 1 / sqrt((double)C), .no_bias = true}),
-                   DT_F32);
+    id y = op_cast(b->g, layer_linear_init(b->g, x, "", name, c->width,
+                                     (struct linear_init){.std = 1 / sqrt((double)C), .no_bias = true}), DT_F32);
     return op_apply(b->g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-12f}}, &y, 1);
 }
 
-/* Pixels [B,3,S,S]: given, or of bytes. */
+/* Returns pixels [B,3,S,S]: given, or from bytes. */
 static id pixels(const struct build *b, int64_t side)
 {
     struct graph *g = b->g;
@@ -237,8 +236,7 @@ static id embed_masks(const struct build *b)
     tower_encode(tower, g, TOWER, pixels(b, s.image), 1, &c->state, &x);
     IN_SCOPE(g, "mask_projection", 0) {
         if (s.tokens > patches) x = op_dense(g, op_slice(g, x, 1, s.tokens - patches, patches));
-        masks =
-            project(b,
+        masks = project(b,
                     op_cast(g, op_bmm(g, input(b, "masks", DT_F32, b->M, patches), x, false, false, DT_F32), DT_NONE),
                     "mask_projection");
     }
@@ -256,7 +254,8 @@ static id embed_queries(const struct build *b)
     return queries;
 }
 
-/* InfoNCE of the similarities [B,Q,M]. Row q of `seen` are those of all queries with q's target. */
+/* Computes InfoNCE of the similarities [B,Q,M]. Row q of `seen` are those of all queries with q's
+ * target. */
 static id contrast(const struct build *b, id similarity)
 {
     struct graph *g = b->g;
@@ -288,7 +287,7 @@ static void build_grounding(const struct model *m, struct graph *g, const struct
 
 /* --- for who fills a batch -------------------------------------------------------------------- */
 
-/* Whether another query has another target: only then a mask chooses among queries. */
+/* Reports whether another query has another target: only then a mask chooses among queries. */
 static bool has_other(const int32_t *target, int64_t Q, int64_t q)
 {
     for (int64_t i = 0; i < Q; i++)

@@ -20,7 +20,7 @@
 
 /* --- configuration ---------------------------------------------------------------------------- */
 
-/* Whether the folder has a classifier. */
+/* Reports whether the folder has a classifier. */
 static bool has_classifier(const struct value *config)
 {
     const struct value *list = value_get(config, "architectures"),
@@ -42,7 +42,7 @@ static void add_name(struct model *m, struct head_model *h, const char *name)
     h->names = more;
 }
 
-/* id2label: {"0": "cat", "1": "dog"}. */
+/* Reads id2label: {"0": "cat", "1": "dog"}. */
 static int read_names(struct model *m, struct head_model *h, const struct value *config, struct error *e)
 {
     const struct value *map = value_get(config, "id2label"), *name;
@@ -59,7 +59,7 @@ static int read_names(struct model *m, struct head_model *h, const struct value 
     return PL_OK;
 }
 
-/* The folders in a folder, by name. */
+/* Lists the folders in a folder, by name. */
 static int list_folders(struct model *m, struct head_model *h, const char *folder, struct error *e)
 {
     struct names all;
@@ -93,7 +93,8 @@ static int check_names(const struct head_model *h, struct error *e)
     return PL_OK;
 }
 
-/* config.json of the model with a new classifier. A tower's own is the vision_config in it. */
+/* Writes config.json of the model with a new classifier. A tower's own is the vision_config in
+ * it. */
 static void write_config(struct model *m, const struct value *config)
 {
     struct bump *b = &m->memory;
@@ -176,8 +177,7 @@ static int check_contrast(const struct model *m, struct error *e)
     const struct text_sizes t = text_tower_sizes(h->text);
     if (!s.pools) return error_set(e, PL_USAGE, "vision_use_head is false, and the image is pooled by that head");
     if (h->siglip && t.projection != s.width)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "text_config.projection_size is %lld, and the image tower has the width %lld: both must be equal",
             (long long)t.projection, (long long)s.width);
     return h->siglip || (h->projection >= 1 && h->projection <= 1 << 20)
@@ -192,8 +192,7 @@ static int parse_contrast(struct model *m, const struct value *config, struct er
     static const char *const outputs[] = {"logits_per_image", "logits_per_text", "image_embeds", "text_embeds"};
     const struct value *text = value_get(config, "text_config");
     if (!text || text->kind != VALUE_MAP)
-        return error_set(e, PL_USAGE,
-                         "model.head contrastive needs a text tower, and this is a vision tower alone (no "
+        return error_set(e, PL_USAGE, "model.head contrastive needs a text tower, and this is only a vision tower (no "
                          "text_config): expected the folder of a CLIPModel or a SiglipModel");
     h->projection = 512;
     int rc = value_opt_int(config, "projection_dim", &h->projection, e);
@@ -213,7 +212,8 @@ static int parse_contrast(struct model *m, const struct value *config, struct er
 static int parse_head(struct model *m, enum head_kind kind, const struct value *config, struct error *e)
 {
     m->head = bump_alloc(&m->memory, sizeof *m->head);
-    *m->head = (struct head_model){.kind = kind, .folder = bump_string(&m->memory, m->path), .siglip = !strncmp(m->family->model_type, "siglip", 6)};
+    *m->head = (struct head_model){.kind = kind, .folder = bump_string(&m->memory, m->path),
+                                   .siglip = !strncmp(m->family->model_type, "siglip", 6)};
     return kind == HEAD_CLASSES ? parse_classes(m, config, e) : parse_contrast(m, config, e);
 }
 
@@ -247,7 +247,7 @@ void head_pair(const struct head_model *h, const bool *is_sample, int64_t B, int
 
 /* --- layers ----------------------------------------------------------------------------------- */
 
-/* The mean of the patch tokens [B,tokens,C], [B,C]. */
+/* Returns the mean of the patch tokens [B,tokens,C], [B,C]. */
 static id mean_patches(struct graph *g, id x, struct tower_sizes s)
 {
     const int64_t patches = s.side * s.side, B = tensor_at(g, x)->dim[0];
@@ -270,10 +270,8 @@ static void build_classes(const struct model *m, struct graph *g, const struct b
     id x = tower_encode(tower, g, TOWER, pixels(m, g, batch), 0, NULL, NULL), logits = 0, loss = 0;
     if (!x) return;
     IN_SCOPE(g, "classifier", 0)
-        logits = op_cast(g,
-                         layer_linear_init(g, mean_patches(g, x, s), "", "classifier", m->head->classes,
-                                           (struct linear_init){.std = s.factor / sqrt((double)s.width)}),
-                         DT_F32);
+        logits = op_cast(g, layer_linear_init(g, mean_patches(g, x, s), "", "classifier", m->head->classes,
+                                           (struct linear_init){.std = s.factor / sqrt((double)s.width)}), DT_F32);
     IN_SCOPE(g, "loss", SCOPE_PASS) loss = op_xent(g, logits, labels, NULL);
     graph_output(g, "loss", loss);
     if (batch->outputs || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "logits", logits);
@@ -316,7 +314,7 @@ static id clip_project(struct graph *g, id x, const char *name, int64_t width)
              : 0;
 }
 
-/* Cross-entropy of the texts of an image, and of the images of a text. */
+/* Computes the cross-entropy of the texts of an image, and of the images of a text. */
 static id symmetric_loss(struct graph *g, id logits, struct pairs p)
 {
     id other = op_dense(g, op_permute(g, logits, (int[]){1, 0}));
@@ -327,8 +325,8 @@ static id symmetric_loss(struct graph *g, id logits, struct pairs p)
     return op_scale(g, op_add(g, op_xent(g, logits, p.labels, NULL), op_xent(g, other, p.labels, NULL)), 0.5);
 }
 
-/* Each pair is a choice of two: -log sigmoid(x) is the cross-entropy of the logits {0, x} with
- * label 1. */
+/* Computes the loss of pairs. Each is a choice of two: -log sigmoid(x) is the cross-entropy of the
+ * logits {0, x} with label 1. */
 static id sigmoid_loss(struct graph *g, id logits, struct pairs p, int64_t B)
 {
     id x = op_reshape(g, logits, 2, (int64_t[]){B * B, 1});
@@ -371,7 +369,7 @@ static void build_contrast(const struct model *m, struct graph *g, const struct 
 
 /* --- the families ----------------------------------------------------------------------------- */
 
-/* A head has the tower as its part, which is parsed without one. */
+/* Parses a head, which has the tower as its part; the tower is parsed without one. */
 static int parse(struct model *m, const struct value *config, struct error *e)
 {
     const enum head_kind head = head_of(m, config);

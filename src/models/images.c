@@ -11,7 +11,7 @@
 #include "io/json.h"
 #include "models/masks.h"
 
-/* Rounded down. */
+/* Returns the square root, rounded down. */
 static int64_t square_root(int64_t n)
 {
     int64_t k = 0;
@@ -31,7 +31,9 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     const bool padded = layout == IMAGE_AS_TILES;
     m->image = s.image;
     m->images = bump_alloc(&m->memory, sizeof *m->images);
-    *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens, .width = s.width, .channels = s.channels, .layout = layout, .tower = tower->family->model_type, .padded = padded};
+    *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens,
+                                      .width = s.width, .channels = s.channels, .layout = layout,
+                                      .tower = tower->family->model_type, .padded = padded};
     /* a class token besides a square makes no square */
     m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0;
     model_add_port(m,
@@ -39,9 +41,7 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     model_add_port(m,
                    &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
     if (padded)
-        model_add_port(m, &(struct port){"pixel_attention_mask",
-                                         VALUES_PADDING,
-                                         4,
+        model_add_port(m, &(struct port){"pixel_attention_mask", VALUES_PADDING, 4,
                                          {OPEN('B'), OPEN('M'), s.image, s.image},
                                          true});
     return PL_OK;
@@ -62,8 +62,7 @@ int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t
     if (!x->grid)
         return error_set(e, PL_USAGE,
                          "data.tokens_per_frame is %lld, and the %lld features of an image are no square grid that can "
-                         "be pooled: leave it unset",
-                         (long long)tokens_per_frame, (long long)x->features);
+                         "be pooled: leave it unset", (long long)tokens_per_frame, (long long)x->features);
     if (k * k == tokens_per_frame && k <= x->grid) return PL_OK;
     return error_set(e, PL_USAGE,
                      "data.tokens_per_frame is %lld, expected a square number of at most %lld, the features of an "
@@ -88,7 +87,7 @@ static struct room find_room(const struct model *m, const struct batch *batch)
     return r;
 }
 
-/* Frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C]. */
+/* Pools frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C]. */
 static id pool_frames(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
 {
     const int64_t grid = m->images->grid, k = square_root(r->frame_tokens);
@@ -98,7 +97,7 @@ static id pool_frames(const struct model *m, struct graph *g, id x, int64_t B, i
     return op_reshape(g, x, 3, (int64_t[]){B, r->frames * r->frame_tokens, C});
 }
 
-/* The features of B samples' images and frames [B * (images + frames),features,C] to rows
+/* Returns the features of B samples' images and frames [B * (images + frames),features,C] to rows
  * [B,R,C]. */
 static id join_rows(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
 {
@@ -121,7 +120,7 @@ bool images_encode(const struct model *m, struct graph *g, const struct batch *b
     return true;
 }
 
-/* What the tower hands on for n images. */
+/* Returns the tower's output for n images: [n,tokens,width]. */
 static id read_embeddings(const struct model *m, struct graph *g, const struct image_batch *own, int64_t n)
 {
     id x = graph_input(g, "image_embeddings", own->embeddings, 3, (int64_t[]){n, m->images->tokens, m->images->width});
@@ -133,8 +132,7 @@ static id tower_of_pixels(const struct model *m, struct graph *g, int64_t n, boo
     /* Without images the features of one are built all the same, for their parameters. Nothing
      * reads them, so that they are never computed. */
     const int64_t dim[] = {n ? n : 1, m->images->channels, m->image, m->image};
-    return tower(m, g,
-                 graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim,
+    return tower(m, g, graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim,
                                    each && n ? 0 : INPUT_SHARED));
 }
 

@@ -2,14 +2,15 @@
  * images.h: language models that take images among their tokens: a tower and a projector make
  * features of each image, and these take the places of image tokens in the text.
  *
- *     input_ids      a b <image> <image> <image> c d <image> <image> <image>     3 features an image
- *     image_index   -1 -1  0       1       2    -1 -1  3       4       5         what the host writes (image_index)
- *     embeddings     a b  f0      f1      f2     c d  f3      f4      f5
+ *   input_ids     a b <image> <image> <image> c d <image> <image> <image>  3 features an image
+ *   image_index  -1 -1  0       1       2    -1 -1  3       4       5      written by image_index
+ *   embeddings    a b  f0      f1      f2     c d  f3      f4      f5
  *
  * The inputs of the graph besides those of a language model:
  *
- *     pixel_values   f32 [N,channels,side,side]    the images, and the frames of videos
- *     image_index    i32 [B,T]                     below 0: text; else the row of the features that stands here
+ *   pixel_values  f32 [N,channels,side,side]  the images, and the frames of videos
+ *   image_index   i32 [B,T]                   below 0: text; else the row of the features that
+ *                                             stands here
  *
  * What the tower hands to the projector may be computed once and kept: a batch with PART_REST has
  * the input image_embeddings [N,tokens,width] instead of pixel_values, and the graph no tower.
@@ -22,7 +23,8 @@
  *
  * A frame is an image to the tower. Its features, a square grid, may be pooled to a smaller one:
  *
- *     rows of a sample   [image 0: features] [image 1: features] ... [frame 0: tokens_per_frame] [frame 1: ...] ...
+ *   rows of a sample  [image 0: features] [image 1: features] ... [frame 0: tokens_per_frame]
+ *                     [frame 1: ...] ...
  */
 #ifndef IMAGES_H
 #define IMAGES_H
@@ -37,10 +39,10 @@
 
 /* What a model that takes images says about them (model.images). */
 struct image_model {
-    int32_t token;         /* the id that stands for a feature; it need not be in the vocabulary */
+    int32_t token;         /* placeholder token id of a feature; may lie outside the vocabulary */
     int64_t features;      /* of an image: the tokens that it takes */
     int64_t grid;          /* they are grid * grid, in rows; 0: they are no grid, and cannot be pooled */
-    int64_t tokens, width; /* of what the tower hands on for an image, image_embeddings */
+    int64_t tokens, width; /* of the tower's output for an image, image_embeddings */
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
     bool start_end;        /* with tokens around each (struct image_text) */
@@ -55,19 +57,21 @@ struct image_model {
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {
     int64_t images;           /* for which a sample has room */
-    int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is text alone */
+    int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is only text */
     /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
     int64_t tokens_per_frame;
     enum model_part part;     /* PART_IMAGE: B images, and no text */
     enum dtype embeddings;    /* PART_REST: dtype of image_embeddings */
 };
-/* Whether it has any; whether the first has room for the second. */
+/* Reports whether it has any; whether the first has room for the second. */
 bool images_any(const struct image_batch *b);
 bool images_fit(const struct image_batch *room, const struct image_batch *b);
-/* The tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the model's. */
+/* Sets the tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the
+ * model's. */
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);
 
-/* For parse: `m` takes images of the tower, `features` features each, at the image tokens. */
+/* Describes a model that takes images of the tower, `features` features each, at the image tokens;
+ * for parse. */
 int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token,
                     enum image_layout layout, struct error *e);
 
@@ -77,15 +81,14 @@ typedef id image_map(const struct model *m, struct graph *g, id x);
 struct image_layers {
     image_map *tower, *project;
 };
-/* The embeddings x [B,T,C] with the features of the batch's images among them. */
+/* Returns the embeddings x [B,T,C] with the features of the batch's images among them. */
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers);
-/* With PART_IMAGE: builds the tower alone, with its output image_embeddings. False: the batch asks
- * for text. */
+/* Builds, with PART_IMAGE, only the tower, with its output image_embeddings. Returns false if the
+ * batch asks for text. */
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers);
 
-/* For who fills a batch: writes the index of a row of T ids. *next is the feature that the first
- * image token takes, and moves on. An image token that is not in the vocabulary becomes 0 in
- * `ids`. */
+/* Writes, into a batch, the index of a row of T ids. *next is the feature that the first image
+ * token takes, and moves on. An image token that is not in the vocabulary becomes 0 in `ids`. */
 void image_index(const struct model *m, int32_t *ids, int64_t T, int64_t *next, int32_t *index);
 
 #endif

@@ -37,7 +37,7 @@ id layer_param(struct graph *g, const char *prefix, const char *name, int rank, 
     return graph_param(g, full, DT_F32, rank, dim, normal_init(std));
 }
 
-/* prefix + name + end. */
+/* Returns the weight prefix + name + end. */
 static id weight_of(struct graph *g, const char *prefix, const char *name, const char *end, int rank,
                     const int64_t *dim, struct init init)
 {
@@ -182,7 +182,6 @@ int layer_parse_act_at(const struct value *config, const char *key, enum act_kin
             *act = known[i].kind;
             return PL_OK;
         }
-    return error_set(
-        e, PL_USAGE,
+    return error_set(e, PL_USAGE,
         "%s \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", key, name);
 }

@@ -27,7 +27,7 @@ struct layer layers_begin(struct graph *g, const char *root, int64_t count);
 bool layers_next(struct layer *l);
 #define FOR_LAYERS(name, g, root, count) for (struct layer name = layers_begin(g, root, count); layers_next(&name);)
 
-/* The parameter prefix + name; std 0 initialises with zeros. */
+/* Returns the parameter prefix + name; std 0 initialises with zeros. */
 id layer_param(struct graph *g, const char *prefix, const char *name, int rank, const int64_t *dim, double std);
 id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int64_t out);
 /* The same, initialised as a model does: standard deviations of weight and bias, 0 for zeros. */
@@ -37,22 +37,22 @@ struct linear_init {
 };
 id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct linear_init init);
 id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps);
-/* Over the last dimension: of tokens, or of the channels of a map. */
+/* Normalises over the last dimension: of tokens, or of the channels of a map. */
 id layer_norm(struct graph *g, id x, const char *prefix, const char *name, double eps);
-/* Batch normalisation of a map, with the running statistics in name.running_mean and .running_var.
- * In a step the statistics are those of `group` images, and update the running ones; group 0, and
- * in an evaluation: the running ones, unchanged. zero: its scale starts at 0. */
+/* Normalises a map over the batch, with the running statistics in name.running_mean and
+ * .running_var. In a step the statistics are those of `group` images, and update the running ones;
+ * group 0, and in an evaluation: the running ones, unchanged. zero: its scale starts at 0. */
 id layer_batch_norm(struct graph *g, id x, const char *prefix, const char *name, int64_t group, bool zero);
 struct kernel_shape {
     int size, stride, pad;
     bool bias;
 };
-/* x [B,H,W,C]. */
+/* Convolves x [B,H,W,C]. */
 id layer_conv(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct kernel_shape k);
-/* Transposed convolution; its weight is [inputs,out,size,size]. */
+/* Computes a transposed convolution; its weight is [inputs,out,size,size]. */
 id layer_conv_transpose(struct graph *g, id x, const char *prefix, const char *name, int64_t out,
                         struct kernel_shape k);
-/* The same with stride = kernel size: maps grow by `size`. */
+/* Returns the same with stride = kernel size: maps grow by `size`. */
 id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, int64_t out, int size);
 
 /* Declares the weights of a layer that the graph does not compute: they are loaded, kept and
@@ -62,10 +62,10 @@ void layer_linear_weights(struct graph *g, const char *prefix, const char *name,
                           struct linear_init init);
 void layer_conv_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size);
 
-/* hidden_act of a configuration, by the names of transformers; *act is unchanged if the key is
- * missing. */
+/* Parses hidden_act of a configuration, by the names of transformers; *act is unchanged if the key
+ * is missing. */
 int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e);
-/* The same by another key. */
+/* Does the same by another key. */
 int layer_parse_act_at(const struct value *config, const char *key, enum act_kind *act, struct error *e);
 
 #endif

@@ -127,7 +127,7 @@ static double llama3_frequency(const struct rope *r, double f)
     return (1 - smooth) * f / r->factor + smooth * f;
 }
 
-/* The dimension with a wave that makes `turns` turns over the original length. */
+/* Returns the dimension with a wave that makes `turns` turns over the original length. */
 static double yarn_dimension(const struct rope *r, double turns, double D)
 {
     return D * log(r->original_positions / (turns * 2 * M_PI)) / (2 * log(r->theta));
@@ -209,8 +209,8 @@ static int parse_sizes(struct llama *c, const struct value *config, struct error
     return rc;
 }
 
-/* layer_types, if given, lists the layers with a sliding window; otherwise they are the layers from
- * `first` on. */
+/* Parses layer_types, which, if given, lists the layers with a sliding window; otherwise they are
+ * the layers from `first` on. */
 static int parse_windows(struct model *m, struct llama *c, const struct value *config, int64_t first, struct error *e)
 {
     c->windowed = bump_alloc(&m->memory, (size_t)c->layers * sizeof *c->windowed);
@@ -231,7 +231,8 @@ static int parse_windows(struct model *m, struct llama *c, const struct value *c
     return rc;
 }
 
-/* sliding_window: a number, or null for none; `absent` is the value if the key is missing. */
+/* Parses sliding_window: a number, or null for none; `absent` is the value if the key is
+ * missing. */
 static int parse_window(struct llama *c, const struct value *config, int64_t absent, struct error *e)
 {
     const struct value *v = value_get(config, "sliding_window");
@@ -241,7 +242,8 @@ static int parse_window(struct llama *c, const struct value *config, int64_t abs
     return rc ? rc : require_range("sliding_window", c->window, 1 << 30, e);
 }
 
-/* pad_token_id, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the table. */
+/* Parses pad_token_id, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the
+ * table. */
 static int parse_padding(struct llama *c, const struct value *config, struct error *e)
 {
     const struct value *v = value_get(config, "pad_token_id");
@@ -289,7 +291,7 @@ struct build {
     struct token_rows rows;
 };
 
-/* A matrix of the layer, applied to x. */
+/* Returns a matrix of the layer, applied to x. */
 static id project(const struct build *b, id x, const char *layer, const char *name, int64_t rows, bool biased)
 {
     return layer_linear_init(b->g, x, layer, name, rows, (struct linear_init){.std = b->c->std, .no_bias = !biased});
@@ -300,7 +302,7 @@ static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D
     return op_reshape(b->g, x, 4, (int64_t[]){b->B, b->T, n, b->c->head_dim});
 }
 
-/* k or v of all slots so far. */
+/* Writes k or v to the cache and returns those of all slots so far. */
 static id keep(const struct build *b, id x, const char *layer, const char *name)
 {
     char full[256];
@@ -311,8 +313,8 @@ static id keep(const struct build *b, id x, const char *layer, const char *name)
     return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.slots}, 3);
 }
 
-/* The keys that a token sees, at most; 0: all. A token of several texts in a row sees those of its
- * own. */
+/* Returns the keys that a token sees, at most; 0: all. A token of several texts in a row sees
+ * those of its own. */
 static int64_t window(const struct build *b, bool windowed)
 {
     const int64_t own = windowed ? b->c->window : 0;
@@ -330,10 +332,8 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->qkv_bias), c->kv_heads);
     q = op_rope_at(g, q, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
     k = op_rope_at(g, k, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
-    struct attention_options options = {.scale = (float)(1 / sqrt((double)D)),
-                                        .causal = !b->rows.ranges,
-                                        .window = window(b, windowed),
-                                        .ranges = b->rows.ranges};
+    struct attention_options options = {.scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges,
+                                        .window = window(b, windowed), .ranges = b->rows.ranges};
     id o = op_attention_with(g, q, keep(b, k, layer, "k_cache"), keep(b, v, layer, "v_cache"), 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
     return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
@@ -352,15 +352,14 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     struct graph *g = b->g;
     const char *prefix = layer->prefix;
     IN_SCOPE(g, "self_attn", 0)
-        x = op_add(g, x,
-                   attend(b, layer_rmsnorm(g, x, prefix, "input_layernorm", b->c->eps), prefix,
+        x = op_add(g, x, attend(b, layer_rmsnorm(g, x, prefix, "input_layernorm", b->c->eps), prefix,
                           b->c->windowed[layer->i]));
     IN_SCOPE(g, "mlp", 0)
         x = op_add(g, x, gated_mlp(b, layer_rmsnorm(g, x, prefix, "post_attention_layernorm", b->c->eps), prefix));
     return x;
 }
 
-/* Tokens of the longest text that the rows may have. */
+/* Returns the tokens of the longest text that the rows may have. */
 static int64_t longest(int64_t T, const struct token_rows *rows) { return rows->cache ? rows->cache : T; }
 
 static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
@@ -446,7 +445,7 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
     return x;
 }
 
-/* The weight of the head, which is in this part. */
+/* Returns the weight of the head, which is in this part. */
 static id head(const struct llama *c, struct graph *g, const char *part)
 {
     id w = 0;
@@ -508,7 +507,7 @@ struct token_rows decoder_rows(struct graph *g, const struct batch *batch)
     return rows;
 }
 
-/* The logits of the token after the last one of each text. */
+/* Emits the logits of the token after the last one of each text. */
 static void output_next(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x)
 {
     const int64_t B = batch->B, texts = batch->texts;
@@ -533,7 +532,7 @@ void decoder_outputs(const struct model *m, struct graph *g, const char *part, c
 
 /* --- the model itself ------------------------------------------------------------------------ */
 
-/* The decoder as a model of its own. */
+/* Builds the decoder as a model of its own. */
 static void decoder_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);

@@ -103,8 +103,7 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
     const struct tower_sizes s = tower_sizes(tower);
     for (int64_t i = 0; i < c->n_states; i++)
         if (c->states[i] < -s.layers - 1 || c->states[i] > s.layers)
-            return error_set(
-                e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                 "vision_feature_layer is %lld; a vision tower of %lld layers has the hidden states %lld to %lld",
                 (long long)c->states[i], (long long)s.layers, (long long)(-s.layers - 1), (long long)s.layers);
     if (!c->linears && c->n_states * s.width != decoder_width(decoder))
@@ -126,7 +125,9 @@ static const char usual_decoder[] = "{\"model_type\": \"llama\"}";
 
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e)
 {
-    *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR, .linear = {"linear_1", "linear_2"}, .linears = 2, .std = 0.02};
+    *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR,
+                        .linear = {"linear_1", "linear_2"},
+                        .linears = 2, .std = 0.02};
     const struct value *vision = NULL, *text = NULL;
     bool tied = false;
     *token = 32000;
@@ -168,7 +169,7 @@ static id project(const struct model *m, struct graph *g, id x)
     return x;
 }
 
-/* The chosen states, joined along their channels. */
+/* Returns the chosen states, joined along their channels. */
 static id encode(const struct model *m, struct graph *g, id pixels)
 {
     const struct llava *c = m->config;
@@ -234,9 +235,9 @@ const struct family llava_family =
  * llava_mistral or llava): one config.json with the decoder's keys and those of the vision tower
  * (mm_*) beside each other.
  *
- *     model.layers.0..., lm_head.weight            the decoder, under its own names
- *     model.mm_projector.0.weight, .2.weight       mlp2x_gelu; of `linear` model.mm_projector.weight
- *     model.vision_tower.vision_tower.vision_model...   the tower, where it was saved
+ *    model.layers.0..., lm_head.weight            the decoder, under its own names
+ *    model.mm_projector.0.weight, .2.weight       mlp2x_gelu; of `linear` model.mm_projector.weight
+ *    model.vision_tower.vision_tower.vision_model...   the tower, where it was saved
  *
  * Often the tower was not saved: then it is in a folder of its own, which the key
  * model.vision_tower names. Its configuration is that of this folder, or follows from
@@ -246,8 +247,9 @@ const struct family llava_family =
 #define TOWER "model.vision_tower.vision_tower"
 enum { IMAGE_TOKEN = -200 }; /* in input_ids, at each feature of an image; no id of a vocabulary */
 
-#define CLIP_LARGE(image)                                                                                                                       \
-    "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+#define CLIP_LARGE(image)                                                                                              \
+    "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, \"intermediate_size\": 4096, "                     \
+    "\"num_hidden_layers\": 24, \"num_attention_heads\": 16, "                                                         \
     "\"image_size\": " #image ", \"patch_size\": 14}"
 
 /* Towers by their names on the Hub. */
@@ -275,8 +277,8 @@ static int find_in_file(const char *path, bool *found, struct error *e)
     return PL_OK;
 }
 
-/* Whether the folder's index, its model.safetensors, or else any of its files has a tensor of the
- * tower. */
+/* Finds whether the folder's index, its model.safetensors, or else any of its files has a tensor
+ * of the tower. */
 static int find_tower(struct model *m, bool *found, struct error *e)
 {
     const char *index = bump_format(&m->memory, "%s/model.safetensors.index.json", m->path),
@@ -308,8 +310,8 @@ static int unknown_tower(const struct model *m, const char *name, bool inside, s
                      *name ? name : "without a name");
 }
 
-/* The configuration of a tower that is in the model's own folder: that of `folder`, or by the
- * tower's name; or vision_config, where a model that was put together has it (prs_med.c). */
+/* Reads the configuration of a tower that is in the model's own folder: that of `folder`, or by
+ * the tower's name; or vision_config, where a model that was put together has it (prs_med.c). */
 static int read_sizes(struct model *m, const struct value *config, const char *folder, const char *name,
                       struct value **out, struct error *e)
 {
@@ -324,7 +326,7 @@ static int read_sizes(struct model *m, const struct value *config, const char *f
     return unknown_tower(m, name, true, e);
 }
 
-/* A tower in a folder of its own. That folder must not name another: it may be the model's. */
+/* Adds a tower in a folder of its own. That folder must not name another: it may be the model's. */
 static int add_folder(struct model *m, const char *folder, struct error *e)
 {
     struct value *config;
@@ -338,8 +340,8 @@ static int add_folder(struct model *m, const char *folder, struct error *e)
     return rc ? rc : llava_add_tower(m, TOWER, NULL, folder, e);
 }
 
-/* The tower's folder is that of model.vision_tower, or the one that mm_vision_tower is. Weights in
- * the model's own folder come first: they were trained there. */
+/* Adds the tower. Its folder is that of model.vision_tower, or the one that mm_vision_tower is.
+ * Weights in the model's own folder come first: they were trained there. */
 static int add_tower(struct model *m, const struct value *config, struct error *e)
 {
     const char *name = "", *folder = m->chosen.vision_tower;
@@ -357,7 +359,8 @@ static int add_tower(struct model *m, const struct value *config, struct error *
 
 /* --- the projector ---------------------------------------------------------------------------- */
 
-/* linear, identity, or mlpNx_gelu: N linear layers, numbered with the activations between them. */
+/* Parses linear, identity, or mlpNx_gelu: N linear layers, numbered with the activations between
+ * them. */
 static int parse_authors_projector(struct llava *c, const struct value *config, struct error *e)
 {
     static const char *const numbers[LLAVA_LINEARS] = {"0", "2", "4", "6", "8", "10", "12", "14"};
@@ -374,8 +377,7 @@ static int parse_authors_projector(struct llava *c, const struct value *config, 
         char *end = NULL;
         const long n = !strncmp(type, "mlp", 3) ? strtol(type + 3, &end, 10) : 0;
         if (n < 1 || n > LLAVA_LINEARS || strcmp(end, "x_gelu"))
-            return error_set(
-                e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                 "mm_projector_type \"%.60s\": expected linear, identity, or mlpNx_gelu with N from 1 to %d", type,
                 LLAVA_LINEARS);
         c->linears = (int)n;
@@ -398,14 +400,13 @@ static int parse_selection(struct llava *c, const struct value *config, struct e
     if (!rc && (!strncmp(aspect, "anyres", 6) || strcmp(merge, "flat")))
         rc = error_set(e, PL_USAGE,
                        "image_aspect_ratio %.40s with mm_patch_merge_type %.40s: images in tiles are not supported; "
-                       "use a model with image_aspect_ratio pad or square",
-                       aspect, merge);
+                       "use a model with image_aspect_ratio pad or square", aspect, merge);
     return rc;
 }
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* CLIP's class token is left out; SigLIP has none. */
+/* Leaves CLIP's class token out; SigLIP has none. */
 static void drop_class_token(struct model *m, struct llava *c, const struct value *config)
 {
     const char *feature = "patch";
@@ -431,8 +432,7 @@ int llava_parse_original(struct model *m, const struct value *config, const char
     if (!rc && width && width != tower_sizes(model_part(m, TOWER)).width)
         rc = error_set(e, PL_USAGE,
                        "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to "
-                       "another model",
-                       (long long)width, m->chosen.vision_tower ? " " : "",
+                       "another model", (long long)width, m->chosen.vision_tower ? " " : "",
                        m->chosen.vision_tower ? m->chosen.vision_tower : "",
                        (long long)tower_sizes(model_part(m, TOWER)).width);
     if (rc) return rc;

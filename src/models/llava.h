@@ -31,33 +31,33 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
                    struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
 
-/* For a model that has these parts and more: parses the keys of transformers, without the
+/* Parses the keys of transformers for a model that has these parts and more, without the
  * description; `c` is the first member of its configuration. *token is the image token. */
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e);
 /* Images [n,channels,side,side] to features [n,tokens,C]. */
 extern const struct image_layers llava_layers;
-/* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the
- * states [B,T,C] after the last norm, and the cross-entropy with labels, divided by the count of
- * that name. */
+/* Reports whether a model is LLaVA as a part of another model, inside IN_PART; the next give C of
+ * its states, the states [B,T,C] after the last norm, and the cross-entropy with labels, divided
+ * by the count of that name. */
 bool llava_is(const struct model *m);
 int64_t llava_width(const struct model *m);
 id llava_states(const struct model *m, struct graph *g, const struct batch *batch, id ids);
 struct decoded llava_loss(const struct model *m, struct graph *g, id states, id labels, const char *count);
 
-/* For models of a tower and a decoder: adds a part that must be one. */
+/* Adds a part that must be a tower or a decoder, for models of both. */
 int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
 int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e);
-/* The map config.KEY: `absent`, a JSON text, if it is missing; with this model_type if it has
- * none. */
+/* Reads the map config.KEY: `absent`, a JSON text, if it is missing; with this model_type if it
+ * has none. */
 int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type,
                       const char *absent, const struct value **out, struct error *e);
-/* A part that parse may still change. */
+/* Returns a part that parse may still change. */
 struct model *llava_part(struct model *m, const char *name);
 
 /* How folders spell the names of transformers' layout. */
 extern const struct spelling llava_spellings[];
 
-/* The original layout, in a config.json that the family llava may have too. */
+/* Parses the original layout, in a config.json that the family llava may have too. */
 int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e);
 
 #endif

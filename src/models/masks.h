@@ -36,8 +36,8 @@ enum point_kind {
     POINT_KINDS
 };
 
-/* The prompts of a mask model: its batch.own. All zeros: one point for one mask of an image of the
- * configuration's size, with a target. */
+/* Returns the prompts of a mask model: its batch.own. All zeros: one point for one mask of an
+ * image of the configuration's size, with a target. */
 struct prompting {
     int64_t image;       /* side of the images, in pixels; 0: the configuration's */
     int64_t masks;       /* M: prompts per image; 0: the default above */
@@ -56,7 +56,7 @@ struct prompting {
     bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */
 };
 
-/* The prompts of a batch of a mask model; all zeros if it has none of its own. */
+/* Returns the prompts of a batch of a mask model; all zeros if it has none of its own. */
 const struct prompting *prompting_of(const struct batch *b);
 
 #endif

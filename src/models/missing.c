@@ -29,7 +29,7 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* "models/" and the file's name without its extension. */
+/* Prints "models/" and the file's name without its extension. */
 static void folder_for(const char *file, struct text *out)
 {
     const char *name = last_part(file), *dot = strrchr(name, '.');
@@ -56,8 +56,7 @@ static int missing_checkpoint(const char *path, struct error *e)
     else if (url)
         error_set(e, PL_USAGE,
                   "%s is not here. Download it and convert it to a model folder: curl -LO %s && plimsoll convert %s -o "
-                  "%s; then use %s",
-                  path, url, name, folder.at, folder.at);
+                  "%s; then use %s", path, url, name, folder.at, folder.at);
     else
         error_set(e, PL_USAGE,
                   "%s: No such file. A checkpoint becomes a model folder by `plimsoll convert FILE -o FOLDER`", path);
@@ -65,7 +64,7 @@ static int missing_checkpoint(const char *path, struct error *e)
     return e->code;
 }
 
-/* The part of a name that is an id on the Hub, "owner/model"; NULL: it is none. */
+/* Returns the part of a name that is an id on the Hub, "owner/model"; NULL: it is none. */
 static const char *hub_id(const char *path)
 {
     static const char *const prefixes[] = {"https://huggingface.co/", "http://huggingface.co/", "huggingface.co/",
@@ -97,7 +96,7 @@ static const char *nearest_preset(const char *name)
     return found;
 }
 
-/* "; models has sam, tinyllama": what is in the folder that should hold the model. */
+/* Prints "; models has sam, tinyllama": what is in the folder that should hold the model. */
 static void list_parent(const char *path, struct text *out)
 {
     struct names l = {0};
@@ -131,8 +130,7 @@ int model_missing(const char *path, struct error *e)
                          "%s is not a folder. A model of the Hugging Face Hub is downloaded first: hf download %s "
                          "--local-dir models/%s; then use models/%s "
                          "(`pip install huggingface_hub` has the command; a model with access conditions also needs "
-                         "`hf auth login`)",
-                         path, hub, last_part(hub), last_part(hub));
+                         "`hf auth login`)", path, hub, last_part(hub), last_part(hub));
     struct text beside = {0};
     list_parent(path, &beside);
     const char *preset = nearest_preset(path);
@@ -170,23 +168,19 @@ int model_missing_config(const char *path, struct error *e)
     if (adapter)
         error_set(e, PL_USAGE,
                   "%s holds an adapter, not a model: give it as adapter.path (--adapter), and the folder of its base "
-                  "model as model.path (--model)",
-                  path);
+                  "model as model.path (--model)", path);
     else if (meta)
         error_set(e, PL_USAGE,
                   "%s has params.json and no config.json: these are Meta's own files. Use the model's Hugging Face "
-                  "version, with config.json and *.safetensors",
-                  path);
+                  "version, with config.json and *.safetensors", path);
     else if (cache)
-        error_set(
-            e, PL_USAGE,
+        error_set(e, PL_USAGE,
             "%s has no config.json: it is a folder of the Hub's cache. The model is in a folder below %s/snapshots",
             path, path);
     else if (checkpoint)
         error_set(e, PL_USAGE,
                   "%s has no config.json. It has the checkpoint %s, which for SAM, MedSAM, MobileSAM or TinySAM "
-                  "becomes a model folder: plimsoll convert %s/%s -o FOLDER",
-                  path, checkpoint, path, checkpoint);
+                  "becomes a model folder: plimsoll convert %s/%s -o FOLDER", path, checkpoint, path, checkpoint);
     else
         error_set(e, PL_USAGE, "%s has no config.json; expected a model folder with config.json and *.safetensors",
                   path);

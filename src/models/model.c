@@ -22,7 +22,7 @@ static const struct family *const families[] = {
 #undef FAMILY
 };
 
-/* "llama, clip_vision_model": for messages. */
+/* Lists the families, for messages: "llama, clip_vision_model". */
 static char *list_families(char out[512])
 {
     size_t n = 0;
@@ -54,21 +54,10 @@ static int refuse_type(const char *type, const char *where, struct error *e)
 /* --- dropout ----------------------------------------------------------------------------- */
 
 /* Names of dropout in the configurations of transformers, TinyViT and the programs around them. */
-static const char *const dropouts[] = {"attention_dropout",
-                                       "dropout",
-                                       "hidden_dropout",
-                                       "hidden_dropout_prob",
-                                       "attention_probs_dropout_prob",
-                                       "attn_pdrop",
-                                       "resid_pdrop",
-                                       "embd_pdrop",
-                                       "resid_dropout",
-                                       "embedding_dropout",
-                                       "activation_dropout",
-                                       "projection_dropout",
-                                       "drop_rate",
-                                       "drop_path_rate",
-                                       "layerdrop"};
+static const char *const dropouts[] = {"attention_dropout", "dropout", "hidden_dropout", "hidden_dropout_prob",
+                                       "attention_probs_dropout_prob", "attn_pdrop", "resid_pdrop", "embd_pdrop",
+                                       "resid_dropout", "embedding_dropout", "activation_dropout", "projection_dropout",
+                                       "drop_rate", "drop_path_rate", "layerdrop"};
 
 static void find_dropout(struct model *m, const struct value *map, const char *inside)
 {
@@ -80,7 +69,8 @@ static void find_dropout(struct model *m, const struct value *map, const char *i
     }
 }
 
-/* In the map and in those of the layers that the family builds; parts have their own. */
+/* Finds dropouts in the map and in those of the layers that the family builds; parts have their
+ * own. */
 static void find_dropouts(struct model *m, const struct value *config)
 {
     static const char *const maps[] = {"vision_config", "vision_config_dict", "prompt_encoder_config",
@@ -158,16 +148,14 @@ static int check_choices(const struct model *m, const char *name, struct error *
     if (m->chosen.vision_tower && !m->leaves_tower)
         return error_set(e, PL_USAGE,
                          "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), "
-                         "and %s is a %s: leave it out",
-                         name, m->family->model_type);
+                         "and %s is a %s: leave it out", name, m->family->model_type);
     if (m->chosen.decoder && !m->has_decoders)
         return error_set(e, PL_USAGE, "model.decoder is for a prs_med, and %s is a %s: leave it out", name,
                          m->family->model_type);
     if (m->chosen.head > HEAD_AUTO && !m->head)
         return error_set(e, PL_USAGE,
                          "model.head %s, which data.format %s asks for too, is for the vision towers of CLIP and "
-                         "SigLIP, and %s is a %s",
-                         m->chosen.head == HEAD_CLASSES ? "classes" : "contrastive",
+                         "SigLIP, and %s is a %s", m->chosen.head == HEAD_CLASSES ? "classes" : "contrastive",
                          m->chosen.head == HEAD_CLASSES ? "classes" : "captions", name, m->family->model_type);
     if (m->chosen.n_classes && !(m->head && m->head->kind == HEAD_CLASSES))
         return error_set(e, PL_USAGE,
@@ -237,7 +225,7 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
 
 /* --- parts ------------------------------------------------------------------------------- */
 
-/* Names of two parts must not be read as each other's: "vision" and "vision.head". */
+/* Checks that names of two parts cannot be read as each other's: "vision" and "vision.head". */
 static int check_part(const struct model *m, const char *name, struct error *e)
 {
     if (strlen(name) >= sizeof m->parts->name)
@@ -292,8 +280,8 @@ const struct model *model_part(const struct model *m, const char *name)
     return NULL;
 }
 
-/* A part whose layers the program builds itself: its folder need not have a config.json. With that
- * of a known family, its names may be spelled as that family's are. */
+/* Adds a part whose layers the program builds itself: its folder need not have a config.json. With
+ * that of a known family, its names may be spelled as that family's are. */
 static int add_weights(struct model *m, const struct part_folder *p, struct error *e)
 {
     struct model part = {0};
@@ -307,7 +295,8 @@ static int add_weights(struct model *m, const struct part_folder *p, struct erro
     return PL_OK;
 }
 
-/* A folder's own config.json is kept, as with all other models. */
+/* Defines a model that the program builds itself. A folder's own config.json is kept, as with all
+ * other models. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e)
 {
     memset(m, 0, sizeof *m);
@@ -379,8 +368,8 @@ char *model_list_ports(const struct model *m, char out[256])
     return out;
 }
 
-/* step.inv_count times the sum of squares, in f32 for any dtype of x. inv_count is the count of the
- * whole step, so sums over slices of the batch add up to the mean over all of it. */
+/* Computes step.inv_count times the sum of squares, in f32 for any dtype of x. inv_count is the
+ * count of the whole step, so sums over slices of the batch add up to the mean over all of it. */
 static id mean_square(struct graph *g, id x)
 {
     id outer = graph_scope_push(g, "loss", SCOPE_PASS);

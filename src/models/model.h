@@ -115,7 +115,7 @@ struct model {
  * that is "". */
 struct part {
     char name[96];      /* "": its names are those of the model itself */
-    struct model model; /* family NULL: weights alone, names as they are in the folder */
+    struct model model; /* family NULL: only weights, names as they are in the folder */
 };
 
 /* The batch that the forward is built for.
@@ -159,8 +159,8 @@ struct batch {
 };
 
 /* The part of a model with an image encoder to build, as batch.own says (struct prompting, struct
- * image_batch). PART_IMAGE takes images and returns only image_embeddings, what the encoder hands
- * on; PART_REST takes image_embeddings, as returned, instead of the images. */
+ * image_batch). PART_IMAGE takes images and returns only image_embeddings, the encoder's output;
+ * PART_REST takes image_embeddings, as returned, instead of the images. */
 enum model_part { PART_ALL, PART_IMAGE, PART_REST };
 
 struct family {
@@ -198,37 +198,37 @@ struct definition {
 
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
-/* The same with the choices of a run, which are refused where the model has no such choice. */
+/* Does the same with the choices of a run, which are refused where the model has no such choice. */
 int model_open_with(struct model *m, const char *path, const struct model_choices *c, struct error *e);
 int model_preset_with(struct model *m, const char *name, const struct model_choices *c, struct error *e);
 /* Opens a folder, or a preset if no folder has this name; a preset has no path. */
 int model_find(struct model *m, const char *name, struct error *e);
-/* PL_USAGE, with what to do: there is no such folder; there is no such preset; the folder has no
- * config.json. */
+/* Returns PL_USAGE, with what to do: there is no such folder; there is no such preset; the folder
+ * has no config.json. */
 int model_missing(const char *path, struct error *e);
 int model_missing_preset(const char *name, struct error *e);
 int model_missing_config(const char *path, struct error *e);
 /* Opens a model from the text of a config.json; `name` identifies it in messages. */
 int model_text(struct model *m, const char *config_json, const char *name, struct error *e);
-/* `path` is the folder of its weights; NULL: they start from their inits. */
+/* Defines a model; `path` is the folder of its weights; NULL: they start from their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);
 
-/* PL_USAGE if training would need a dropout that the family does not have. */
+/* Returns PL_USAGE if training would need a dropout that the family does not have. */
 int model_check_dropout(const struct model *m, struct error *e);
 
-/* For families: declare the inputs and outputs of a model. The name of an output is copied. */
+/* Declares the inputs and outputs of a model, for families. The name of an output is copied. */
 void model_add_port(struct model *m, const struct port *p);
 void model_add_output(struct model *m, const char *name);
-/* For families: adds a part, and model_part finds it. Its configuration is `config`, a map of the
+/* Adds a part, for families; model_part finds it. Its configuration is `config`, a map of the
  * model's own config.json, or if that is NULL the config.json of its folder; `folder` NULL: it has
  * none, the weights are in the model's own. */
 int model_add_part(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
 const struct model *model_part(const struct model *m, const char *name);
-/* For builders: declares `tensor` as the output `name`; emits a tower's loss. */
+/* Declares `tensor` as the output `name`, for builders; emits a tower's loss. */
 void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
 
-/* For builders: the group of the layers of a model, or of a part. */
+/* Returns the group of the layers of a model, or of a part, for builders. */
 static inline int64_t model_bn_group(const struct model *m, const struct batch *b)
 {
     return *m->path ? b->bn_loaded : b->bn_group;
@@ -236,7 +236,7 @@ static inline int64_t model_bn_group(const struct model *m, const struct batch *
 
 const struct port *model_port(const struct model *m, const char *name); /* NULL: none */
 bool model_has_output(const struct model *m, const char *name);
-/* "input_ids, labels": for messages. */
+/* Lists the ports, for messages: "input_ids, labels". */
 char *model_list_ports(const struct model *m, char out[256]);
 
 #endif

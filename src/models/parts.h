@@ -21,18 +21,18 @@
 /* --- decoders: llama, mistral, qwen2 (llama.c) ---------------------------------------------- */
 
 int64_t decoder_width(const struct model *m); /* C of the embeddings */
-/* For parse: names of the decoder's parameters begin with `root` instead of "model.", and the head
- * is in the part, or with `head_outside` beside it; whether the head is the embedding, where the
- * model's own configuration decides (tie_word_embeddings); the decoder's inputs and outputs are the
- * model's. */
+/* Sets, for parse, that names of the decoder's parameters begin with `root` instead of "model.",
+ * and that the head is in the part, or with `head_outside` beside it; whether the head is the
+ * embedding, where the model's own configuration decides (tie_word_embeddings); the decoder's
+ * inputs and outputs are the model's. */
 void decoder_set_names(struct model *m, const char *root, bool head_outside);
 void decoder_tie(struct model *m, bool tied);
 void decoder_describe(struct model *m, const struct model *decoder);
-/* The inputs of a batch: input_ids [B,T]; labels [B,T], 0 if the batch has a cache; positions and
- * ranges. */
+/* Returns the inputs of a batch: input_ids [B,T]; labels [B,T], 0 if the batch has a cache;
+ * positions and ranges. */
 id decoder_ids(struct graph *g, const struct batch *batch);
 id decoder_labels(struct graph *g, const struct batch *batch);
-/* Token ids [B,T] to embeddings [B,T,C]. */
+/* Embeds token ids [B,T] as [B,T,C]. */
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids);
 /* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. Rows of several documents have the
  * inputs of a packed batch (model.h), and {0} is one document. With a cache, keys are those of its
@@ -47,7 +47,7 @@ struct token_rows {
 };
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);
-/* States [rows,C] to logits [rows,vocabulary]. */
+/* Computes the logits [rows,vocabulary] of states [rows,C]. */
 id decoder_logits(const struct model *m, struct graph *g, const char *part, id x);
 /* States to the logits and the cross-entropy with labels [B,T], which are shifted by one here. */
 struct decoded {
@@ -55,11 +55,12 @@ struct decoded {
     id loss;
 };
 struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels);
-/* The same in a model with several losses: divided by the count of that name (graph_count). */
+/* Returns the same in a model with several losses: divided by the count of that name
+ * (graph_count). */
 struct decoded decoder_loss_by(const struct model *m, struct graph *g, const char *part, id x, id labels,
                                const char *count);
-/* States to the outputs of a language model: loss and, if the batch asks for outputs, logits; with
- * a cache the logits of the next token. */
+/* Computes the outputs of a language model from states: loss and, if the batch asks for outputs,
+ * logits; with a cache the logits of the next token. */
 void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x,
                      id labels);
 
@@ -74,24 +75,24 @@ struct tower_sizes {
     bool pools;                    /* tower_pool works */
 };
 struct tower_sizes tower_sizes(const struct model *m);
-/* The tower as a model of its own, for the families clip, siglip and their vision models
+/* Parses the tower as a model of its own, for the families clip, siglip and their vision models
  * (heads.c). */
 int tower_parse(struct model *m, const struct value *config, struct error *e);
 void tower_build(const struct model *m, struct graph *g, const struct batch *batch);
-/* Whether a model is one of these towers; of the decoders above. */
+/* Reports whether a model is one of these towers; of the decoders above. */
 bool tower_is(const struct model *m);
 bool decoder_is(const struct model *m);
-/* For parse: names of the tower's parameters begin with `root` instead of "vision_model.". */
+/* Makes names of the tower's parameters begin with `root` instead of "vision_model.", for parse. */
 void tower_set_root(struct model *m, const char *root);
-/* Pixels to last_hidden_state [B,tokens,width]. states[i], of `count`, is the hidden state
- * chosen[i]: 0 is the input of the first layer, k the output of layer k, and negative ones count
- * from the end, -1 the output of the last layer. Layers that no state depends on are parameters all
- * the same, and nothing is computed for them. */
+/* Computes last_hidden_state [B,tokens,width] from pixels. states[i], of `count`, is the hidden
+ * state chosen[i]: 0 is the input of the first layer, k the output of layer k, and negative ones
+ * count from the end, -1 the output of the last layer. Layers that no state depends on are
+ * parameters all the same, and nothing is computed for them. */
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count,
                 const int64_t *chosen, id *states);
 
-/* last_hidden_state to the pooled token [B,width]: CLIP's class token after its norm, SigLIP's by
- * its head. */
+/* Pools last_hidden_state to a token [B,width]: CLIP's class token after its norm, SigLIP's by its
+ * head. */
 id tower_pool(const struct model *m, struct graph *g, const char *part, id last);
 
 /* --- text towers of clip and siglip (clip.c) --------------------------------------------- */
@@ -105,8 +106,8 @@ struct text_sizes {
     int64_t end;        /* clip: the id of the end token, which a text is pooled at; 2: the largest id of the text */
 };
 struct text_sizes text_tower_sizes(const struct text_tower *t);
-/* Token ids [B,T] to one vector for each text, [B,width]: clip's at the token whose index is
- * at[B,1], siglip's at the last one, projected. */
+/* Computes one vector for each text, [B,width], from token ids [B,T]: clip's at the token whose
+ * index is at[B,1], siglip's at the last one, projected. */
 id text_tower_encode(const struct text_tower *t, struct graph *g, const char *part, id ids, id at);
 
 #endif

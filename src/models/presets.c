@@ -29,7 +29,7 @@
     "}\n"
 #define LLAMA(...) DECODER("LlamaForCausalLM", "llama", __VA_ARGS__)
 
-/* A vision tower alone, in the base size with patches of 16 pixels. */
+/* A vision tower by itself, in the base size with patches of 16 pixels. */
 #define TOWER(class, type, act, eps)                                                                                \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"" class "\"],\n"                                                                        \
@@ -138,7 +138,7 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
-/* The bytes of text are ids 0 to 255; 256 stands for a feature of an image, of which one has 64. */
+/* The bytes of text are ids 0 to 255; 256 marks a feature of an image, of which one has 64. */
 #define LLAVA_TINY                                                                                                     \
     LLAVA(256,                                                                                                         \
           "\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, "    \

@@ -2,7 +2,7 @@
  * prs_med.c: PRS-Med (model_type prs_med): TinySAM's image encoder, LLaVA, and a mask decoder over
  * both (see prs_med.h).
  *
- * The parts are "tinysam", of which the encoder alone is used, and "llava", in the layout of
+ * The parts are "tinysam", of which only the encoder is used, and "llava", in the layout of
  * transformers or the original one. config.json has their configurations (tinysam_config,
  * llava_config), and the folder their weights after these names. Or it has the folders that they
  * are in (tinysam_path, llava_path, seen from config.json): then the decoder starts from random
@@ -27,11 +27,7 @@
 
 const struct prs_batch prs_usual_batch = {
     .images = {.images = 1},
-    .targets = true,
-    .classes = true,
-    .mask_weight = 1,
-    .text_weight = 0.5,
-    .class_weight = 0.5,
+    .targets = true, .classes = true, .mask_weight = 1, .text_weight = 0.5, .class_weight = 0.5,
     .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f},
 };
 
@@ -55,7 +51,7 @@ struct model prs_text_model(const struct model *m)
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
-/* The folder of a part; NULL: the part is in the model's own. A relative one is seen from
+/* Finds the folder of a part; NULL: the part is in the model's own. A relative one is seen from
  * config.json. */
 static int part_folder(struct model *m, const struct value *config, const char *key, const char **out, struct error *e)
 {
@@ -105,7 +101,7 @@ static int add_part(struct model *m, const char *name, struct value *config, boo
     return PL_OK;
 }
 
-/* The model is put together: what is saved has the parts inside. */
+/* Puts the model together: what is saved has the parts inside. */
 static void gather(struct model *m, const struct value *config)
 {
     struct text text = {0};
@@ -117,7 +113,7 @@ static void gather(struct model *m, const struct value *config)
     text_free(&text);
 }
 
-/* model.decoder takes the place of config.json's, unless the folder holds the weights of one. */
+/* Puts model.decoder in the place of config.json's, unless the folder holds the weights of one. */
 static int change_decoder(struct model *m, struct value *config, bool outside, struct error *e)
 {
     const char *name = "fusion", *chosen = m->chosen.decoder;
@@ -223,7 +219,7 @@ static int check(const struct prs *c, struct error *e)
                         : PL_OK;
 }
 
-/* Inputs and outputs: those of LLaVA, and those of prs_batch. H: the side of a mask. */
+/* Declares inputs and outputs: those of LLaVA, and those of prs_batch. H: the side of a mask. */
 static void describe(struct model *m, const struct prs *c)
 {
     const struct model *llava = model_part(m, LLAVA);
@@ -250,7 +246,8 @@ static void describe(struct model *m, const struct prs *c)
 static int parse_prs(struct model *m, const struct value *config, struct error *e)
 {
     struct prs *c = m->config = bump_alloc(&m->memory, sizeof *c);
-    *c = (struct prs){.pooled = 16, .heads = 8, .dropout = 0.1, .prompt_hidden = 512, .self_heads = 16, .self_inner = 512};
+    *c = (struct prs){.pooled = 16, .heads = 8, .dropout = 0.1, .prompt_hidden = 512, .self_heads = 16,
+                      .self_inner = 512};
     int rc = parse_decoder(m, c, config, e);
     if (!rc) rc = parse_sizes(c, config, e);
     if (m->chosen.no_dropout) c->dropout = c->attention_dropout = 0;
@@ -277,7 +274,7 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* The embedding of the images, [B,grid,grid,C]. */
+/* Returns the embedding of the images, [B,grid,grid,C]. */
 static id encode(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct model *tiny = model_part(m, TINYSAM);
@@ -294,7 +291,8 @@ struct mask_targets {
     id bits, valid; /* 0: there are none */
 };
 
-/* Binary cross-entropy + dice, or what the configuration has instead, of logits [B,1,h,h]. */
+/* Computes binary cross-entropy + dice, or what the configuration has instead, of logits
+ * [B,1,h,h]. */
 static struct mask_loss mask_terms(struct graph *g, const struct prs_batch *own, struct mask_targets t, id logits)
 {
     if (own->structure.size) return op_structure_loss(g, logits, t.bits, t.valid, own->structure, "masks");
@@ -303,7 +301,7 @@ static struct mask_loss mask_terms(struct graph *g, const struct prs_batch *own,
     return op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
 }
 
-/* The loss of mask logits [B,h,h,1]; 0: there are no targets. */
+/* Returns the loss of mask logits [B,h,h,1]; 0: there are no targets. */
 static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own,
                     struct mask_targets t, id logits)
 {
@@ -320,7 +318,7 @@ struct masks {
     id logits, loss; /* [B,h,h,1]; loss 0: there are no targets */
 };
 
-/* A row-wise scope: the maps of all images need not exist at once (memory.mask_chunks). */
+/* Returns a row-wise scope: the maps of all images need not exist at once (memory.mask_chunks). */
 static struct masks masks_of(const struct prs_build *b, const struct batch *batch, const struct prs_batch *own, id x)
 {
     struct graph *g = b->g;
@@ -337,8 +335,8 @@ static struct masks masks_of(const struct prs_build *b, const struct batch *batc
     return y;
 }
 
-/* The loss of the class of an image, from its embedding's mean; 0: there are no targets, or no
- * classes. */
+/* Returns the loss of the class of an image, from its embedding's mean; 0: there are no targets,
+ * or no classes. */
 static id class_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own,
                      id image)
 {

@@ -25,9 +25,10 @@ struct prs_model {
     int64_t classes;        /* of images; 0: it does not tell them */
     struct pixel_norm norm; /* of these images */
 };
-/* NULL: the model is not of this family. */
+/* Returns NULL if the model is not of this family. */
 const struct prs_model *prs_model(const struct model *m);
-/* Its LLaVA model, with the folder that tokenizer and image processor are in. Not to be closed. */
+/* Returns its LLaVA model, with the folder that tokenizer and image processor are in. The caller
+ * does not close it. */
 struct model prs_text_model(const struct model *m);
 
 /* The prompt of train_prs_med.py, as a chat template: for folders without one. */
@@ -36,12 +37,16 @@ extern const char prs_usual_template[];
 /* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model
  * (images.h):
  *
- *     images       u8 [B,image,image,3]     for TinySAM's encoder, with image_valid i32 [B,2]: rows, columns
- *     question     i32 [B,2]                the tokens that the mask decoder reads: the first, and one past the last
- *     gt_masks     u8 [B,mask,row bytes]    with `targets`: bits, as MASK_LOSS takes them, and gt_valid i32 [B,2]
+ *   images    u8 [B,image,image,3]   for TinySAM's encoder, with image_valid i32 [B,2]: rows,
+ *                                    columns
+ *   question  i32 [B,2]              the tokens that the mask decoder reads: the first, and one
+ *                                    past the last
+ *   gt_masks  u8 [B,mask,row bytes]  with `targets`: bits, as MASK_LOSS takes them, and gt_valid
+ *                                    i32 [B,2]
  *
- *     question_mask f32 [B,T]               training, with attention dropout in the fusion decoder: 0 at these tokens, PRS_UNSEEN elsewhere
- *     class_labels i32 [B]                  with `targets`, of a model with classes: the image's class, -100: none
+ *   question_mask f32 [B,T]  training, with attention dropout in the fusion decoder: 0 at these
+ *                            tokens, PRS_UNSEEN elsewhere
+ *   class_labels i32 [B]     with `targets`, of a model with classes: the image's class, -100: none
  *
  * The loss is text_weight times the cross-entropy per token (the count "tokens") plus mask_weight
  * times the mask loss per mask (the count "masks"), and class_weight times the cross-entropy of the
@@ -73,7 +78,7 @@ struct prs {
     int64_t heads;                 /* of the attention from image to text */
     double dropout, attention_dropout; /* of residual branches; of attention weights */
     /* fusion: */
-    int64_t pooled;                /* the embedding is pooled to so many positions along a side */
+    int64_t pooled;                /* the embedding is pooled to this number of positions along a side */
     int64_t channels[PRS_STAGES], stages; /* of the mask head, which doubles the side in each stage */
     /* prompted: */
     int64_t prompt_hidden, self_heads, self_inner;
@@ -91,12 +96,12 @@ struct prs_build {
     id unseen;
 };
 
-/* Whether attention weights are dropped: in programs that train. */
+/* Reports whether attention weights are dropped: in programs that train. */
 bool prs_drops_attention(const struct prs_build *b);
 
-/* The embedding [B,grid,grid,width] and the question to a map [B,n,n,width], and this to mask
- * logits [B,mask,mask,1]: the second half, whose maps are large, treats each image alone but for
- * the statistics of batch normalisation. */
+/* Returns the embedding [B,grid,grid,width] and the question to a map [B,n,n,width], and this to
+ * mask logits [B,mask,mask,1]: the second half, whose maps are large, treats each image by
+ * itself but for the statistics of batch normalisation. */
 id prs_fuse(const struct prs_build *b, id image);
 id prs_masks(const struct prs_build *b, id x);
 

@@ -19,7 +19,7 @@
  *     3 blocks, the channels 1, 1/2 and 1/4 of E's, conv 1x1, bilinear interpolation to the image's
  *     side
  *
- * Keys are the tokens of `question` alone. Dropout is that of the residual branches, and with
+ * Keys are only the tokens of `question`. Dropout is that of the residual branches, and with
  * attention_dropout that of the weights of fusion's attention and of the self-attention: in
  * training these are then computed by products, and the scores exist in memory.
  */
@@ -44,7 +44,7 @@ struct heads {
     int64_t C, n;
 };
 
-/* Queries (i 0), keys (1) or values (2) of x [B,T,C]: [B,T,heads,C/heads]. */
+/* Returns queries (i 0), keys (1) or values (2) of x [B,T,C]: [B,T,heads,C/heads]. */
 static id project(const struct prs_build *b, id x, const struct heads *h, int i)
 {
     struct graph *g = b->g;
@@ -54,7 +54,7 @@ static id project(const struct prs_build *b, id x, const struct heads *h, int i)
     return op_reshape(g, y, 4, (int64_t[]){b->B, T, h->n, h->C / h->n});
 }
 
-/* ranges i32 [B,T,2] of queries x [B,T,C]: each sees the tokens of the question. */
+/* Returns ranges i32 [B,T,2] of queries x [B,T,C]: each sees the tokens of the question. */
 static id question_ranges(const struct prs_build *b, id x)
 {
     struct graph *g = b->g;
@@ -69,7 +69,7 @@ bool prs_drops_attention(const struct prs_build *b)
     return b->drops && b->c->attention_dropout > 0 && program_is(b->g->at.program, PROGRAM_TRAINS);
 }
 
-/* [B,T,heads,D] to [B,heads,T,D], and back. */
+/* Transposes [B,T,heads,D] to [B,heads,T,D], and back. */
 static id by_head(struct graph *g, id x) { return op_dense(g, op_permute(g, x, (const int[]){0, 2, 1, 3})); }
 
 /* How an attention is computed: over the text, where the keys are those of the question; with
@@ -79,7 +79,7 @@ struct attending {
     int64_t heads;
 };
 
-/* softmax(scale q k^T), its weights dropped, times v: [B,T,heads,D]. */
+/* Computes softmax(scale q k^T), its weights dropped, times v: [B,T,heads,D]. */
 static id drop_attention(const struct prs_build *b, id x, id y, const struct heads *h, struct attending how,
                          float scale)
 {
@@ -88,8 +88,7 @@ static id drop_attention(const struct prs_build *b, id x, id y, const struct hea
     if (!q || !k) return 0;
     id scores = op_scale(g, op_bmm(g, q, k, false, true, DT_F32), (double)scale);
     if (how.text)
-        scores =
-            op_add(g, scores,
+        scores = op_add(g, scores,
                    op_cast(g, op_reshape(g, b->unseen, 4, (int64_t[]){b->B, 1, 1, tensor_at(g, k)->dim[2]}), DT_F32));
     id weights = op_cast(g, op_softmax(g, scores), DT_NONE);
     weights = op_dropout(g, weights, op_samples(g, b->B), (float)b->c->attention_dropout);
@@ -103,7 +102,7 @@ static id fused_attention(const struct prs_build *b, id x, id y, const struct he
     return op_attention_with(b->g, project(b, x, h, 0), project(b, y, h, 1), project(b, y, h, 2), 0, o);
 }
 
-/* x and y [B,...,C]; from text: y are the text's. */
+/* Computes attention of x and y [B,...,C]; from text: y are the text's. */
 static id attention(const struct prs_build *b, id x, id y, const char *prefix, const char *name, struct attending how)
 {
     struct graph *g = b->g;
@@ -112,9 +111,7 @@ static id attention(const struct prs_build *b, id x, id y, const char *prefix, c
     snprintf(full, sizeof full, "%s%s.", prefix, name);
     const struct heads h = {.w = layer_param(g, full, "in_proj_weight", 2, (int64_t[]){wide, C},
                                              sqrt(1 / (2.0 * (double)C))),
-                            .bias = layer_param(g, full, "in_proj_bias", 1, &wide, 0),
-                            .C = C,
-                            .n = how.heads};
+                            .bias = layer_param(g, full, "in_proj_bias", 1, &wide, 0), .C = C, .n = how.heads};
     const float scale = (float)(1 / sqrt((double)(C / how.heads)));
     id a = how.drops && prs_drops_attention(b) ? drop_attention(b, x, y, &h, how, scale)
                                                : fused_attention(b, x, y, &h, how, scale);
@@ -122,7 +119,7 @@ static id attention(const struct prs_build *b, id x, id y, const char *prefix, c
     return layer_linear(g, op_reshape(g, a, 3, (int64_t[]){b->B, tensor_at(g, x)->dim[1], C}), full, "out_proj", C);
 }
 
-/* A map [B,n,n,C] as tokens [B,n*n,C], and back. */
+/* Returns a map [B,n,n,C] as tokens [B,n*n,C], and back. */
 static id tokens(const struct prs_build *b, id x) { return op_reshape(b->g, x, 3, (int64_t[]){b->B, -1, b->c->width}); }
 static id map(const struct prs_build *b, id x, int64_t side)
 {
@@ -146,7 +143,7 @@ static id cross_attention(const struct prs_build *b, id q, id text)
     return op_add(g, q, drop(b, layer_linear(g, x, CROSS, "mlp.2", b->c->width)));
 }
 
-/* Convolution, GELU, batch normalisation: name.0 and name.2. */
+/* Computes convolution, GELU, batch normalisation: name.0 and name.2. */
 static id conv_gelu_norm(const struct prs_build *b, id x, const char *prefix, int size)
 {
     id y = layer_conv(b->g, x, prefix, "0", b->c->width, (struct kernel_shape){size, 1, size / 2, true});
@@ -196,7 +193,7 @@ static id prompt_projection(const struct prs_build *b)
     return norm(b, op_act(g, x, ACT_RELU), "prompt_norm");
 }
 
-/* As torch.nn.TransformerEncoderLayer, with its norms after the residuals. */
+/* Computes torch.nn.TransformerEncoderLayer, with its norms after the residuals. */
 static id encoder_layer(const struct prs_build *b, id x)
 {
     struct graph *g = b->g;
@@ -229,7 +226,8 @@ static id instance_norm(const struct prs_build *b, id x, const char *prefix, con
                            (float)NORM_EPS);
 }
 
-/* The 1x1 convolution pads by one pixel, which the 3x3 one without padding takes away again. */
+/* Returns the 1x1 convolution pads by one pixel, which the 3x3 one without padding takes away
+ * again. */
 static id basic_block(const struct prs_build *b, id x, const char *prefix, int64_t out)
 {
     struct graph *g = b->g;
@@ -246,12 +244,8 @@ static id attend(const struct prs_build *b, id image)
 {
     struct graph *g = b->g;
     id f = norm(b, tokens(b, image), "image_norm");
-    id x = norm(b,
-                op_add(g,
-                       attention(b, f, prompt_projection(b), PROMPTED, "attn",
-                                 (struct attending){.text = true, .heads = b->c->heads}),
-                       f),
-                "norm1");
+    id x = norm(b, op_add(g, attention(b, f, prompt_projection(b), PROMPTED, "attn",
+                                 (struct attending){.text = true, .heads = b->c->heads}), f), "norm1");
     return op_add(g, map(b, feed_forward(b, encoder_layer(b, x)), b->c->grid), image);
 }
 

@@ -5,7 +5,7 @@
  *     points, boxes, masks ─ prompt encoder ──────────┴─ decoder ─ pred_masks [B,M,K,h,h],
  *     iou_scores [B,M,K]
  *
- * Supports any SamConfig of transformers. sam_vision_model is the encoder alone; tinysam is another
+ * Supports any SamConfig of transformers. sam_vision_model is only the encoder; tinysam is another
  * encoder with the same prompt encoder and decoder (tinysam.c). With targets the loss is MASK_LOSS;
  * without them it is the mean square of an output, as for a tower.
  *
@@ -49,7 +49,7 @@
 /* Epsilon of the two norms of the neck, independent of the configuration. */
 static const double NECK_EPS = 1e-6;
 
-/* The learned relative-position table of one axis, for `size` positions. */
+/* Returns the learned relative-position table of one axis, for `size` positions. */
 static id relative_table(const struct sam_build *b, const char *layer, const char *name, int64_t trained, int64_t size)
 {
     const int64_t D = b->c->vision.hidden / b->c->vision.heads, rows = 2 * trained - 1;
@@ -59,15 +59,15 @@ static id relative_table(const struct sam_build *b, const char *layer, const cha
     return op_reshape(b->g, line, 2, (int64_t[]){2 * size - 1, D});
 }
 
-/* Queries, keys or values, [B,T,heads,D]: one third of the fused qkv projection. */
+/* Returns queries, keys or values, [B,T,heads,D]: one third of the fused qkv projection. */
 static id third(const struct sam_build *b, id qkv, int i)
 {
     return op_slice(b->g, qkv, 2, i * b->c->vision.heads, b->c->vision.heads);
 }
 
-/* x [B,grid,grid,C]: attention over the whole grid, or within windows of window x window positions.
- * A grid that is not divisible into windows is padded with zeros, which have the bias as key and
- * value. */
+/* Computes attention of x [B,grid,grid,C] over the whole grid, or within windows of window x
+ * window positions. A grid that is not divisible into windows is padded with zeros, which have the
+ * bias as key and value. */
 static id attend(const struct sam_build *b, id x, const char *layer, int64_t window)
 {
     const struct sam_vision *c = &b->c->vision;
@@ -97,7 +97,7 @@ static id attend(const struct sam_build *b, id x, const char *layer, int64_t win
     return op_reshape(b->g, o, 4, (int64_t[]){B, side, side, c->hidden});
 }
 
-/* Without relative positions the windows are batched as separate maps. */
+/* Computes attention without relative positions: the windows are batched as separate maps. */
 static id attend_partitioned(const struct sam_build *b, id x, const char *layer)
 {
     x = attend(b, op_window(b->g, x, (int)b->c->vision.window), layer, 0);
@@ -173,7 +173,7 @@ int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t
     return PL_OK;
 }
 
-/* layer_norm_eps and hidden_act, which all three sub-configurations have. */
+/* Parses layer_norm_eps and hidden_act, which all three sub-configurations have. */
 static int parse_common(const struct value *map, double *eps, enum act_kind *act, struct error *e)
 {
     int rc = value_opt_number(map, "layer_norm_eps", eps, e);
@@ -181,7 +181,8 @@ static int parse_common(const struct value *map, double *eps, enum act_kind *act
     return rc ? rc : layer_parse_act(map, act, e);
 }
 
-/* An index outside of the layers is ignored, as in the reference. */
+/* Parses the layers with global attention. An index outside of the layers is ignored, as in the
+ * reference. */
 static int parse_global(struct model *m, struct sam_vision *c, const struct value *map, struct error *e)
 {
     static const int64_t usual[] = {2, 5, 8, 11};
@@ -212,21 +213,9 @@ static int check_vision(const struct sam_vision *c, struct error *e)
 
 static int parse_vision(struct model *m, struct sam_vision *c, const struct value *map, struct error *e)
 {
-    *c = (struct sam_vision){.hidden = 768,
-                             .output = 256,
-                             .layers = 12,
-                             .heads = 12,
-                             .channels = 3,
-                             .image = 1024,
-                             .patch = 16,
-                             .window = 14,
-                             .features = 128,
-                             .eps = 1e-6,
-                             .mlp_ratio = 4,
-                             .act = ACT_GELU,
-                             .qkv_bias = true,
-                             .positions = true,
-                             .relative = true};
+    *c = (struct sam_vision){.hidden = 768, .output = 256, .layers = 12, .heads = 12, .channels = 3, .image = 1024,
+                             .patch = 16, .window = 14, .features = 128, .eps = 1e-6, .mlp_ratio = 4, .act = ACT_GELU,
+                             .qkv_bias = true, .positions = true, .relative = true};
     const struct size_key keys[] = {
         {"hidden_size", &c->hidden, 1, 1 << 20},   {"output_channels", &c->output, 1, 1 << 20},
         {"num_hidden_layers", &c->layers, 1, 4096}, {"num_attention_heads", &c->heads, 1, 1 << 14},
@@ -269,15 +258,8 @@ int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct err
     return sam_parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
 }
 
-const struct sam_decoder sam_usual_decoder = {.hidden = 256,
-                                              .inner = 2048,
-                                              .layers = 2,
-                                              .heads = 8,
-                                              .downsample = 2,
-                                              .candidates = 3,
-                                              .iou_layers = 3,
-                                              .iou_hidden = 256,
-                                              .eps = 1e-6,
+const struct sam_decoder sam_usual_decoder = {.hidden = 256, .inner = 2048, .layers = 2, .heads = 8, .downsample = 2,
+                                              .candidates = 3, .iou_layers = 3, .iou_hidden = 256, .eps = 1e-6,
                                               .act = ACT_RELU};
 
 int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e)
@@ -298,13 +280,12 @@ int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct err
     return rc;
 }
 
-/* The three sub-configurations must agree on width and grid. */
+/* Checks that the three sub-configurations agree on width and grid. */
 static int check_joints(const struct sam *c, struct error *e)
 {
     const int64_t C = c->decoder.hidden, grid = c->vision.image / c->vision.patch;
     if (c->vision.output != C || c->prompts.hidden != C || 2 * c->vision.features != C)
-        return error_set(e, PL_USAGE,
-                         "mask_decoder_config.hidden_size is %lld; vision_config.output_channels (%lld), "
+        return error_set(e, PL_USAGE, "mask_decoder_config.hidden_size is %lld; vision_config.output_channels (%lld), "
                          "prompt_encoder_config.hidden_size "
                          "(%lld) and twice vision_config.num_pos_feats (%lld) must be the same",
                          (long long)C, (long long)c->vision.output, (long long)c->prompts.hidden,
@@ -380,9 +361,7 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
     m->config = c;
     int rc = parse_vision(m, &c->vision, config, e);
     if (rc) return rc;
-    model_add_port(m, &(struct port){"pixel_values",
-                                     VALUES_REAL,
-                                     4,
+    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4,
                                      {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')},
                                      false});
     model_add_output(m, m->loss_output = "last_hidden_state");
@@ -401,10 +380,7 @@ const struct prompting *prompting_of(const struct batch *b)
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c,
-                          .g = g,
-                          .B = batch->B,
-                          .bn_group = model_bn_group(m, batch),
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch),
                           .norm = m->masks ? &m->masks->norm : NULL};
     b.prompting = *prompting_of(batch);
     struct prompting *p = &b.prompting;
@@ -421,7 +397,7 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     return b;
 }
 
-/* The input pixels, channels last. */
+/* Returns the input pixels, channels last. */
 static id pixels(const struct sam_build *b)
 {
     id x = graph_input(b->g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, b->c->vision.channels, b->side, b->side});
@@ -440,7 +416,7 @@ id sam_images(const struct sam_build *b)
     return op_image(b->g, x, valid, mean, std);
 }
 
-/* An image embedding computed before, in the layout of output_map. */
+/* Returns an image embedding computed before, in the layout of output_map. */
 static id embedding(const struct sam_build *b)
 {
     const enum dtype given = b->prompting.embeddings ? b->prompting.embeddings : DT_F32;
@@ -449,7 +425,7 @@ static id embedding(const struct sam_build *b)
     return given == DT_F32 ? x : op_cast(b->g, x, DT_NONE);
 }
 
-/* Outputs a map channels first, as transformers does. */
+/* Emits a map as an output, channels first, as transformers does. */
 static void output_map(const struct model *m, struct graph *g, const struct batch *batch, const char *name, id x)
 {
     const char *of = batch->loss_output ? batch->loss_output : m->loss_output;
@@ -457,7 +433,7 @@ static void output_map(const struct model *m, struct graph *g, const struct batc
     model_output(m, g, batch, name, op_dense(g, op_permute(g, x, (int[]){0, 3, 1, 2})));
 }
 
-/* The loss of all masks of the batch, from targets as bits and their valid areas. */
+/* Emits the loss of all masks of the batch, from targets as bits and their valid areas. */
 static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
 {
     struct graph *g = b->g;
@@ -477,8 +453,8 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
-    id image =
-        b.prompting.part == PART_REST ? embedding(&b) : b.c->encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
+    id image = b.prompting.part == PART_REST ? embedding(&b)
+                                             : b.c->encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
     if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds))
         output_map(m, g, &batch, "image_embeddings", image);
     if (b.prompting.part == PART_IMAGE) return;
@@ -498,7 +474,7 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     if (b.prompting.targets) emit_loss(&b, &out);
 }
 
-/* TinySAM's weights are published with the names of the original SAM code. */
+/* Emits the forward. TinySAM's weights are published with the names of the original SAM code. */
 void sam_forward(const struct model *m, struct graph *g, const struct batch *given)
 {
     const struct sam *c = m->config;

@@ -75,9 +75,9 @@ struct size_key {
 };
 /* Parses sizes by their keys; keys that the map does not have are unchanged. */
 int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e);
-/* The map of one of the three sub-configurations; NULL: not given, use the defaults. */
+/* Finds the map of one of the three sub-configurations; NULL: not given, use the defaults. */
 int sam_parse_part(const struct value *config, const char *key, const struct value **out, struct error *e);
-/* *c holds the defaults on entry. */
+/* Parses a part; *c holds the defaults on entry. */
 int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct error *e);
 int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e);
 extern const struct sam_prompts sam_usual_prompts;
@@ -91,11 +91,11 @@ void sam_forward(const struct model *m, struct graph *g, const struct batch *giv
 
 /* --- layers ------------------------------------------------------------------------------ */
 
-/* The input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and
+/* Returns the input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and
  * image_valid i32 [B,2]. */
 id sam_images(const struct sam_build *b);
 
-/* The frequencies of the position encoding, [2,hidden/2]: a parameter. */
+/* Returns the frequencies of the position encoding, [2,hidden/2]: a parameter. */
 id sam_frequencies(const struct sam_build *b);
 
 /* The encoded prompts. */
@@ -105,7 +105,7 @@ struct sam_encoded {
     id dense;       /* [rows,grid*grid or 1,hidden], rows B*M, B or 1: added to the image embedding */
     id positions;      /* [grid*grid,hidden]: the position encoding of the grid */
 };
-/* The position encoding of the centres of the grid's cells: the same for all prompts. */
+/* Returns the position encoding of the centres of the grid's cells: the same for all prompts. */
 id sam_positions(const struct sam_build *b);
 /* Encodes the prompts of a build, in the current scope. */
 struct sam_encoded sam_prompt(const struct sam_build *b, id positions);
@@ -114,11 +114,11 @@ struct sam_masks {
     id logits;      /* [B*M,K,4 grid,4 grid] */
     id iou;         /* [B*M,K] */
 };
-/* Interactive training: rounds of prompts, each of which corrects the errors of the previous masks
- * (sam_prompt.c). Emits the output "loss" and, in the evaluation, statistics. */
+/* Emits interactive training: rounds of prompts, each of which corrects the errors of the previous
+ * masks (sam_prompt.c), with the output "loss" and, in the evaluation, statistics. */
 void sam_rounds(const struct sam_build *b, id image);
 
-/* image [B,grid,grid,hidden]. */
+/* Decodes masks from image [B,grid,grid,hidden]. */
 struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p);
 
 #endif

@@ -16,7 +16,7 @@ enum { TINY_IMAGE = 1024, TINY_PATCH = 16, DECODER_HEADS = 8 };
 static int64_t image_size(const struct sam_names *n) { return n->tiny ? TINY_IMAGE : n->size['g'] * n->size['p']; }
 static int64_t patch_size(const struct sam_names *n) { return n->tiny ? TINY_PATCH : n->size['p']; }
 
-/* Eight, or in a narrow model the largest number that divides the width. */
+/* Returns eight, or in a narrow model the largest number that divides the width. */
 static int64_t decoder_heads(const struct sam_names *n)
 {
     int64_t heads = DECODER_HEADS;
@@ -24,7 +24,8 @@ static int64_t decoder_heads(const struct sam_names *n)
     return heads;
 }
 
-/* With a decimal point even for a whole number: transformers rejects 4 where it expects 4.0. */
+/* Writes a number with a decimal point even if it is whole: transformers rejects 4 where it
+ * expects 4.0. */
 static void put_float(struct json_writer *w, const char *key, double x)
 {
     struct bump b = {0};
@@ -58,7 +59,7 @@ static void vit_config(const struct sam_names *n, struct json_writer *w)
     json_put_number(w, "layer_norm_eps", 1e-6);
 }
 
-/* A list with one number per stage. */
+/* Writes a list with one number per stage. */
 static void stage_list(const struct sam_names *n, struct json_writer *w, const char *key, size_t offset)
 {
     json_begin_list(w, key);
@@ -115,7 +116,7 @@ static void decoder_config(const struct sam_names *n, struct json_writer *w)
     json_end(w);
 }
 
-/* torch_dtype: the dtype of most weights. */
+/* Returns torch_dtype: the dtype of most weights. */
 static const char *torch_type(const struct sam_names *n)
 {
     switch (n->parts.n ? n->parts.at[0].from->dtype : DT_F32) {
@@ -212,8 +213,7 @@ int sam_config_check(const struct sam_names *n, const struct model *m, struct er
         else
             rc = error_set(e, PL_USAGE,
                            "%s is %s; the exported file cannot store it and would be read as %s, which is another "
-                           "model. Set it to that value here to export anyway",
-                           not_in_shapes[i].key, have, assumed);
+                           "model. Set it to that value here to export anyway", not_in_shapes[i].key, have, assumed);
     }
     model_close(&implied);
     return rc ? error_prepend(e, "%s/config.json", m->path) : PL_OK;
@@ -236,7 +236,8 @@ static void put_longest(struct json_writer *w, const char *key, int64_t side)
     json_end(w);
 }
 
-/* The resizing, normalisation and padding of SAM, as transformers' processor expects them. */
+/* Writes the resizing, normalisation and padding of SAM, as transformers' processor expects
+ * them. */
 void sam_preprocessor_json(const struct sam_names *n, struct text *out)
 {
     static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};

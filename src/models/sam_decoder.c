@@ -2,13 +2,13 @@
  * sam_decoder.c: two-way attention between tokens and the image; then each output token becomes a
  * filter over the image.
  *
- *     tokens = [iou, mask 0..K, prompt]      t0 = the initial tokens, keys = image + dense
- *     each layer:  tokens = norm(tokens + attention(tokens + t0, itself))   the first: norm(attention(tokens))
- *                  tokens = norm(tokens + attention(tokens + t0, keys + positions))
- *                  tokens = norm(tokens + mlp(tokens))
- *                  keys   = norm(keys + attention(keys + positions, tokens + t0))
- *     tokens = norm(tokens + attention(tokens + t0, keys + positions))
- *     masks  = filter(mask tokens) . upscale(keys),   iou = mlp(iou token)
+ *   tokens = [iou, mask 0..K, prompt]      t0 = the initial tokens, keys = image + dense
+ *   each layer:  tokens = norm(tokens + attention(tokens + t0, itself))  first: norm(attention(tokens))
+ *                tokens = norm(tokens + attention(tokens + t0, keys + positions))
+ *                tokens = norm(tokens + mlp(tokens))
+ *                keys   = norm(keys + attention(keys + positions, tokens + t0))
+ *   tokens = norm(tokens + attention(tokens + t0, keys + positions))
+ *   masks  = filter(mask tokens) . upscale(keys),   iou = mlp(iou token)
  *
  * Rows are prompts. Until the first layer changes them, the keys are the same for all prompts of an
  * image (unless each prompt has a mask), so they have one row per image: keys and values are
@@ -47,7 +47,7 @@ static id repeat(struct graph *g, id x, int64_t n)
     return op_reshape(g, op_gather(g, flat, index), 3, (int64_t[]){t.dim[0] * n, t.dim[1], t.dim[2]});
 }
 
-/* a + b where one operand has a row per image and the other a row per prompt. */
+/* Adds a and b where one operand has a row per image and the other a row per prompt. */
 static id add_rows(struct graph *g, id a, id b)
 {
     if (!a || !b) return 0;
@@ -162,7 +162,7 @@ static id begin_tokens(const struct sam_build *b, id prompt)
     return op_add(g, op_pad(g, prompt, (int64_t[]){0, masks + 1, 0}, (int64_t[]){0, 0, 0}), x);
 }
 
-/* An MLP of `layers` linear layers with ReLU between them. */
+/* Returns an MLP of `layers` linear layers with ReLU between them. */
 static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
 {
     char name[32];
@@ -174,7 +174,7 @@ static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden
     return layer_linear(g, x, prefix, "proj_out", out);
 }
 
-/* Token i of each row, [rows,C]. */
+/* Returns token i of each row, [rows,C]. */
 static id token(struct graph *g, id tokens, int64_t i)
 {
     if (!tokens) return 0;
@@ -182,8 +182,8 @@ static id token(struct graph *g, id tokens, int64_t i)
     return op_reshape(g, op_slice(g, tokens, 1, i, 1), 2, (int64_t[]){t.dim[0], t.dim[2]});
 }
 
-/* The filters of masks first .. first + count - 1, [rows,count,C/8]. For the other masks only the
- * weights are declared: their filters are not computed. */
+/* Returns the filters of masks first .. first + count - 1, [rows,count,C/8]. For the other masks
+ * only the weights are declared: their filters are not computed. */
 static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int64_t count)
 {
     const struct sam_decoder *c = &b->c->decoder;
@@ -213,7 +213,7 @@ static id upscale(const struct sam_build *b, id keys)
     return op_act(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), ACT_GELU);
 }
 
-/* filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h], in f32. */
+/* Computes filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h], in f32. */
 static id apply(struct graph *g, id filters, id maps)
 {
     if (!filters || !maps) return 0;

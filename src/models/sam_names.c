@@ -1,8 +1,8 @@
 /*
  * sam_names.c: see sam_names.h. Tables first; the rest reads them.
  *
- * A row is a tensor, or one tensor per block, stage or token: # stands for their numbers. Its shape
- * is written in letters that stand for sizes ("3d d"). The sizes are taken from a few tensors
+ * A row is a tensor, or one tensor per block, stage or token: # is a placeholder for their numbers.
+ * Its shape is written in letters that mean sizes ("3d d"). The sizes are taken from a few tensors
  * (find_sizes) and checked on all of them, so a file of weights is accepted or rejected as a whole.
  *
  *     d hidden size       m its MLP      h head       p patch     c channels   g grid
@@ -61,21 +61,14 @@ static const struct row vit[] = {
 #define TINY "image_encoder.layers.#.blocks.#"
 static const struct row tinyvit[] = {
     CONV_BN("image_encoder.patch_embed.seq.0", ONCE, "b c 3 3", "b"),
-    CONV_BN("image_encoder.patch_embed.seq.2", ONCE, "s b 3 3", "s"),
-    CONV_BN(MB ".conv1", MBCONVS, "z x 1 1", "z"),
-    CONV_BN(MB ".conv2", MBCONVS, "z 1 3 3", "z"),
-    CONV_BN(MB ".conv3", MBCONVS, "x z 1 1", "x"),
+    CONV_BN("image_encoder.patch_embed.seq.2", ONCE, "s b 3 3", "s"), CONV_BN(MB ".conv1", MBCONVS, "z x 1 1", "z"),
+    CONV_BN(MB ".conv2", MBCONVS, "z 1 3 3", "z"), CONV_BN(MB ".conv3", MBCONVS, "x z 1 1", "x"),
     {TINY ".attn.attention_biases", TINY ".attn.attention_biases", "j w", TINY_BLOCKS, false},
-    SAME(TINY ".attn.norm", TINY_BLOCKS, "x", "x"),
-    SAME(TINY ".attn.qkv", TINY_BLOCKS, "3x x", "3x"),
-    SAME(TINY ".attn.proj", TINY_BLOCKS, "x x", "x"),
-    SAME(TINY ".mlp.norm", TINY_BLOCKS, "x", "x"),
-    SAME(TINY ".mlp.fc1", TINY_BLOCKS, "l x", "l"),
-    SAME(TINY ".mlp.fc2", TINY_BLOCKS, "x l", "x"),
-    CONV_BN(TINY ".local_conv", TINY_BLOCKS, "x 1 3 3", "x"),
-    CONV_BN(MERGE ".conv1", MERGES, "y x 1 1", "y"),
-    CONV_BN(MERGE ".conv2", MERGES, "y 1 3 3", "y"),
-    CONV_BN(MERGE ".conv3", MERGES, "y y 1 1", "y"),
+    SAME(TINY ".attn.norm", TINY_BLOCKS, "x", "x"), SAME(TINY ".attn.qkv", TINY_BLOCKS, "3x x", "3x"),
+    SAME(TINY ".attn.proj", TINY_BLOCKS, "x x", "x"), SAME(TINY ".mlp.norm", TINY_BLOCKS, "x", "x"),
+    SAME(TINY ".mlp.fc1", TINY_BLOCKS, "l x", "l"), SAME(TINY ".mlp.fc2", TINY_BLOCKS, "x l", "x"),
+    CONV_BN(TINY ".local_conv", TINY_BLOCKS, "x 1 3 3", "x"), CONV_BN(MERGE ".conv1", MERGES, "y x 1 1", "y"),
+    CONV_BN(MERGE ".conv2", MERGES, "y 1 3 3", "y"), CONV_BN(MERGE ".conv3", MERGES, "y y 1 1", "y"),
     /* a classifier head that is never used */
     {"image_encoder.norm_head.weight", "image_encoder.norm_head.weight", "X", ONCE, true},
     {"image_encoder.norm_head.bias", "image_encoder.norm_head.bias", "X", ONCE, true},
@@ -106,13 +99,10 @@ static const struct row heads[] = {
     PAIR("prompt_encoder.mask_downscaling.4", "prompt_encoder.mask_embed.layer_norm2", ONCE, "k", "k"),
     PAIR("prompt_encoder.mask_downscaling.6", "prompt_encoder.mask_embed.conv3", ONCE, "e k 1 1", "e"),
     {"prompt_encoder.no_mask_embed.weight", "prompt_encoder.no_mask_embed.weight", "1 e", ONCE, false},
-    ATTENTION(LAYER ".self_attn", LAYERS, "e"),
-    PAIR(LAYER ".norm1", LAYER ".layer_norm1", LAYERS, "e", "e"),
+    ATTENTION(LAYER ".self_attn", LAYERS, "e"), PAIR(LAYER ".norm1", LAYER ".layer_norm1", LAYERS, "e", "e"),
     ATTENTION(LAYER ".cross_attn_token_to_image", LAYERS, "a"),
-    PAIR(LAYER ".norm2", LAYER ".layer_norm2", LAYERS, "e", "e"),
-    SAME(LAYER ".mlp.lin1", LAYERS, "n e", "n"),
-    SAME(LAYER ".mlp.lin2", LAYERS, "e n", "e"),
-    PAIR(LAYER ".norm3", LAYER ".layer_norm3", LAYERS, "e", "e"),
+    PAIR(LAYER ".norm2", LAYER ".layer_norm2", LAYERS, "e", "e"), SAME(LAYER ".mlp.lin1", LAYERS, "n e", "n"),
+    SAME(LAYER ".mlp.lin2", LAYERS, "e n", "e"), PAIR(LAYER ".norm3", LAYER ".layer_norm3", LAYERS, "e", "e"),
     PAIR(LAYER ".norm4", LAYER ".layer_norm4", LAYERS, "e", "e"),
     ATTENTION(LAYER ".cross_attn_image_to_token", LAYERS, "a"),
     ATTENTION("mask_decoder.transformer.final_attn_token_to_image", ONCE, "a"),
@@ -125,8 +115,7 @@ static const struct row heads[] = {
     PAIR(HYPER ".layers.0", HYPER ".proj_in", TOKENS, "e e", "e"),
     PAIR(HYPER ".layers.1", HYPER ".layers.0", TOKENS, "e e", "e"),
     PAIR(HYPER ".layers.2", HYPER ".proj_out", TOKENS, "v e", "v"),
-    PAIR(IOU ".layers.0", IOU ".proj_in", ONCE, "i e", "i"),
-    PAIR(IOU ".layers.1", IOU ".layers.0", ONCE, "i i", "i"),
+    PAIR(IOU ".layers.0", IOU ".proj_in", ONCE, "i e", "i"), PAIR(IOU ".layers.1", IOU ".layers.0", ONCE, "i i", "i"),
     PAIR(IOU ".layers.2", IOU ".proj_out", ONCE, "t i", "t"),
 };
 
@@ -146,10 +135,10 @@ static const struct row *row_at(bool tiny, uint32_t i)
     return i - n < COUNT(heads) ? &heads[i - n] : NULL;
 }
 
-/* In a tinysam folder the name is the published one. */
+/* Returns the name to save: in a tinysam folder the name is the published one. */
 static const char *folder_name(bool tiny, const struct row *r) { return tiny ? r->original : r->name; }
 
-/* True when `name` is `pattern` with numbers, without leading zeros, in place of #. */
+/* Reports whether `name` is `pattern` with numbers, without leading zeros, in place of #. */
 static bool match(const char *pattern, const char *name, int at[2])
 {
     int k = 0;
@@ -194,7 +183,8 @@ const char *sam_original_name(const char *name, char *out, size_t room)
     return name;
 }
 
-/* The published name of `name`, which is in the given naming. "": dropped; NULL: unknown. */
+/* Returns the published name of `name`, which is in the given naming. "": dropped; NULL:
+ * unknown. */
 static const char *rename_one(struct bump *b, enum naming naming, const char *name)
 {
     int at[2] = {0};
@@ -206,7 +196,7 @@ static const char *rename_one(struct bump *b, enum naming naming, const char *na
     return NULL;
 }
 
-/* The naming that recognises the most names; two namings share the names of heads. */
+/* Returns the naming that recognises the most names; two namings share the names of heads. */
 static enum naming find_naming(struct sam_names *n)
 {
     enum naming best = SAM_ORIGINAL;
@@ -220,8 +210,7 @@ static enum naming find_naming(struct sam_names *n)
 }
 
 static const char *const kinds[] = {"SAM's", "transformers' SamModel's", "TinySAM's"};
-static const char expected[] =
-    "expected image_encoder.blocks.0.attn.qkv.weight and so on (SAM, MedSAM), "
+static const char expected[] = "expected image_encoder.blocks.0.attn.qkv.weight and so on (SAM, MedSAM), "
     "image_encoder.layers.0.blocks.0.conv1.c.weight and so on "
     "(MobileSAM, TinySAM), or vision_encoder.layers.0.attn.qkv.weight and so on (transformers)";
 
@@ -297,7 +286,7 @@ static struct sam_tensor *find_at(const struct sam_names *n, const char *pattern
     return find(n, name);
 }
 
-/* A dimension of a tensor; 0: the tensor or the dimension does not exist. */
+/* Returns a dimension of a tensor; 0: the tensor or the dimension does not exist. */
 static int64_t size_of(const struct sam_tensor *t, int dim) { return t && dim < t->rank ? t->dim[dim] : 0; }
 
 /* --- sizes ---------------------------------------------------------------------------------- */
@@ -309,7 +298,7 @@ static int64_t square_root(int64_t x)
     return r * r == x ? r : 0;
 }
 
-/* Prompt encoder and mask decoder. */
+/* Finds the sizes of prompt encoder and mask decoder. */
 static void head_sizes(struct sam_names *n)
 {
     int64_t *s = n->size;
@@ -332,7 +321,7 @@ static void head_sizes(struct sam_names *n)
     s['L'] = max_i64(s['L'], 1);
 }
 
-/* A block is global if its table covers the whole grid. */
+/* Finds the sizes of the blocks. A block is global if its table covers the whole grid. */
 static int block_sizes(struct sam_names *n, struct error *e)
 {
     int64_t *s = n->size;
@@ -373,7 +362,8 @@ static int vit_sizes(struct sam_names *n, struct error *e)
     return block_sizes(n, e);
 }
 
-/* Stage 0 consists of MBConv blocks; the later stages have attention. */
+/* Finds the sizes of the stages. Stage 0 consists of MBConv blocks; the later stages have
+ * attention. */
 static int stage_sizes(struct sam_names *n, int i, struct error *e)
 {
     struct sam_stage *g = &n->stage[i];
@@ -416,8 +406,8 @@ static int tiny_sizes(struct sam_names *n, struct error *e)
 
 /* --- the tensors of the model ---------------------------------------------------------------- */
 
-/* The number of tensors of a row, by its first number and then its second. add_parts iterates over
- * the stages of a TinyViT. */
+/* Returns the number of tensors of a row, by its first number and then its second. add_parts
+ * iterates over the stages of a TinyViT. */
 static int64_t count_first(const struct sam_names *n, enum over over)
 {
     switch (over) {
@@ -447,7 +437,7 @@ static void bind(struct sam_names *n, enum over over, int first)
     s['x'] = g->dim, s['j'] = g->heads, s['w'] = g->window * g->window, s['l'] = g->inner;
 }
 
-/* "3d d" with this model's sizes. */
+/* Reads a shape such as "3d d" with this model's sizes. */
 static int read_shape(const struct sam_names *n, const char *shape, int64_t dim[4])
 {
     int rank = 0;
@@ -514,7 +504,7 @@ static int add_rows(struct sam_names *n, uint32_t from, uint32_t to, int64_t low
     return rc;
 }
 
-/* The end of the run of rows that begins at `from`. */
+/* Returns the end of the run of rows that begins at `from`. */
 static uint32_t run_end(bool tiny, uint32_t from)
 {
     uint32_t to = from + 1;
@@ -550,7 +540,8 @@ static int add_parts(struct sam_names *n, struct error *e)
 /* --- checks across tensors
  * ----------------------------------------------------------------------- */
 
-/* No tensor is empty, and no dimension is so large that the product of two sizes overflows. */
+/* Checks that no tensor is empty, and no dimension is so large that the product of two sizes
+ * overflows. */
 static int check_dims(const struct sam_names *n, struct error *e)
 {
     char shape[128];

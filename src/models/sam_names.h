@@ -52,19 +52,19 @@ struct sam_names {
     int n_stages;
 };
 
-/* The name is copied. */
+/* Adds a name, which is copied. */
 void sam_names_add(struct sam_names *n, const char *name, enum dtype t, int rank, const int64_t *dim, uint32_t source);
 /* Identifies the naming and fills all of the above. PL_USAGE lists tensors that are unknown,
  * missing or of another shape, and what was expected. */
 int sam_names_resolve(struct sam_names *n, struct error *e);
 void sam_names_free(struct sam_names *n);
 
-/* The published name of a tensor of transformers' SamModel: in `out`, or `name` itself if both are
- * the same. For layer code, which uses the names of transformers, in models with the published
- * names. */
+/* Returns the published name of a tensor of transformers' SamModel: in `out`, or `name` itself if
+ * both are the same. For layer code, which uses the names of transformers, in models with the
+ * published names. */
 const char *sam_original_name(const char *name, char *out, size_t room);
 
-/* The folder's config.json and preprocessor_config.json. */
+/* Writes the folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);
 void sam_preprocessor_json(const struct sam_names *n, struct text *out);
 /* Checks that a folder's model matches what sam_config_json would write: PL_USAGE names the key

@@ -31,7 +31,7 @@ id sam_frequencies(const struct sam_build *b)
                        (int64_t[]){2, b->c->prompts.hidden / 2}, 1);
 }
 
-/* The embedding of a point kind, [1,C]. */
+/* Returns the embedding of a point kind, [1,C]. */
 static id kind_embedding(const struct sam_build *b, int kind)
 {
     char name[40];
@@ -50,7 +50,7 @@ static id point_kinds(const struct sam_build *b)
                     : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->prompting.points});
 }
 
-/* The encoded position of each point: [B*M*P,C], zeros for points without a position. */
+/* Returns the encoded position of each point: [B*M*P,C], zeros for points without a position. */
 static id point_positions(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
@@ -63,7 +63,7 @@ static id point_positions(const struct sam_build *b, id gauss)
     return op_reshape(g, op_gather(g, rows, op_reshape(g, point_kinds(b), 2, (int64_t[]){n, 1})), 2, (int64_t[]){n, C});
 }
 
-/* The kind embedding of each point: [B*M*P,C]. */
+/* Returns the kind embedding of each point: [B*M*P,C]. */
 static id point_embeddings(const struct sam_build *b)
 {
     struct graph *g = b->g;
@@ -76,7 +76,7 @@ static id point_embeddings(const struct sam_build *b)
                       (int64_t[]){n, C});
 }
 
-/* Tokens [B*M,P,C], followed by the filler if no box follows. */
+/* Returns tokens [B*M,P,C], followed by the filler if no box follows. */
 static id point_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
@@ -89,7 +89,7 @@ static id point_tokens(const struct sam_build *b, id gauss)
     return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);
 }
 
-/* [B*M,tokens]: -inf for unused slots, 0 for the rest. */
+/* Returns [B*M,tokens]: -inf for unused slots, 0 for the rest. */
 static id hidden_slots(const struct sam_build *b)
 {
     struct graph *g = b->g;
@@ -102,7 +102,7 @@ static id hidden_slots(const struct sam_build *b)
                   (int64_t[]){0, b->prompting.boxes ? 2 : 0});
 }
 
-/* The tokens of the two corners, [B*M,2,C]. */
+/* Returns the tokens of the two corners, [B*M,2,C]. */
 static id box_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
@@ -112,7 +112,7 @@ static id box_tokens(const struct sam_build *b, id gauss)
     return op_add(g, encoded, op_concat(g, (id[]){first, last}, 2, 0));
 }
 
-/* Masks with four times the side of the grid, [B,n,h,h], to [B*n,grid*grid,C]. */
+/* Embeds masks with four times the side of the grid, [B,n,h,h], as [B*n,grid*grid,C]. */
 static id mask_embedding(const struct sam_build *b)
 {
     const struct sam_prompts *c = &b->c->prompts;
@@ -145,7 +145,7 @@ static void mask_weights(const struct sam_build *b)
     layer_norm_weights(b->g, ROOT "mask_embed.", "layer_norm2", wide);
 }
 
-/* The centres of the grid's cells, row by row, x before y. */
+/* Returns the centres of the grid's cells, row by row, x before y. */
 id sam_positions(const struct sam_build *b)
 {
     const int64_t n = b->grid;
@@ -225,7 +225,7 @@ static struct targets target_inputs(const struct sam_build *b)
     return (struct targets){bits, valid, keys};
 }
 
-/* Positions and kinds of the points of the batch, by row. */
+/* Returns positions and kinds of the points of the batch, by row. */
 static struct prompt_state prompt_inputs(const struct sam_build *b)
 {
     struct graph *g = b->g;
@@ -237,7 +237,7 @@ static struct prompt_state prompt_inputs(const struct sam_build *b)
     return (struct prompt_state){positions, kinds, 0};
 }
 
-/* With more than one round, copies that the rounds can update. */
+/* Copies the prompts if there is more than one round, so that the rounds can update them. */
 static struct prompt_state first_prompts(const struct sam_build *b, struct prompt_state s)
 {
     struct graph *g = b->g;
@@ -264,7 +264,7 @@ static struct round_result round_result(const struct sam_build *b, id image, id 
     return a;
 }
 
-/* The evaluation outputs statistics of each mask (MASK_LOSS in ops.def). */
+/* Returns the evaluation outputs statistics of each mask (MASK_LOSS in ops.def). */
 static bool outputs_statistics(const struct sam_build *b)
 {
     return b->prompting.statistics || !program_is(b->g->at.program, PROGRAM_TRAINS);
@@ -275,7 +275,7 @@ static void output_statistics(const struct sam_build *b, const char *name, id st
     if (outputs_statistics(b) && statistics) graph_output(b->g, name, statistics);
 }
 
-/* Statistics of the candidate with the best predicted IoU, which inference returns. The loss
+/* Emits statistics of the candidate with the best predicted IoU, which inference returns. The loss
  * chooses its candidate by the target. */
 static id picked_statistics(const struct sam_build *b, const struct sam_masks *m, const struct targets *t, id masks)
 {
@@ -285,7 +285,7 @@ static id picked_statistics(const struct sam_build *b, const struct sam_masks *m
     return op_mask_loss(g, one, score, t->bits, t->valid, b->prompting.loss, NULL).statistics;
 }
 
-/* The rounds after the first, in a loop that carries prompts, round and masks. */
+/* Returns the rounds after the first, in a loop that carries prompts, round and masks. */
 static id more_rounds(struct sam_build *b, id image, id grid, const struct targets *t, struct prompt_state s, id masks,
                       id sum)
 {

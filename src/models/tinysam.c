@@ -84,8 +84,8 @@ static id conv_bn(const struct sam_build *b, id x, const char *prefix, struct co
     return layer_batch_norm(g, x, full, "bn", b->bn_group, c.zero_init);
 }
 
-/* Expand, depthwise, project: the three convolutions (inverted bottleneck) of stage 0 and of the
- * downsampling between stages. */
+/* Expands, convolves by channel and projects: the three convolutions (inverted bottleneck) of
+ * stage 0 and of the downsampling between stages. */
 static id inverted_bottleneck(const struct sam_build *b, id x, const char *prefix, int64_t inner, int64_t out,
                               int64_t stride, bool zero_init)
 {
@@ -116,7 +116,7 @@ static id conv_block(const struct sam_build *b, id x, const char *prefix, const 
 
 /* --- attention --------------------------------------------------------------------------- */
 
-/* Queries, keys or values of windows x [n,w,w,C]: slice i of every head in the matrix
+/* Returns queries, keys or values of windows x [n,w,w,C]: slice i of every head in the matrix
  * [heads,3,D,C]. */
 static id project(const struct sam_build *b, id x, id w, id bias, const struct stage *s, int i)
 {
@@ -180,7 +180,7 @@ static id run_stage(const struct sam_build *b, id x, int64_t i)
     return x;
 }
 
-/* The classifier head of the pretraining: loaded, kept and saved. */
+/* Declares the classifier head of the pretraining: loaded, kept and saved. */
 static void head_weights(const struct sam_build *b)
 {
     const struct tinyvit *c = b->c->tiny;
@@ -257,8 +257,9 @@ static int parse_keys(struct tinyvit *c, struct sam_vision *v, const struct valu
     return rc ? rc : parse_ratio(map, "mbconv_expand_ratio", &c->expand, e);
 }
 
-/* The side halves between stages; except before the last stage and, as in the reference, before a
- * stage of one of these widths, which are those of the last stages of all published sizes. */
+/* Finds the strides. The side halves between stages; except before the last stage and, as in the
+ * reference, before a stage of one of these widths, which are those of the last stages of all
+ * published sizes. */
 static void find_strides(struct tinyvit *c, struct sam_vision *v)
 {
     v->patch = SHRINK;
@@ -287,8 +288,8 @@ static int check(const struct tinyvit *c, const struct sam *s, struct error *e)
     return PL_OK;
 }
 
-/* The encoder's keys are in the map itself, or in its vision_config. Sizes shared with the other
- * sub-configurations are given once. */
+/* Parses the configuration. The encoder's keys are in the map itself, or in its vision_config.
+ * Sizes shared with the other sub-configurations are given once. */
 static int parse_tinysam(struct model *m, const struct value *config, struct error *e)
 {
     struct sam *s = bump_alloc(&m->memory, sizeof *s);

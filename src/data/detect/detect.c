@@ -210,8 +210,7 @@ static int detect_file(const char *path, const struct dataset_options *given, st
     }
     if (format && !strcmp(format, "csv")) detect_csv(path, given, f); /* opening it names missing columns */
     if (format)
-        return set_format(f, format,
-                          path_has_ending(path, ".pack")  ? "a packed store"
+        return set_format(f, format, path_has_ending(path, ".pack")  ? "a packed store"
                           : path_has_ending(path, ".tar") ? "a tar shard"
                           : is_table(path)                ? "a table of images and masks"
                           : *format == 'p'                ? "an index with a memory map of masks"
@@ -226,8 +225,7 @@ static int detect_file(const char *path, const struct dataset_options *given, st
                      "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a "
                      ".csv or .tsv with columns of images and masks, "
                      "tokens (.npy, .bin, .tokens, .safetensors), plain text (.txt, .md), conversations (.json, "
-                     ".jsonl), Parquet tables of either",
-                     path);
+                     ".jsonl), Parquet tables of either", path);
 }
 
 /* --- the files of a folder ------------------------------------------------------------------ */
@@ -242,8 +240,7 @@ static void add(struct parts *p, const char *says, const char *folder, const cha
 {
     vec_push(strcasestr(says, "val")    ? &p->validation
              : strcasestr(says, "test") ? &p->test
-                                        : &p->train,
-             path_join(folder, name));
+                                        : &p->train, path_join(folder, name));
 }
 
 /* Decides what is trained and evaluated on; returns false if there are no files. A missing part is
@@ -368,8 +365,7 @@ static int refuse_labelme(const struct names *folders, struct error *e)
         if (l.n) peek(l.at[0], head, sizeof head);
         bool labelme = strstr(head, "\"shapes\"") && !strstr(head, "\"annotations\"");
         if (labelme)
-            error_set(
-                e, PL_USAGE,
+            error_set(e, PL_USAGE,
                 "%s is a file of labelme, which is not read: convert the folder to COCO with labelme's labelme2coco.py",
                 l.at[0]);
         names_free(&l);
@@ -519,12 +515,9 @@ static int detect_folder(const char *folder, const struct names *l, const struct
 {
     static const char *const tokens[] = {".npy", ".bin", ".tokens", ".safetensors"}, *const texts[] = {".txt", ".text"};
     if (given->images || given->masks) { /* the user says where they are */
-        f->set = (struct dataset_options){.images = given->images,
-                                          .masks = given->masks,
-                                          .image_prefix = given->image_prefix,
-                                          .image_suffix = given->image_suffix,
-                                          .mask_prefix = given->mask_prefix,
-                                          .mask_suffix = given->mask_suffix};
+        f->set = (struct dataset_options){.images = given->images, .masks = given->masks,
+                                          .image_prefix = given->image_prefix, .image_suffix = given->image_suffix,
+                                          .mask_prefix = given->mask_prefix, .mask_suffix = given->mask_suffix};
         vec_push(&f->train, mem_string(folder));
         return set_format(f, "pairs", "images and masks by name");
     }
@@ -642,8 +635,7 @@ const char *detect_images(const char *path, struct bump *memory)
         }
         if (!found)
             log_warn("%s is not found, nor are most of the first images, in %s or the usual folders beside it: give "
-                     "their folder or tar as --images",
-                     images.at[0], folder);
+                     "their folder or tar as --images", images.at[0], folder);
     }
     names_free(&images);
     return found;

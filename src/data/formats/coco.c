@@ -33,7 +33,7 @@ static bool keep_text(struct scan *s, struct coco_table *t, uint32_t *name)
     return true;
 }
 
-/* A path; Windows programs write images\a.jpg. */
+/* Returns a path; Windows programs write images\a.jpg. */
 static bool keep_path(struct scan *s, struct coco_table *t, uint32_t *name)
 {
     if (!keep_text(s, t, name)) return false;
@@ -50,7 +50,7 @@ static bool scan_side(struct scan *s, uint32_t *out)
     return true;
 }
 
-/* A number, a text or null. The images of a video usually follow each other. */
+/* Returns a number, a text or null. The images of a video usually follow each other. */
 static bool keep_video(struct scan *s, struct coco_table *t, uint32_t *video)
 {
     const uint32_t last = t->images.n ? t->images.at[t->images.n - 1].video : 0;
@@ -95,9 +95,9 @@ static bool has_no_mask(const struct mask *m)
     return m->area == 0 || m->shape.kind == SHAPE_NONE || (m->shape.kind == SHAPE_POLYGONS && m->shape.polygons.n < 6);
 }
 
-/* Whether a mask with iscrowd 1 is one object. COCO marks groups of objects so, and writes them as
- * run lengths. CVAT and Datumaro write every painted mask so, since a polygon cannot hold it. A
- * group has several parts, an object usually one. */
+/* Reports whether a mask with iscrowd 1 is one object. COCO marks groups of objects so, and writes
+ * them as run lengths. CVAT and Datumaro write every painted mask so, since a polygon cannot hold
+ * it. A group has several parts, an object usually one. */
 static bool is_one_part(const struct shape *shape)
 {
     uint32_t parts = 0;
@@ -116,10 +116,8 @@ static bool scan_annotations(struct scan *s, struct coco_table *t)
         const char *from = s->at;
         if (!annotation_scan_mask(s, &m)) return false;
         if (s->at - from > UINT32_MAX) return scan_fail(s, "a shorter annotation");
-        struct coco_annotation a = {.image = m.image,
-                                    .at = (uint64_t)(from - s->begin),
-                                    .bytes = (uint32_t)(s->at - from),
-                                    .category = m.category,
+        struct coco_annotation a = {.image = m.image, .at = (uint64_t)(from - s->begin),
+                                    .bytes = (uint32_t)(s->at - from), .category = m.category,
                                     .no_mask = has_no_mask(&m)};
         a.one_part = m.crowd && !a.no_mask && is_one_part(&m.shape);
         a.crowd = m.crowd && !a.no_mask && !a.one_part;
@@ -324,8 +322,7 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
     if (given)
         return error_set(e, PL_USAGE,
                          "data.images is %s, but there is no such folder: set it to the folder of the images", given);
-    return error_set(
-        e, PL_USAGE,
+    return error_set(e, PL_USAGE,
         "the image %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the images", image,
         n, set);
 }
@@ -345,8 +342,7 @@ static int open_file(struct coco_file *f, const struct dataset_options *o, struc
     if (!rc && f->table.annotations.n && f->table.annotations.n == f->table.left.no_mask)
         rc = error_set(e, PL_USAGE,
                        "none of its %u annotations has a mask: their \"segmentation\" is missing or empty, or their "
-                       "area is 0 (boxes alone are not trained on)",
-                       f->table.annotations.n);
+                       "area is 0 (boxes without masks are not trained on)", f->table.annotations.n);
     if (!rc && f->table.images.n) rc = find_folder(f, o->images, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
@@ -366,7 +362,8 @@ static void coco_close(struct dataset *d)
     mem_free(c);
 }
 
-/* Images without annotations are usual in COCO: `data inspect` counts them. */
+/* Prints nothing of images without annotations, which are usual in COCO: `data inspect` counts
+ * them. */
 static void print_unpaired(struct dataset *d)
 {
     const struct shard_report *r = &d->report;
@@ -461,12 +458,10 @@ static enum data_fault read_mask(const struct coco_file *f, const struct coco_im
     struct scan s = scan_begin(text, a->bytes);
     if (!annotation_scan_mask(&s, m) || !scan_finish(&s) || m->image != image->id)
         return error_set(e, PL_USAGE, "%s has changed since it was opened, at byte %llu", f->path,
-                         (unsigned long long)a->at),
-               FAULT_SYNTAX;
+                         (unsigned long long)a->at), FAULT_SYNTAX;
     if (m->shape.kind == SHAPE_RLE && (m->shape.h != image->h || m->shape.w != image->w))
         return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u",
-                         (long long)m->id, m->shape.w, m->shape.h, image->w, image->h),
-               FAULT_SIZE;
+                         (long long)m->id, m->shape.w, m->shape.h, image->w, image->h), FAULT_SIZE;
     m->shape.h = image->h;
     m->shape.w = image->w;
     return FAULT_NONE;
@@ -511,12 +506,6 @@ static const char *coco_category(const struct dataset *d, int32_t category)
 }
 
 const struct dataset_format dataset_coco = {
-    .name = "coco",
-    .open = coco_open,
-    .close = coco_close,
-    .describe = coco_describe,
-    .split_group = coco_split_group,
-    .image = coco_image,
-    .masks = coco_masks,
-    .category = coco_category,
+    .name = "coco", .open = coco_open, .close = coco_close, .describe = coco_describe, .split_group = coco_split_group,
+    .image = coco_image, .masks = coco_masks, .category = coco_category,
 };

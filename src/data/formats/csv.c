@@ -94,7 +94,7 @@ int csv_column(const struct csv *c, const char *name)
     return -1;
 }
 
-/* Letters and digits in lower case: "Image Path" and image_path are imagepath. */
+/* Returns letters and digits in lower case: "Image Path" and image_path are imagepath. */
 static void squeeze(const char *name, char *out, size_t room)
 {
     size_t n = 0;
@@ -103,7 +103,8 @@ static void squeeze(const char *name, char *out, size_t room)
     out[n] = 0;
 }
 
-/* The names of a list come first to last: a table may have a column of masks and one of labels. */
+/* Finds a column by a list of usual names, first to last: a table may have a column of masks and
+ * one of labels. */
 int usual_column(const char *const *names, uint32_t n, enum csv_usual what)
 {
     static const char *const images[] = {"image",         "img",           "imagepath", "imgpath",  "imagefile",
@@ -113,8 +114,7 @@ int usual_column(const char *const *names, uint32_t n, enum csv_usual what)
         {"mask",  "maskpath",  "maskfile",     "maskfilename",     "maskfilepath",     "masks",
          "seg",   "segpath",   "segmentation", "segmentationpath", "segmentationmask", "segmentationfile",
          "label", "labelpath", "labelfile",    "labels",           "annotation",       "annotationpath",
-         "gt",    "gtpath",    "groundtruth",  "groundtruthpath",  "target",           "maskname",
-         NULL};
+         "gt",    "gtpath",    "groundtruth",  "groundtruthpath",  "target",           "maskname", NULL};
     static const char *const splits[] = {"split", "subset", "set", "partition", "phase", NULL};
     static const char *const questions[] = {"question", "prompt", "query", NULL}, *const answers[] = {"answer",
                                                                                                       "response", NULL};

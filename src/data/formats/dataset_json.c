@@ -11,7 +11,8 @@
 #include "io/file.h"
 #include "io/json.h"
 
-/* A name to a number, or a number to a name. Regions, lists of several values, are left out. */
+/* Adds a name to a number, or a number to a name. Regions, lists of several values, are left
+ * out. */
 static void add_label(struct dataset_json *j, const struct value *v)
 {
     char *end;

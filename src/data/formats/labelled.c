@@ -35,7 +35,7 @@ static void add_sample(struct labelled *l, const char *image, const char *text, 
 
 /* --- folders ---------------------------------------------------------------------------------- */
 
-/* The first folder of an image's path is its class. */
+/* Reads folders of classes: the first folder of an image's path is its class. */
 static int read_folders(struct labelled *l, const char *folder, struct error *e)
 {
     struct image_tree t;
@@ -119,7 +119,7 @@ static int read_csv(struct labelled *l, const struct labelled_options *o, const 
     return rc;
 }
 
-/* A text: a string or a whole number. */
+/* Reads a text: a string or a whole number. or a whole number. */
 static const char *text_of(struct bump *b, const struct value *v)
 {
     int64_t number;
@@ -196,8 +196,7 @@ static int read_folder(struct labelled *l, const struct labelled_options *o, con
     if (o->captions)
         return error_set(e, PL_USAGE,
                          "the folder %s has no metadata.csv or metadata.jsonl with the texts of its images; give a "
-                         "table (CSV, JSON, Parquet), or add one",
-                         folder);
+                         "table (CSV, JSON, Parquet), or add one", folder);
     return read_folders(l, folder, e);
 }
 
@@ -213,7 +212,7 @@ static int read_tables(struct labelled *l, const struct labelled_options *o, str
     return rc;
 }
 
-/* Samples of one image are on one side. */
+/* Splits the samples. Those of one image are on one side. */
 static void split(struct labelled *l, const struct labelled_options *o)
 {
     const uint32_t n = l->samples.n;

@@ -1,10 +1,12 @@
 /*
  * labelled.h: images with a text each: the name of its class, or a caption.
  *
- *     DIR/cat/1.jpg  DIR/dog/a/2.png     a folder for each class
- *     DIR/metadata.csv or .jsonl         a table in the folder of the images, as Hugging Face's imagefolder has it
- *     FILE.csv, .tsv                     a table with columns for both
- *     FILE.json, .jsonl, .parquet        objects with keys for both; a list of texts is a sample for each
+ *   DIR/cat/1.jpg  DIR/dog/a/2.png  a folder for each class
+ *   DIR/metadata.csv or .jsonl      a table in the folder of the images, as Hugging Face's
+ *                                   imagefolder has it
+ *   FILE.csv, .tsv                  a table with columns for both
+ *   FILE.json, .jsonl, .parquet     objects with keys for both; a list of texts is a sample for
+ *                                   each
  *
  * Opening finds every sample and may allocate. After that nothing is allocated, and any number of
  * threads may read.
@@ -46,11 +48,11 @@ struct labelled {
     struct bump memory;   /* owns the texts */
 };
 
-/* PL_USAGE: there are no samples, too many cannot be used, or a table has no such columns.
+/* Returns PL_USAGE: there are no samples, too many cannot be used, or a table has no such columns.
  * labelled_close may follow. */
 int labelled_open(struct labelled *l, const struct labelled_options *o, struct error *e);
 void labelled_close(struct labelled *l);
-/* "cat/1.jpg" or "FILE:LINE", for messages. */
+/* Prints "cat/1.jpg" or "FILE:LINE", for messages. */
 void labelled_name(const struct labelled *l, uint64_t i, char *out, size_t room);
 
 #endif

@@ -109,7 +109,8 @@ static int read_row(struct dataset *d, const struct value *v, const char *dir, s
                          (unsigned long long)mw, (unsigned long long)mh, m->w, m->h);
     m->h = (uint32_t)mh, m->w = (uint32_t)mw;
     if (end > m->total) m->total = end;
-    *r = (struct row){.first = first, .n = (uint32_t)(end - first), .h = (uint32_t)h, .w = (uint32_t)w, .image = find_image(m, dir, path)};
+    *r = (struct row){.first = first, .n = (uint32_t)(end - first), .h = (uint32_t)h, .w = (uint32_t)w,
+                      .image = find_image(m, dir, path)};
     const char *slash = strrchr(path, '/');
     r->name = bump_string(&m->memory, name ? name : slash ? slash + 1 : path);
     if (group) r->group = bump_string(&m->memory, group);
@@ -158,14 +159,13 @@ static int find_masks(const struct dataset_options *o, const char *index, struct
             if (file_exists(to->at)) return PL_OK;
         }
     if (o->masks) return PL_OK;
-    return error_set(
-        e, PL_USAGE,
+    return error_set(e, PL_USAGE,
         "%s: its masks are neither beside it under its name nor in %s/masks.u8; set data.masks to their file", index,
         dir);
 }
 
-/* A .npy file has its shape in the header. For other files the size must be that of square masks,
- * unless the index has the shape. */
+/* Finds the shape of the masks. A .npy file has it in the header; for other files the size must be
+ * that of square masks, unless the index has the shape. */
 static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *start, struct error *e)
 {
     struct npy_header h;
@@ -180,8 +180,7 @@ static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *star
     } else if (!m->h || !m->w) {
         uint64_t each = m->total ? m->bytes / m->total : 0, side = (uint64_t)(sqrt((double)each) + 0.5);
         if (!side || side > 32768 || side * side * m->total != m->bytes)
-            return error_set(
-                e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                 "its %llu bytes are not %llu square masks; add mask_height and mask_width to the rows of the index",
                 (unsigned long long)m->bytes, (unsigned long long)m->total);
         m->h = m->w = (uint32_t)side;
@@ -250,7 +249,7 @@ static enum data_fault memmap_image(const struct dataset *d, uint64_t i, void *t
     return fault_read_file(m->rows[i].image, to, room, &out->n, e);
 }
 
-/* The value of a mask's pixels (1, 255 or another non-zero value); 0 when it has none. */
+/* Returns the value of a mask's pixels (1, 255 or another non-zero value); 0 when it has none. */
 static uint8_t value_of(const uint8_t *at, size_t n, bool *mixed)
 {
     uint8_t value = 0;
@@ -273,8 +272,7 @@ static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *s
         uint8_t value = value_of(at, bytes, &mixed);
         if (mixed)
             return error_set(e, PL_USAGE, "mask %llu has several values besides 0; expected one",
-                             (unsigned long long)(r->first + k)),
-                   FAULT_MASK;
+                             (unsigned long long)(r->first + k)), FAULT_MASK;
         if (!value) {
             out->empty++;
             continue;
@@ -284,7 +282,8 @@ static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *s
         struct mask *to = &masks[out->n++];
         struct rle_facts f;
         double x = (double)r->w / m->w, y = (double)r->h / m->h;
-        *to = (struct mask){.id = (int64_t)(r->first + k), .predicted_iou = 1, .stability = 1, .point = {NAN, NAN}, .shape = {.kind = SHAPE_BITS, .h = r->h, .w = r->w}};
+        *to = (struct mask){.id = (int64_t)(r->first + k), .predicted_iou = 1, .stability = 1, .point = {NAN, NAN},
+                            .shape = {.kind = SHAPE_BITS, .h = r->h, .w = r->w}};
         to->shape.cells.at = at;
         to->shape.cells.stride = m->w;
         to->shape.cells.id = value;
@@ -306,14 +305,8 @@ static int memmap_intact(const struct dataset *d, struct error *e)
 }
 
 const struct dataset_format dataset_memmap = {
-    .name = "packed",
-    .open = memmap_open,
-    .close = memmap_close,
-    .describe = memmap_describe,
-    .split_group = memmap_split_group,
-    .image = memmap_image,
-    .masks = memmap_masks,
-    .intact = memmap_intact,
+    .name = "packed", .open = memmap_open, .close = memmap_close, .describe = memmap_describe,
+    .split_group = memmap_split_group, .image = memmap_image, .masks = memmap_masks, .intact = memmap_intact,
     .no_categories = "an index with a memory map of masks",
 };
 
@@ -378,7 +371,7 @@ static int put_mask(struct memmap_writer *w, const uint8_t *bits, struct error *
     return fd_write(w->fd, w->bytes, (size_t)w->side * w->side) ? file_error(w->to.path, "be written", e) : PL_OK;
 }
 
-/* "000012_sa_13.jpg": the number distinguishes equal keys of two shards. */
+/* Prints "000012_sa_13.jpg": the number distinguishes equal keys of two shards. */
 static void image_name(const struct memmap_writer *w, const struct memmap_new *s, struct text *to)
 {
     const char *slash = strrchr(s->key, '/'), *key = slash ? slash + 1 : s->key, *dot = strrchr(key, '.');

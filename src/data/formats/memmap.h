@@ -23,7 +23,7 @@
 
 extern const struct dataset_format dataset_memmap;
 
-/* Whether the options name an index. */
+/* Reports whether the options name an index. */
 bool memmap_is_index(const struct dataset_options *o);
 
 /* --- writing, atomically ------------------------------------------------------------- */

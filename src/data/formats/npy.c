@@ -30,7 +30,7 @@ static const char *skip_space(const char *s)
     return s;
 }
 
-/* 'text' or "text"; returns its start and length, and the position after the quote. */
+/* Reads 'text' or "text"; returns its start and length, and the position after the quote. */
 static const char *read_quoted(const char *s, const char **start, size_t *n)
 {
     char quote = *s;
@@ -42,7 +42,7 @@ static const char *read_quoted(const char *s, const char **start, size_t *n)
     return end + 1;
 }
 
-/* '<u2', '|u1': byte order, kind, size. */
+/* Reads '<u2', '|u1': byte order, kind, size. */
 static const char *read_descr(const char *s, struct npy_header *h)
 {
     const char *d;
@@ -65,7 +65,7 @@ static const char *read_order(const char *s, struct npy_header *h)
     return strncmp(s, "False", 5) == 0 ? s + 5 : NULL;
 }
 
-/* (), (N,), (N, M): the product is checked for overflow here. */
+/* Reads (), (N,), (N, M): the product is checked for overflow here. */
 static const char *read_shape(const char *s, struct npy_header *h)
 {
     if (*s++ != '(') return NULL;
@@ -139,8 +139,7 @@ int npy_read_header(int fd, uint64_t size_of_file, struct npy_header *h, struct 
     h->data = at + length;
     if (__builtin_mul_overflow(h->count, (uint64_t)h->size, &bytes) || h->data > size_of_file ||
         bytes > size_of_file - h->data)
-        return error_set(e, PL_USAGE,
-                         "truncated: its header describes %llu elements of %u bytes after byte %llu, "
+        return error_set(e, PL_USAGE, "truncated: its header describes %llu elements of %u bytes after byte %llu, "
                          "but the file has %llu bytes",
                          (unsigned long long)h->count, h->size, (unsigned long long)h->data,
                          (unsigned long long)size_of_file);

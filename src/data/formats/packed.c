@@ -37,8 +37,7 @@ static int check_header(const struct packed_header *h, size_t n, struct error *e
     if (h->version < PACKED_VERSION || h->version > PACKED_EMBEDDINGS_ALONE)
         return error_set(e, PL_USAGE,
                          "the packed store has version %u, this program reads versions %d to %d: write it again with "
-                         "`plimsoll data pack`",
-                         h->version, PACKED_VERSION, PACKED_EMBEDDINGS_ALONE);
+                         "`plimsoll data pack`", h->version, PACKED_VERSION, PACKED_EMBEDDINGS_ALONE);
     if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum)))
         return error_set(e, PL_USAGE, "its header is damaged: the checksum is wrong");
     if (h->bytes != n)
@@ -46,7 +45,7 @@ static int check_header(const struct packed_header *h, size_t n, struct error *e
                          (unsigned long long)h->bytes);
     const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
     if (alone && (h->cells || h->masks))
-        return error_set(e, PL_USAGE, "it has embeddings alone, and its header speaks of masks");
+        return error_set(e, PL_USAGE, "it has only embeddings, and its header speaks of masks");
     if (!h->side || h->side > PACKED_MAX_SIDE || (!h->cells && !alone) || h->cells > PACKED_MAX_SIDE)
         return error_set(e, PL_USAGE, "its images have a side of %u, its masks of %u; expected 1 to %d", h->side,
                          h->cells, PACKED_MAX_SIDE);
@@ -72,8 +71,7 @@ static int check_embeddings(const struct packed_embeddings *x, const struct pack
                          PACKED_F32, PACKED_BF16);
     if (!x->channels || x->channels > PACKED_MAX_CHANNELS ||
         (alone ? !x->tokens || x->tokens > PACKED_MAX_TOKENS || x->grid : !x->grid || x->grid > side || x->tokens))
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "its embeddings have %u channels of %u tokens on a grid of %u; expected 1 to %d, and 1 to %d or 1 to %u",
             x->channels, x->tokens, x->grid, PACKED_MAX_CHANNELS, PACKED_MAX_TOKENS, side);
     if (x->model[sizeof x->model - 1])
@@ -128,7 +126,7 @@ static bool check_sample(const struct packed_file *f, const struct packed_sample
            s->group <= h->names;
 }
 
-/* Of version 3. Names are ascending, each once. */
+/* Checks a store of version 3. Names are ascending, each once. */
 static bool check_output(const struct packed_file *f, uint64_t i)
 {
     const struct packed_header *h = &f->header;
@@ -286,7 +284,7 @@ static int find_category(const struct packed *p, const char *word, int32_t *to, 
     return error_set(e, PL_USAGE, "the packed store has no category %s", word);
 }
 
-/* The range of the first file is that of the dataset. */
+/* Notes the range of the first file, which is that of the dataset. */
 static void note_range(struct dataset *d, const struct packed_part *part, bool first, const char *path)
 {
     const struct packed_range *r = part->file.range;
@@ -295,14 +293,12 @@ static void note_range(struct dataset *d, const struct packed_part *part, bool f
     if (r && r->kind == PACKED_REAL_WINDOW)
         x = (struct pixel_range){.kind = RANGE_WINDOW, .window = {r->percentiles[0], r->percentiles[1]}};
     else if (r)
-        x = (struct pixel_range){.kind = (enum range_kind)r->kind,
-                                 .window = {r->window[0], r->window[1]},
+        x = (struct pixel_range){.kind = (enum range_kind)r->kind, .window = {r->window[0], r->window[1]},
                                  .percentiles = {r->percentiles[0], r->percentiles[1]}};
     if (first) d->range = x;
     else if (x.kind != d->range.kind || memcmp(x.window, d->range.window, sizeof x.window))
         log_warn("%s: its images of 16 bits were packed with the range %s, those of the first file with %s: pack all "
-                 "of them with the same --range",
-                 path, range_print(&x, here), range_print(&d->range, there));
+                 "of them with the same --range", path, range_print(&x, here), range_print(&d->range, there));
 }
 
 static int check_kind(const struct packed_header *h, const struct dataset_options *o, const char *path, struct error *e)
@@ -312,12 +308,10 @@ static int check_kind(const struct packed_header *h, const struct dataset_option
     if (alone)
         return error_set(e, PL_USAGE,
                          "%s has embeddings of the images of conversations, and neither images nor masks: it is for "
-                         "data.images of a run with data.format conversations",
-                         path);
+                         "data.images of a run with data.format conversations", path);
     return error_set(e, PL_USAGE,
                      "%s is a packed store of images with masks; expected one that `plimsoll data pack --embeddings` "
-                     "makes of conversations",
-                     path);
+                     "makes of conversations", path);
 }
 
 static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -356,7 +350,7 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
 
 /* --- reading ---------------------------------------------------------------------------- */
 
-/* The part of a sample, and a copy of its record. */
+/* Returns the part of a sample, and a copy of its record. */
 static const struct packed_part *find(const struct dataset *d, uint64_t i, struct packed_sample *s)
 {
     const struct packed *p = d->state;
@@ -394,8 +388,9 @@ static enum data_fault packed_image(const struct dataset *d, uint64_t i, void *t
     const struct packed_file *f = &part->file;
     (void)to, (void)room;
     if (mapped_check(&part->map, part->path, e)) return FAULT_READ;
-    *out = (struct dataset_image){.n = (size_t)s.rows * s.columns * 3, .decoded = true, .h = s.rows, .w = s.columns, .pixels = f->at + s.at,
-                                  .stride = (size_t)f->header.side * 3, .full_h = s.h, .full_w = s.w};
+    *out = (struct dataset_image){.n = (size_t)s.rows * s.columns * 3, .decoded = true, .h = s.rows, .w = s.columns,
+                                  .pixels = f->at + s.at, .stride = (size_t)f->header.side * 3, .full_h = s.h,
+                                  .full_w = s.w};
     return FAULT_NONE;
 }
 
@@ -422,12 +417,8 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
         if (out->n == room)
             return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", s.masks, room), FAULT_MANY;
         struct mask *to = &masks[out->n++];
-        *to = (struct mask){.id = m->id,
-                            .category = m->category,
-                            .crowd = m->crowd != 0,
-                            .area = m->area,
-                            .predicted_iou = m->predicted_iou,
-                            .stability = m->stability,
+        *to = (struct mask){.id = m->id, .category = m->category, .crowd = m->crowd != 0, .area = m->area,
+                            .predicted_iou = m->predicted_iou, .stability = m->stability,
                             .point = {m->point[0], m->point[1]},
                             .shape = {.kind = SHAPE_BITS, .h = s.h, .w = s.w}};
         memcpy(to->box, m->box, sizeof to->box);
@@ -499,7 +490,8 @@ bool packed_find(const struct dataset *d, const char *reference, struct packed_o
         const struct packed_file *f = &p->parts[k].file;
         if (!find_output(&p->parts[k], name, &i)) continue;
         const struct packed_sample s = f->samples[i];
-        *out = (struct packed_output){.sample = p->parts[k].first + i, .at = s.fault ? NULL : f->at + s.at, .fault = (enum data_fault)s.fault, .why = f->names + s.key, .count = s.count,
+        *out = (struct packed_output){.sample = p->parts[k].first + i, .at = s.fault ? NULL : f->at + s.at,
+                                      .fault = (enum data_fault)s.fault, .why = f->names + s.key, .count = s.count,
                                       .replaced = s.replaced, .rows = s.rows, .columns = s.columns};
         return true;
     }
@@ -545,16 +537,7 @@ static int packed_intact(const struct dataset *d, struct error *e)
 }
 
 const struct dataset_format dataset_packed = {
-    .name = "packed",
-    .open = packed_open,
-    .close = packed_close,
-    .describe = packed_describe,
-    .split_group = packed_split_group,
-    .image = packed_image,
-    .masks = packed_masks,
-    .prefetch = packed_prefetch,
-    .category = packed_category_name,
-    .check = packed_check,
-    .intact = packed_intact,
-    .embedding = packed_embedding,
+    .name = "packed", .open = packed_open, .close = packed_close, .describe = packed_describe,
+    .split_group = packed_split_group, .image = packed_image, .masks = packed_masks, .prefetch = packed_prefetch,
+    .category = packed_category_name, .check = packed_check, .intact = packed_intact, .embedding = packed_embedding,
 };

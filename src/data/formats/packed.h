@@ -15,7 +15,7 @@
  *              names, each terminated by a 0
  *     end of the file
  *
- * Version 3 is a store of embeddings alone, for the images of conversations: no images and no
+ * Version 3 is a store of only embeddings, for the images of conversations: no images and no
  * masks. A sample is an image or a video by the reference that conversations have to it, its name.
  * It has `count` embeddings [tokens][channels], one after the other: of the image, of its tiles, or
  * of the video's frames. Samples are sorted by name, each name once. An image that could not be
@@ -70,7 +70,7 @@ enum packed_type { PACKED_F32 = 1, PACKED_BF16 = 2 };
 struct packed_embeddings {
     uint32_t type;      /* enum packed_type */
     uint32_t channels, grid; /* grid 0: version 3, with... */
-    uint32_t tokens;    /* ...so many vectors of `channels` numbers; else 0 */
+    uint32_t tokens;    /* ...number of vectors of `channels` numbers; else 0 */
     uint64_t weights;   /* hash of the encoder's weights ... */
     uint64_t layers;    /* ... and of its layers and the image preprocessing */
     char model[152];    /* the folder of the weights as the user named it; for messages */
@@ -88,7 +88,7 @@ struct packed_range {
     uint32_t zero2;
     uint32_t sum;       /* CRC32C of all bytes before it */
 };
-/* Bytes of one embedding, without padding. */
+/* Returns the bytes of one embedding, without padding. */
 size_t packed_embedding_bytes(const struct packed_embeddings *e);
 enum dtype packed_dtype(uint32_t type);
 
@@ -149,10 +149,10 @@ struct packed_file {
     size_t head_bytes;      /* of both; the masks follow */
     size_t mask_bytes, stride;
 };
-/* PL_USAGE when n bytes at `bytes`, aligned to 64, are not a complete store. Messages do not name
- * the file. `f` points into the bytes. */
+/* Returns PL_USAGE when n bytes at `bytes`, aligned to 64, are not a complete store. Messages do
+ * not name the file. `f` points into the bytes. */
 int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct error *e);
-/* Whether a file begins like a store. */
+/* Reports whether a file begins like a store. */
 bool packed_is(const char *path);
 /* Reads only the header of a store; out->type is 0 if it has no embeddings. The PL_USAGE message
  * names the file. */
@@ -174,16 +174,16 @@ struct packed_output {
     uint32_t count, replaced, rows, columns;
 };
 struct dataset;
-/* False: the store does not have it. Allocates nothing. */
+/* Finds an embedding; returns false if the store does not have it. Allocates nothing. */
 bool packed_find(const struct dataset *d, const char *reference, struct packed_output *out);
 
 /* --- writing, atomically ------------------------------------------------------------ */
 
 struct packed_writer;
-/* Writes to a temporary file beside the path until packed_finish. `cells` 0: for embeddings
- * alone. */
+/* Writes to a temporary file beside the path until packed_finish. `cells` 0: only for
+ * embeddings. */
 int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e);
-/* Call before the first sample: each sample then has an embedding. Sets the checksum. */
+/* Gives each sample an embedding; called before the first sample. Sets the checksum. */
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e);
 
 /* Records the range of the images. */
@@ -201,14 +201,14 @@ struct packed_new {
     uint32_t n, empty;
 };
 int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e);
-/* A sample of version 3, after packed_embed with tokens; in the order of packed_name. `at` NULL:
- * with a fault and its reason. */
+/* Adds a sample of version 3, after packed_embed with tokens; in the order of packed_name. `at`
+ * NULL: with a fault and its reason. */
 int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e);
 /* Adds a category name for dataset_category. */
 void packed_category(struct packed_writer *w, int32_t number, const char *name);
 /* Writes the index and the header and renames the file. Frees the writer in any case. */
 int packed_finish(struct packed_writer *w, struct error *e);
-/* Instead of packed_finish: removes the file. */
+/* Removes the file, instead of packed_finish. */
 void packed_abandon(struct packed_writer *w);
 
 #endif

@@ -99,14 +99,8 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
 {
     size_t side = w->header.side;
     if (check_room(w, s->n, e)) return e->code;
-    struct packed_sample x = {.at = w->at,
-                              .first = w->masks.n,
-                              .masks = s->n,
-                              .empty = s->empty,
-                              .h = s->h,
-                              .w = s->w,
-                              .rows = s->rows,
-                              .columns = s->columns};
+    struct packed_sample x = {.at = w->at, .first = w->masks.n, .masks = s->n, .empty = s->empty, .h = s->h, .w = s->w,
+                              .rows = s->rows, .columns = s->columns};
     int rc = put(w, s->image, side * side * 3, &x.sum, e);
     if (!rc) rc = align(w, &x.sum, e);
     if (!rc && w->embeddings.type) {
@@ -122,13 +116,9 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
     vec_push(&w->samples, x);
     for (uint32_t k = 0; k < s->n; k++) {
         const struct mask *m = &s->masks[k];
-        struct packed_mask p = {.id = m->id,
-                                .area = m->area,
-                                .predicted_iou = m->predicted_iou,
-                                .stability = m->stability,
-                                .point = {m->point[0], m->point[1]},
-                                .category = m->category,
-                                .crowd = m->crowd};
+        struct packed_mask p = {.id = m->id, .area = m->area, .predicted_iou = m->predicted_iou,
+                                .stability = m->stability, .point = {m->point[0], m->point[1]},
+                                .category = m->category, .crowd = m->crowd};
         memcpy(p.box, m->box, sizeof p.box);
         vec_push(&w->masks, p);
     }
@@ -138,12 +128,8 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
 int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e)
 {
     char room[PACKED_NAME];
-    struct packed_sample x = {.at = w->at,
-                              .fault = s->fault,
-                              .count = s->count,
-                              .replaced = s->replaced,
-                              .rows = s->rows,
-                              .columns = s->columns};
+    struct packed_sample x = {.at = w->at, .fault = s->fault, .count = s->count, .replaced = s->replaced,
+                              .rows = s->rows, .columns = s->columns};
     if (check_room(w, 0, e)) return e->code;
     int rc = s->at ? put(w, s->at, s->count * packed_embedding_bytes(&w->embeddings), &x.sum, e) : PL_OK;
     if (!rc) rc = align(w, NULL, e);

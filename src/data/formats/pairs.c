@@ -48,7 +48,8 @@ static bool is_volume(const char *path)
 
 /* --- channels --------------------------------------------------------------------------------- */
 
-/* nnU-Net has a file per modality: case_0000.nii.gz, case_0001.nii.gz. */
+/* Prints the path of another modality: nnU-Net has a file for each, case_0000.nii.gz,
+ * case_0001.nii.gz. */
 static bool modality_path(const char *path, uint32_t modality, struct text *out)
 {
     size_t ending = 0, n = strlen(path);
@@ -102,7 +103,8 @@ static int open_image(const struct pairs *p, const char *path, struct opened *c,
 
 /* --- labelled slices -------------------------------------------------------------------------- */
 
-/* Which indices along each axis of the array have a label: [dims[0] + dims[1] + dims[2]]. */
+/* Returns which indices along each axis of the array have a label: [dims[0] + dims[1] +
+ * dims[2]]. */
 static size_t marks_bytes(const struct volume *v) { return (size_t)v->dims[0] + v->dims[1] + v->dims[2]; }
 
 static bool is_zero(const char *at, size_t n) { return !n || (!*at && !memcmp(at, at + 1, n - 1)); }
@@ -133,7 +135,7 @@ static int mark(const struct volume *v, size_t limit, uint8_t *marks, struct err
     return rc;
 }
 
-/* The marks are stored with their checksum. */
+/* Loads the marks, which are stored with their checksum. */
 static int load_marks(const struct volume *v, const char *cache, size_t limit, uint8_t *marks, struct error *e)
 {
     struct text path = {0};
@@ -181,7 +183,7 @@ static int open_mask(const struct pairs *p, const char *path, struct opened *c, 
     return m->slices > 1 && !p->slices.all ? find_labelled(c, p->slices.cache, p->room, e) : PL_OK;
 }
 
-/* One of both files is no volume. */
+/* Handles a pair of which one file is no volume. */
 static int check_single(struct opened *c, struct error *e)
 {
     struct volume *one = c->has_image ? &c->image[0] : &c->mask;
@@ -209,8 +211,8 @@ static void close_case(struct opened *c)
     *c = (struct opened){0};
 }
 
-/* Whether DICOM files are of several patients, by their IDs: anonymous ones often have the same
- * ID. */
+/* Reports whether DICOM files are of several patients, by their IDs: anonymous ones often have the
+ * same ID. */
 static bool tells_patients(const struct opened *cases, uint32_t n)
 {
     const char *first = NULL;
@@ -223,7 +225,7 @@ static bool tells_patients(const struct opened *cases, uint32_t n)
     return false;
 }
 
-/* The patient, else the volume. */
+/* Returns the patient, else the volume. */
 static uint32_t name_whole(struct pairs *p, const struct item *from, const struct volume *v, bool patients)
 {
     struct text name = {0};
@@ -314,7 +316,7 @@ static int slices_expand(struct dataset *d, struct error *e)
     return PL_OK;
 }
 
-/* The channels of a sample's image. */
+/* Returns the channels of a sample's image. */
 static struct volume_channels slices_channels(const struct pairs *p, const struct item *i)
 {
     struct volume_channels c = {{0}};
@@ -326,7 +328,7 @@ static struct volume_channels slices_channels(const struct pairs *p, const struc
     return c;
 }
 
-/* Which planes make an image. */
+/* Sets which planes make an image. */
 static int set_channels(struct pairs *p, const struct dataset_options *o, struct error *e)
 {
     const struct slice_options *s = &o->slices;
@@ -342,7 +344,7 @@ static int set_channels(struct pairs *p, const struct dataset_options *o, struct
     return PL_OK;
 }
 
-/* `folder`: where dataset.json may be. */
+/* Begins a dataset of pairs. `folder` is where dataset.json may be. */
 int pairs_start(struct dataset *d, const struct dataset_options *o, const char *folder, struct error *e)
 {
     struct pairs *p = d->state = mem_alloc(sizeof *p);
@@ -392,7 +394,7 @@ static void add_pair(struct pairs *p, const char *images, const char *masks, con
     vec_push(&p->items, item);
 }
 
-/* Files of a format that is not read are an error where they are most of a folder. */
+/* Refuses files of a format that is not read where they are most of a folder. */
 static int check_unread(const struct image_tree *t, const char *folder, struct text *out, struct error *e)
 {
     if (!t->unread) return PL_OK;
@@ -427,7 +429,7 @@ static int join_trees(struct dataset *d, const char *images, const char *masks, 
     return rc;
 }
 
-/* The folder of the masks, relative to that of the images, if it is inside; else NULL. */
+/* Finds the folder of the masks, relative to that of the images, if it is inside; else NULL. */
 static const char *inside(const char *folder, const char *outer)
 {
     size_t n = strlen(outer);
@@ -448,7 +450,7 @@ static int join_folders(struct dataset *d, const char *images, const char *masks
     return rc;
 }
 
-/* ROOT/NAME, or the given folder instead, relative to the root if it exists there. */
+/* Returns ROOT/NAME, or the given folder instead, relative to the root if it exists there. */
 static char *folder_of(const char *root, const char *given, const char *usual)
 {
     struct text path = {0};
@@ -571,7 +573,8 @@ enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_
     if (need > room) return too_large(p->names.at + x->image, need, room, e);
     if (volume_rgb(&c, &d->range, x->slice, to, room, e))
         return error_prepend(e, "%s", p->names.at + x->image), FAULT_IMAGE;
-    *out = (struct dataset_image){.n = (size_t)v->w * v->h * 3, .decoded = true, .w = v->w, .h = v->h, .full_w = v->w, .full_h = v->h, .pixels = to, .stride = (size_t)v->w * 3};
+    *out = (struct dataset_image){.n = (size_t)v->w * v->h * 3, .decoded = true, .w = v->w, .h = v->h, .full_w = v->w,
+                                  .full_h = v->h, .pixels = to, .stride = (size_t)v->w * 3};
     return FAULT_NONE;
 }
 
@@ -588,7 +591,7 @@ enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_
     return volume_read(c.at[0], x->slice, c.modality[0], false, to, room, out, e) ? FAULT_IMAGE : FAULT_NONE;
 }
 
-/* A window is that of a volume: of one slice it is found when it is read. */
+/* Sets the window of volumes; that of one slice is found when it is read. */
 void pairs_set_range(struct dataset *d)
 {
     struct pairs *p = d->state;
@@ -614,7 +617,8 @@ const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *
     return v;
 }
 
-/* Labels of a slice, in the scratch: the plane, and the table of label_masks behind it. */
+/* Reads the labels of a slice into the scratch: the plane, and the table of label_masks behind
+ * it. */
 static enum data_fault read_labels(const struct pairs *p, const struct item *x, void *scratch, size_t n,
                                    struct label_image *out, struct error *e)
 {
@@ -623,7 +627,8 @@ static enum data_fault read_labels(const struct pairs *p, const struct item *x, 
     const size_t room = (size_t)align_up(volume_room(v, true), 8), need = room + 65536 * sizeof(uint16_t);
     struct plane plane;
     if (need > n) return too_large(path, need, n, e);
-    *out = (struct label_image){.h = v->h, .w = v->w, .pixels = scratch, .map = (uint16_t *)(void *)((char *)scratch + room)};
+    *out = (struct label_image){.h = v->h, .w = v->w, .pixels = scratch,
+                                .map = (uint16_t *)(void *)((char *)scratch + room)};
     if (volume_read(v, x->slice, 0, true, scratch, room, &plane, e) || plane_to_labels(&plane, &out->bytes, e))
         return error_prepend(e, "%s", path), FAULT_MASK;
     return FAULT_NONE;
@@ -670,18 +675,8 @@ static const char *pairs_category(const struct dataset *d, int32_t category)
 }
 
 const struct dataset_format dataset_pairs = {
-    .name = "pairs",
-    .open = pairs_open,
-    .close = pairs_close,
-    .describe = pairs_describe,
-    .image = pairs_image,
-    .masks = pairs_masks,
-    .category = pairs_category,
-    .values = pairs_values,
-    .plane = pairs_plane,
-    .set_range = pairs_set_range,
-    .slice = pairs_slice,
-    .split_group = pairs_split_group,
-    .label = pairs_label_path,
+    .name = "pairs", .open = pairs_open, .close = pairs_close, .describe = pairs_describe, .image = pairs_image,
+    .masks = pairs_masks, .category = pairs_category, .values = pairs_values, .plane = pairs_plane,
+    .set_range = pairs_set_range, .slice = pairs_slice, .split_group = pairs_split_group, .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

@@ -35,12 +35,12 @@ struct pairs {
 
 /* Stores a name, after that of its folder if it is relative and `folder` not NULL. */
 uint32_t pairs_keep(struct pairs *p, const char *folder, const char *name);
-/* Around the search for files. */
+/* Begins and ends the search for files. */
 int pairs_start(struct dataset *d, const struct dataset_options *o, const char *folder, struct error *e);
 int pairs_finish(struct dataset *d, struct error *e);
 void pairs_close(struct dataset *d);
 
-/* Of struct dataset_format. */
+/* Does what struct dataset_format says of its members. */
 void pairs_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key);
 enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
                             struct error *e);

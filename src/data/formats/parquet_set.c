@@ -2,10 +2,11 @@
  * parquet_set.c: the format `parquet`: the samples are the rows of Parquet tables (io/parquet.h),
  * whose cells hold the files of an image and of its masks, as Hugging Face datasets writes them.
  *
- *     image            a column of images: {bytes, path}, or bytes
- *     mask             a label image, as in the format `pairs`
- *     masks            a list of images: each is a mask
- *     liver, tumour    several columns of mask images (data.mask_column: liver, tumour): each is a mask of its own category
+ *   image          a column of images: {bytes, path}, or bytes
+ *   mask           a label image, as in the format `pairs`
+ *   masks          a list of images: each is a mask
+ *   liver, tumour  several columns of mask images (data.mask_column: liver, tumour): each is a mask
+ *                  of its own category
  *
  * Files stay memory-mapped; a sample's cells are read where they are.
  */
@@ -56,7 +57,7 @@ static void list_columns(const struct parquet *p, struct columns *out)
     }
 }
 
-/* The one column of images besides `other`; -1: there is none, or several are. */
+/* Returns the one column of images besides `other`; -1: there is none, or several are. */
 static int only_column(const struct columns *c, int other)
 {
     int found = -1;
@@ -80,7 +81,7 @@ static int refuse_columns(const struct parquet *p, const char *given, const char
     return e->code;
 }
 
-/* The leaf of a column of images. */
+/* Finds the leaf of a column of images. */
 static int find_leaf(const struct parquet *p, const char *name, uint32_t *leaf, bool *many, struct error *e)
 {
     const uint32_t node = parquet_find(p, name);
@@ -89,8 +90,8 @@ static int find_leaf(const struct parquet *p, const char *name, uint32_t *leaf, 
     return found >= 0 ? PL_OK : refuse_columns(p, name, "", e);
 }
 
-/* The names of image and masks: given, or usual ones; where one of two columns of images is known,
- * the other one is known too. */
+/* Chooses the columns of image and masks: given, or with usual names; where one of two columns of
+ * images is known, the other one is known too. */
 static int choose_columns(struct parquet_set *s, const struct parquet *p, const struct dataset_options *o,
                           const char **image, struct error *e)
 {
@@ -126,8 +127,7 @@ static int find_columns(struct parquet_set *s, struct table *t, const struct dat
     for (uint32_t k = 0; k < s->n_masks; k++) {
         if (find_leaf(&t->parquet, s->names[k], &t->masks[k], &many, e)) return e->code;
         if (t->masks[k] == t->image)
-            return error_set(
-                e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                 "column %s is that of the images and of the masks: set data.image_column and data.mask_column", image);
         if (many && s->n_masks > 1)
             return error_set(e, PL_USAGE, "column %s has lists of masks; expected it to be the only column of masks",
@@ -307,8 +307,7 @@ static enum data_fault add_masks(struct gathering *g, const struct label_image *
     struct mask *to = g->masks + g->out->n;
     if (g->out->h && (g->out->h != m->h || g->out->w != m->w))
         return error_set(e, PL_USAGE, "%s: its mask images have different sizes: %u x %u and %u x %u", name, g->out->w,
-                         g->out->h, m->w, m->h),
-               FAULT_SIZE;
+                         g->out->h, m->w, m->h), FAULT_SIZE;
     enum data_fault f = label_image_masks(name, m, &g->d->labels, to, g->room - g->out->n, &found, e);
     if (f) return f;
     for (uint32_t i = 0; i < found.n && k; i++) {
@@ -339,11 +338,9 @@ static enum data_fault parquet_set_masks(const struct dataset *d, uint64_t i, vo
             enum data_fault f =
                 decode(t, (struct parquet_cell){t->masks[c], i - t->first, k}, g.scratch, g.n, &m, &state, e);
             if (!f && state == CELL_THERE)
-                f = add_masks(&g, &m, name,
-                              s->lists         ? k + 1
+                f = add_masks(&g, &m, name, s->lists         ? k + 1
                               : s->n_masks > 1 ? c + 1
-                                               : 0,
-                              s->n_masks > 1 ? (int32_t)c + 1 : 0, e);
+                                               : 0, s->n_masks > 1 ? (int32_t)c + 1 : 0, e);
             if (f) return f;
         }
     }
@@ -367,14 +364,7 @@ static int parquet_set_intact(const struct dataset *d, struct error *e)
 }
 
 const struct dataset_format dataset_parquet = {
-    .name = "parquet",
-    .open = parquet_set_open,
-    .close = parquet_set_close,
-    .describe = parquet_set_describe,
-    .image = parquet_set_image,
-    .masks = parquet_set_masks,
-    .category = parquet_set_category,
-    .intact = parquet_set_intact,
-    .label = parquet_set_label,
-    .values = parquet_set_values,
+    .name = "parquet", .open = parquet_set_open, .close = parquet_set_close, .describe = parquet_set_describe,
+    .image = parquet_set_image, .masks = parquet_set_masks, .category = parquet_set_category,
+    .intact = parquet_set_intact, .label = parquet_set_label, .values = parquet_set_values,
 };

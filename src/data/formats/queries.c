@@ -92,7 +92,7 @@ static int parse_table(struct queries *q, char *text, size_t n, const char *path
 
 /* --- JSON ---------------------------------------------------------------------------------- */
 
-/* A string, or a whole number as text; NULL: something else. */
+/* Returns a string, or a whole number as text; NULL: something else. */
 static const char *as_text(const struct value *v, char out[32])
 {
     int64_t x;
@@ -229,7 +229,7 @@ struct grouping {
     uint64_t matched;
 };
 
-/* The first query with a key that is not before `key`. */
+/* Returns the first query with a key that is not before `key`. */
 static uint32_t lower_bound(const struct grouping *g, const char *key)
 {
     uint32_t low = 0, high = g->q->list.n;
@@ -273,7 +273,8 @@ static void append(struct grouping *g, const struct mask_query *q, uint32_t imag
     struct query_set *s = g->s;
     if (*begun) {
         const uint32_t first = s->first.at[s->samples - 1];
-        *begun = s->mask.n - first < g->o->queries && s->ids.n - s->token.at[first] + g->tokens.n <= (uint64_t)g->o->sequence;
+        *begun = s->mask.n - first < g->o->queries &&
+                 s->ids.n - s->token.at[first] + g->tokens.n <= (uint64_t)g->o->sequence;
     }
     if (!*begun) {
         vec_push(&s->first, s->mask.n);
@@ -300,7 +301,7 @@ static void note_missing(struct query_set *s, const struct mask_query *q)
                  q->mask);
 }
 
-/* The queries from `at` on that are of image i. */
+/* Adds the queries from `at` on that are of image i. */
 static int add_image(struct grouping *g, uint64_t i, const char *key, uint32_t at, struct error *e)
 {
     struct dataset_masks found = {0};
@@ -341,7 +342,7 @@ static int add_images(struct grouping *g, struct error *e)
     return rc;
 }
 
-/* The dataset has the samples' images, in their order. */
+/* Restricts the dataset to the samples' images, in their order. */
 static void restrict_to(struct dataset *d, const uint32_t *images, uint32_t n, uint64_t hash)
 {
     mem_free(d->chosen);
@@ -355,24 +356,17 @@ static int none(const struct query_set *s, const struct queries *q, struct error
     if (s->missing)
         return error_set(e, PL_USAGE, "no query can be used: %" PRIu64 " name a mask that does not exist (%s)",
                          s->missing, s->such_as);
-    return error_set(e, PL_USAGE,
-                     "no query can be used: %" PRIu64
+    return error_set(e, PL_USAGE, "no query can be used: %" PRIu64
                      " of %u are of images that are not in the data (such as %.100s), %" PRIu64
-                     " are longer than data.sequence",
-                     s->elsewhere, q->list.n, q->list.at[0].image, s->too_long);
+                     " are longer than data.sequence", s->elsewhere, q->list.n, q->list.at[0].image, s->too_long);
 }
 
 int query_set_open(struct query_set *s, struct dataset *d, const struct queries *q, const struct query_set_options *o,
                    struct error *e)
 {
     *s = (struct query_set){0};
-    struct grouping g = {.s = s,
-                         .q = q,
-                         .o = o,
-                         .d = d,
-                         .keys = mem_alloc(q->list.n * sizeof *g.keys),
-                         .masks = mem_alloc(LOADER_RECORDS * sizeof *g.masks),
-                         .scratch = mem_alloc(o->room)};
+    struct grouping g = {.s = s, .q = q, .o = o, .d = d, .keys = mem_alloc(q->list.n * sizeof *g.keys),
+                         .masks = mem_alloc(LOADER_RECORDS * sizeof *g.masks), .scratch = mem_alloc(o->room)};
     struct bump names = {0};
     char key[1024];
     for (uint32_t i = 0; i < q->list.n; i++)
@@ -384,8 +378,7 @@ int query_set_open(struct query_set *s, struct dataset *d, const struct queries 
     vec_push(&s->token, s->ids.n);
     if (!rc && !s->samples) rc = none(s, q, e);
     if (!rc)
-        restrict_to(d, g.images.at, s->samples,
-                    hash_bytes(s->ids.at, s->ids.n * sizeof *s->ids.at,
+        restrict_to(d, g.images.at, s->samples, hash_bytes(s->ids.at, s->ids.n * sizeof *s->ids.at,
                                hash_bytes(s->mask.at, s->mask.n * sizeof *s->mask.at, 0)));
     bump_free(&names);
     vec_free(&g.images);

@@ -6,9 +6,10 @@
  *
  * A CSV table, or JSON: a list of objects, or objects one a line. Names of columns and keys:
  *
- *     image     image, image_id, file, file_name, image_path       a name, with or without folder and extension, or an id
- *     text      query, text, caption, expression, sentence, phrase
- *     mask      mask_id, mask, target, target_mask, annotation_id, ann_id
+ *   image  image, image_id, file, file_name, image_path       a name, with or without folder and
+ *                                                             extension, or an id
+ *   text   query, text, caption, expression, sentence, phrase
+ *   mask   mask_id, mask, target, target_mask, annotation_id, ann_id
  */
 #ifndef QUERIES_H
 #define QUERIES_H
@@ -27,15 +28,15 @@ struct queries {
     struct bump memory;
 };
 
-/* PL_USAGE, with the line: a row without image, text or mask; a column that is missing; no rows.
- * The caller calls queries_free, also after an error. */
+/* Reads the queries of a file. PL_USAGE, with the line: a row without image, text or mask; a
+ * column that is missing; no rows. The caller calls queries_free, also after an error. */
 int queries_read(struct queries *q, const char *path, struct error *e);
-/* The same of n bytes followed by a 0, which are changed; `path` is for messages. */
+/* Parses n bytes followed by a 0, which are changed; `path` is for messages. */
 int queries_parse(struct queries *q, char *text, size_t n, const char *path, struct error *e);
 void queries_free(struct queries *q);
 
-/* The name that images are compared by: without folder, extension, "sa_" and leading zeros, so that
- * "sa_000020/sa_223750.jpg" and 223750 are one, and 000000397133.jpg and 397133. */
+/* Returns the name that images are compared by: without folder, extension, "sa_" and leading
+ * zeros, so that "sa_000020/sa_223750.jpg" and 223750 are one, and 000000397133.jpg and 397133. */
 const char *query_image_key(const char *name, char *out, size_t room);
 
 /* ---- A set of queries ----
@@ -72,17 +73,17 @@ struct query_set {
     char such_as[320];                 /* the first whose mask does not exist */
 };
 
-/* PL_USAGE: no query can be used; an id beyond the vocabulary. The caller calls query_set_close,
- * also after an error. */
+/* Opens a set of queries. PL_USAGE: no query can be used; an id beyond the vocabulary. The caller
+ * calls query_set_close, also after an error. */
 int query_set_open(struct query_set *s, struct dataset *d, const struct queries *q, const struct query_set_options *o,
                    struct error *e);
 void query_set_close(struct query_set *s);
-/* What was left out, in one line without a newline; false: nothing. */
+/* Prints what was left out, in one line without a newline; false: nothing. */
 bool query_set_print_left(const struct query_set *s, struct text *out);
 
-/* A row of T tokens with the queries of a sample, as a packed batch has them (models/model.h), and
- * in last[] the last token of each; after the queries come padding, and -1. Returns the number of
- * tokens. */
+/* Returns a row of T tokens with the queries of a sample, as a packed batch has them
+ * (models/model.h), and in last[] the last token of each; after the queries come padding, and -1.
+ * Returns the number of tokens. */
 uint32_t query_set_row(const struct query_set *s, uint32_t sample, int64_t T, uint32_t Q, int32_t *ids,
                        int32_t *positions, int32_t (*ranges)[2], int32_t *last);
 

@@ -58,7 +58,7 @@ struct builder {
     struct shard_report *report;
 };
 
-/* The half that a file is, by its extension; -1: neither. */
+/* Returns the half that a file is, by its extension; -1: neither. */
 static int half_of(const char *extension)
 {
     static const struct { const char *name; enum shard_half half; } known[] = {
@@ -76,7 +76,7 @@ static uint32_t keep_name(struct builder *b, const char *s, size_t n)
     return at;
 }
 
-/* `path` may contain folders. Some systems put "._x.jpg" beside x.jpg. */
+/* Adds a member; `path` may contain folders. Some systems put "._x.jpg" beside x.jpg. */
 static void add_member(struct builder *b, const char *path, uint64_t at, uint64_t n, bool folder)
 {
     const char *base = strrchr(path, '/');
@@ -96,7 +96,7 @@ static void add_member(struct builder *b, const char *path, uint64_t at, uint64_
     }
 }
 
-/* By name, then by half, then by order: partners become neighbours. */
+/* Compares by name, then by half, then by order: partners become neighbours. */
 static int compare_halves(const void *pa, const void *pb, void *names)
 {
     const struct half *a = pa, *b = pb;
@@ -197,7 +197,7 @@ static uint32_t index_crc(const char *block, size_t n)
     return crc32c(crc32c(0, &h, sizeof h), block + sizeof h, n - sizeof h);
 }
 
-/* Why an index of n bytes cannot be used for this tar; NULL when it can. */
+/* Returns why an index of n bytes cannot be used for this tar; NULL when it can. */
 static const char *index_fault(const struct shard *s, const struct index_header *now, const char *block, size_t n)
 {
     struct index_header h;
@@ -262,8 +262,9 @@ static bool index_store(struct shard *s, const struct index_header *now, const c
     return !file_write_atomic(path, s->block, n, &e);
 }
 
-/* The path of the index when the shard's own folder is not writable: it contains the hash of the
- * full path, so that shards of the same name do not collide. False: there is no such folder. */
+/* Prints the path of the index for a shard whose own folder is not writable: it contains the hash
+ * of the full path, so that shards of the same name do not collide. Returns false if there is no
+ * such folder. */
 static bool cache_path(const char *path, struct text *out, bool make)
 {
     struct error e;
@@ -309,14 +310,12 @@ static int open_tar(struct shard *s, const struct stat *st, struct error *e)
     if (fd_read_at(s->fd, 0, head, (size_t)min_u64(s->size, sizeof head), e)) return e->code;
     enum tar_kind kind = tar_sniff(head, sizeof head);
     if (kind != TAR_PLAIN)
-        return error_set(e, PL_USAGE,
-                         "it is compressed with %s and cannot be read in random order: "
-                         "repack it once with `plimsoll data prepare`",
-                         kind == TAR_GZIP ? "gzip" : "zstd");
+        return error_set(e, PL_USAGE, "it is compressed with %s and cannot be read in random order: "
+                         "repack it once with `plimsoll data prepare`", kind == TAR_GZIP ? "gzip" : "zstd");
     return index_tar(s, st, e);
 }
 
-/* Folders are distinguished only by their names. */
+/* Returns the fingerprint of a shard. Folders are distinguished only by their names. */
 static uint64_t fingerprint(const struct shard *s)
 {
     return hash_bytes(s->names, s->names_n, hash_bytes(s->pairs, s->n * sizeof *s->pairs, s->size));
@@ -356,7 +355,7 @@ static int too_small(const char *name, size_t n, size_t room, struct error *e)
     return error_set(e, PL_NOFIT, "%s has %zu bytes; expected at most %zu", name, n, room);
 }
 
-/* A file in a folder is open only while it is read. */
+/* Reads a file in a folder, which is open only meanwhile. */
 static int read_file(const struct shard *s, const char *name, void *to, size_t room, size_t *n, struct error *e)
 {
     struct stat st;
@@ -456,7 +455,8 @@ static void sa1b_close(struct dataset *d)
     mem_free(s);
 }
 
-/* A folder of tars is replaced by its tars; any other folder is a shard of extracted files. */
+/* Opens folders: a folder of tars is replaced by its tars; any other folder is a shard of
+ * extracted files. */
 static int open_folders(struct names *paths, struct error *e)
 {
     struct names out = {0};
@@ -504,7 +504,7 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
     return rc;
 }
 
-/* "sa_000020/sa_223750": the shard without folder and .tar, and the key. */
+/* Prints "sa_000020/sa_223750": the shard without folder and .tar, and the key. */
 static void sa1b_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key)
 {
     uint32_t pair;
@@ -553,12 +553,6 @@ static void sa1b_prefetch(const struct dataset *d, uint64_t i)
 }
 
 const struct dataset_format dataset_sa1b = {
-    .name = "sa1b",
-    .open = sa1b_open,
-    .close = sa1b_close,
-    .describe = sa1b_describe,
-    .image = sa1b_image,
-    .masks = sa1b_masks,
-    .prefetch = sa1b_prefetch,
-    .no_categories = "sa1b",
+    .name = "sa1b", .open = sa1b_open, .close = sa1b_close, .describe = sa1b_describe, .image = sa1b_image,
+    .masks = sa1b_masks, .prefetch = sa1b_prefetch, .no_categories = "sa1b",
 };

@@ -63,7 +63,7 @@ struct shard {
 int shard_open(struct shard *s, const char *path, struct error *e);
 void shard_close(struct shard *s);
 
-/* "sa_223750" */
+/* Returns a key, such as "sa_223750". */
 const char *shard_key(const struct shard *s, uint32_t i);
 /* Reads one half into to[room]. Messages name the file or the key. PL_NOFIT, with the required
  * bytes in *n, when the room is too small. */

@@ -84,7 +84,7 @@ bool scan_element(struct scan *s, bool *first)
 
 /* --- values ------------------------------------------------------------------------------ */
 
-/* The closing quote follows an even number of backslashes. */
+/* Scans a text up to its closing quote, which follows an even number of backslashes. */
 bool scan_text(struct scan *s, const char **at, size_t *n)
 {
     if (scan_peek(s) != '"') return scan_fail(s, "a text in quotes");
@@ -166,7 +166,7 @@ static size_t digits(struct scan *s, uint64_t *mantissa, int *used)
     return (size_t)(s->at - from);
 }
 
-/* Slow path for numbers of more than 53 bits or with a large exponent. */
+/* Converts numbers of more than 53 bits or with a large exponent. */
 static bool convert_slowly(struct scan *s, const char *from, double *out)
 {
     char copy[400];
@@ -178,9 +178,9 @@ static bool convert_slowly(struct scan *s, const char *from, double *out)
     return isfinite(*out) ? true : scan_fail(s, "a number that a double holds");
 }
 
-/* A mantissa below 2^53 and a power of ten up to 22 are exact, so their quotient is rounded once:
- * the nearest double, like strtod. A longer mantissa is rounded before, and the quotient is off by
- * one unit in the last place; with `exact` such a number takes the slow path. */
+/* Scans a number. A mantissa below 2^53 and a power of ten up to 22 are exact, so their quotient
+ * is rounded once: the nearest double, like strtod. A longer mantissa is rounded before, and the
+ * quotient is off by one unit in the last place; with `exact` such a number takes the slow path. */
 static bool number(struct scan *s, bool exact, double *out)
 {
     static const double power[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
@@ -265,7 +265,7 @@ bool scan_numbers(struct scan *s, float *out, int n)
     return s->fault || i == n ? !s->fault : scan_fail(s, "more numbers");
 }
 
-/* scan_enter bounds the depth, and so the recursion. */
+/* Skips a value. scan_enter bounds the depth, and so the recursion. */
 bool scan_skip(struct scan *s)
 {
     const char *at;

@@ -37,7 +37,7 @@ struct scan_key {
 };
 
 struct scan scan_begin(const char *text, size_t n);
-/* Whether there was no error and only blanks follow. */
+/* Reports whether there was no error and only blanks follow. */
 bool scan_finish(struct scan *s);
 static inline size_t scan_offset(const struct scan *s) { return (size_t)(s->at - s->begin); }
 /* Records what was expected here; returns false. */
@@ -48,30 +48,32 @@ bool scan_fail(struct scan *s, const char *expected);
 bool scan_enter(struct scan *s, char open);
 bool scan_member(struct scan *s, bool *first, struct scan_key *key);
 bool scan_element(struct scan *s, bool *first);
-/* Inline, so that the length of a constant name is a constant. */
+/* Reports whether a key has this name; inline, so that the length of a constant name is a
+ * constant. */
 static inline bool scan_is(const struct scan_key *key, const char *name)
 {
     return key->n == strlen(name) && !memcmp(key->at, name, key->n);
 }
-/* The first character of the next value, 0 at the end. It shows the type: { [ " digit t f n */
+/* Returns the first character of the next value, 0 at the end. It shows the type: { [ " digit t f
+ * n */
 char scan_peek(struct scan *s);
 
 bool scan_skip(struct scan *s);
-/* The nearest double. */
+/* Returns the nearest double. */
 bool scan_number(struct scan *s, double *out);
-/* For scores and boxes: a float, by the fast path. */
+/* Scans a float by the fast path, for scores and boxes. */
 bool scan_float(struct scan *s, float *out);
-/* A whole number, written "12" or "12.0", up to 2^53. */
+/* Returns a whole number, written "12" or "12.0", up to 2^53. */
 bool scan_integer(struct scan *s, int64_t *out);
 bool scan_bool(struct scan *s, bool *out); /* also 0 and 1 */
-/* The text between the quotes, with its escapes. */
+/* Scans a text up to its closing quote, which follows an even number of backslashes. */
 bool scan_text(struct scan *s, const char **at, size_t *n);
 /* Resolves the escapes of such a text into out[room], terminated: false when it does not fit,
  * contains a 0 or an escape that JSON does not have. */
 bool scan_unescape(const char *at, size_t n, char *out, size_t room);
-/* A list of exactly n numbers. */
+/* Returns a list of exactly n numbers. */
 bool scan_numbers(struct scan *s, float *out, int n);
-/* The bytes of any value. */
+/* Returns the bytes of any value. */
 bool scan_span(struct scan *s, const char **at, size_t *n);
 
 #endif

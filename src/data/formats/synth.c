@@ -60,7 +60,7 @@ static void add_corner(struct synth_shape *s, double x, double y)
     s->y[s->corners++] = (float)y;
 }
 
-/* Corners around the origin, radius about 1. */
+/* Places corners around the origin, radius about 1. */
 static void outline(struct synth_shape *s, struct dice *d)
 {
     enum figure kind = pick(d, FIGURES);
@@ -146,7 +146,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The crossings of the outline with the line through the middle of row y, left to right. */
+/* Returns the crossings of the outline with the line through the middle of row y, left to right. */
 static uint32_t crossings(const struct synth_shape *s, double y, float out[MAX_CORNERS])
 {
     uint32_t n = 0;
@@ -159,7 +159,7 @@ static uint32_t crossings(const struct synth_shape *s, double y, float out[MAX_C
     return n;
 }
 
-/* Pixels whose centre is inside, by the even-odd rule. */
+/* Paints the pixels whose centre is inside, by the even-odd rule. */
 static void paint(struct synth_scene *s, uint32_t i)
 {
     struct synth_shape *shape = &s->shapes[i];
@@ -188,7 +188,7 @@ static uint32_t mix(uint32_t x, uint32_t y, uint32_t salt)
     return h ^ h >> 15;
 }
 
-/* Smooth noise in 0..1: random numbers on a lattice, interpolated smoothly. */
+/* Returns smooth noise in 0..1: random numbers on a lattice, interpolated smoothly. */
 static float noise(float x, float y, uint32_t salt)
 {
     float fx = floorf(x), fy = floorf(y), u = x - fx, v = y - fy;
@@ -202,7 +202,7 @@ static float noise(float x, float y, uint32_t salt)
 
 static float wave(float t) { return 0.5f + 0.5f * sinf(6.2831853f * t); }
 
-/* The share of the second colour at a pixel: 0..1. */
+/* Returns the share of the second colour at a pixel: 0..1. */
 static float pattern(const struct surface *s, float x, float y)
 {
     float u = ((x - s->x) * s->cosine + (y - s->y) * s->sine) / s->period,
@@ -243,7 +243,8 @@ void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t i
     struct dice d = {random_bits(random_key(o->seed, "synthetic pictures"), id), 0};
     struct surface ground = {0};
     size_t pixels = (size_t)o->width * o->height;
-    *s = (struct synth_scene){*o, id, mem_alloc(pixels * 3), mem_alloc(pixels * sizeof *s->owner), mem_alloc(o->masks * sizeof *s->shapes)};
+    *s = (struct synth_scene){*o, id, mem_alloc(pixels * 3), mem_alloc(pixels * sizeof *s->owner),
+                              mem_alloc(o->masks * sizeof *s->shapes)};
     choose_surface(&ground, &d, o->width < o->height ? o->width : o->height, true);
     ground.x = (float)o->width / 2;
     ground.y = (float)o->height / 2;
@@ -303,8 +304,7 @@ static void print_mask(const struct synth_scene *s, uint32_t i, uint32_t number,
     const struct synth_options *o = &s->options;
     struct dice d = {random_bits(random_key(o->seed, "synthetic scores"), s->id), 2 * (uint64_t)i};
     trace_runs(t, o->height, o->width, g->x0, g->y0, g->x1, g->y1, owned, &(struct who){s, i});
-    struct annotation_mask m = {.shape = t,
-                                .point = {t->point[0] + 0.5, t->point[1] + 0.5},
+    struct annotation_mask m = {.shape = t, .point = {t->point[0] + 0.5, t->point[1] + 0.5},
                                 .crop_box = {0, 0, o->width, o->height},
                                 .id = (int64_t)((s->id * SYNTH_MAX_MASKS + number) & 0x7fffffff)};
     m.predicted_iou = roll(&d, 0.88, 1.0);

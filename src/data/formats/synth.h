@@ -26,11 +26,11 @@ struct synth_scene {
 
 enum { SYNTH_MAX_MASKS = 4096, SYNTH_MAX_SIDE = 16384 };
 
-/* PL_USAGE when the options are invalid. */
+/* Returns PL_USAGE when the options are invalid. */
 int synth_check(const struct synth_options *o, struct error *e);
 void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t id);
 void synth_free(struct synth_scene *s);
-/* The annotation file, with SA-1B's keys in SA-1B's order; returns the number of masks.
+/* Returns the annotation file, with SA-1B's keys in SA-1B's order; returns the number of masks.
  * bbox is one pixel short in width and height, as in SA-1B. */
 uint32_t synth_json(const struct synth_scene *s, struct text *out);
 /* Encodes the image as in SA-1B: JPEG, quality 95, 4:2:0. */

@@ -33,7 +33,7 @@ static int find_column(const struct csv *c, const char *given, enum csv_usual wh
 
 #define NO_RUN_LENGTHS "which are not read from a table: write each mask as a PNG and name the files"
 
-/* A column of run lengths; NULL: none. */
+/* Returns a column of run lengths; NULL: none. */
 static const char *run_lengths_column(const struct csv *c)
 {
     for (uint32_t i = 0; i < c->n; i++)
@@ -41,7 +41,8 @@ static const char *run_lengths_column(const struct csv *c)
     return NULL;
 }
 
-/* The message names all columns. A first line of paths is a table without names. */
+/* Refuses a table; the message names all columns. A first line of paths is a table without
+ * names. */
 static int refuse_columns(const struct csv *c, const char *given, enum csv_usual what, struct error *e)
 {
     static const char *const keys[] = {"image", "mask", "split"}, *const plural[] = {"images", "masks", "splits",
@@ -75,7 +76,9 @@ static int refuse_columns(const struct csv *c, const char *given, enum csv_usual
 
 static int find_columns(const struct csv *c, const struct dataset_options *o, struct columns *to, struct error *e)
 {
-    *to = (struct columns){find_column(c, o->image_column, CSV_IMAGE), find_column(c, o->mask_column, CSV_MASK), find_column(c, o->split_column, CSV_SPLIT), {-1, -1}};
+    *to = (struct columns){find_column(c, o->image_column, CSV_IMAGE), find_column(c, o->mask_column, CSV_MASK),
+                           find_column(c, o->split_column, CSV_SPLIT),
+                           {-1, -1}};
     if (to->image < 0) return refuse_columns(c, o->image_column, CSV_IMAGE, e);
     if (to->mask < 0 && (o->mask_column || run_lengths_column(c)))
         return refuse_columns(c, o->mask_column, CSV_MASK, e);
@@ -124,8 +127,8 @@ struct table {
     char example[256];
 };
 
-/* "a/train_images/1.jpg" with images and masks: a/train_masks/1.jpg. False: no folder's name ends
- * in `from`. */
+/* Replaces the end of a folder's name: "a/train_images/1.jpg" with images and masks gives
+ * a/train_masks/1.jpg. Returns false if no folder's name ends in `from`. */
 static bool swap_folder(const char *path, const char *from, const char *to, struct text *out)
 {
     const size_t n = strlen(from);
@@ -138,7 +141,7 @@ static bool swap_folder(const char *path, const char *from, const char *to, stru
     return false;
 }
 
-/* path without its extension, and with another end: the first that is a file in `base`. */
+/* Finds the first file in `base` whose path is this one with another extension and end. */
 static bool find_ending(const char *base, const struct text *path, const char *const *ends, struct text *out)
 {
     const char *dot = strrchr(path->at, '.'), *slash = strrchr(path->at, '/');
@@ -166,8 +169,8 @@ static void cut_ending(struct text *path, const char *end)
 
 #define SEGMENTATION "_Segmentation"
 
-/* The other file of the pair that `path` belongs to: of an image its mask. False: its folders do
- * not tell. */
+/* Returns the other file of the pair that `path` belongs to: of an image its mask. False: its
+ * folders do not tell. */
 static bool find_partner(const char *base, const char *path, bool *is_mask, struct text *partner, bool *found)
 {
     static const char *const images[] = {".jpg", ".png", ".jpeg", ".webp", ".JPG", ".PNG", NULL};
@@ -185,7 +188,7 @@ static bool find_partner(const char *base, const char *path, bool *is_mask, stru
 
 /* --- rows ----------------------------------------------------------------------------------- */
 
-/* As pandas reads a table. */
+/* Reports whether a cell is missing, as pandas reads a table. */
 static bool is_missing(const char *field)
 {
     static const char *const words[] = {"", "nan", "NaN", "NA", "N/A", "null", "NULL", "None", NULL};
@@ -194,8 +197,8 @@ static bool is_missing(const char *field)
     return false;
 }
 
-/* The dataset that a row belongs to: the first folder of its path if there are several, else the
- * table's name. */
+/* Returns the dataset that a row belongs to: the first folder of its path if there are several,
+ * else the table's name. */
 static int32_t group_of(struct pairs *p, const char *path, const char *table)
 {
     char name[256];
@@ -211,10 +214,10 @@ static int32_t group_of(struct pairs *p, const char *path, const char *table)
     return (int32_t)p->groups.n - 1;
 }
 
-/* "1 3 10 5": starts and lengths. */
+/* Reports whether a text is starts and lengths: "1 3 10 5". */
 static bool is_run_lengths(const char *field) { return strchr(field, ' ') && field[strspn(field, "0123456789 ")] == 0; }
 
-/* A row of a table without masks. */
+/* Adds a row of a table without masks. */
 static int add_partner(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t,
                        struct item *item, bool *used, struct error *e)
 {
@@ -226,8 +229,7 @@ static int add_partner(struct dataset *d, const struct csv *c, const struct colu
         text_free(&partner);
         return error_set(e, PL_USAGE,
                          "line %u: the table has no column of masks, and %.200s is in no folder of images or masks "
-                         "(such as train_images); set data.mask_column",
-                         c->line, path);
+                         "(such as train_images); set data.mask_column", c->line, path);
     }
     if (!*used && !d->missing[0]) snprintf(d->missing, sizeof d->missing, "%s", partner.at);
     if (!*used) d->report.no_text += !is_mask, d->report.no_image += is_mask;
@@ -260,7 +262,7 @@ static int add_pair(struct dataset *d, const struct csv *c, const struct columns
     return PL_OK;
 }
 
-/* Question and answer; false: one of them is missing. */
+/* Finds question and answer; returns false if one of them is missing. */
 static bool has_texts(const struct csv *c, const struct columns *at)
 {
     for (int k = 0; k < DATASET_TEXTS; k++)
@@ -319,8 +321,7 @@ static int read_table(struct dataset *d, const struct dataset_options *o, const 
     if (path_dir(path, dir, sizeof dir, e) || file_read(path, 1ull << 30, &text, &n, e)) return e->code;
     struct csv *c = mem_alloc(sizeof *c);
     struct columns at;
-    struct table t = {.path = path,
-                      .images = {.given = o->images, .dir = dir, .sub = "images"},
+    struct table t = {.path = path, .images = {.given = o->images, .dir = dir, .sub = "images"},
                       .masks = {.given = o->masks, .dir = dir, .sub = "masks"}};
     csv_begin(c, text, n);
     int rc = csv_next(c, &more, e);
@@ -383,7 +384,8 @@ static const char *csv_group(const struct dataset *d, int32_t group)
     return group >= 0 && (uint32_t)group < p->groups.n ? p->names.at + p->groups.at[group] : NULL;
 }
 
-/* Masks of a table with questions are of its dataset, so that scores are listed by dataset. */
+/* Reads the masks. Those of a table with questions are of its dataset, so that scores are listed
+ * by dataset. */
 static enum data_fault csv_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
                                  uint32_t room, struct dataset_masks *out, struct error *e)
 {
@@ -395,21 +397,8 @@ static enum data_fault csv_masks(const struct dataset *d, uint64_t i, void *scra
 }
 
 const struct dataset_format dataset_csv = {
-    .name = "csv",
-    .open = csv_open,
-    .close = pairs_close,
-    .describe = pairs_describe,
-    .image = pairs_image,
-    .masks = csv_masks,
-    .category = csv_group,
-    .split = csv_split,
-    .text = csv_text,
-    .group = csv_group_of,
-    .values = pairs_values,
-    .plane = pairs_plane,
-    .set_range = pairs_set_range,
-    .slice = pairs_slice,
-    .split_group = pairs_split_group,
-    .label = pairs_label_path,
-    .image_path = pairs_image_path,
+    .name = "csv", .open = csv_open, .close = pairs_close, .describe = pairs_describe, .image = pairs_image,
+    .masks = csv_masks, .category = csv_group, .split = csv_split, .text = csv_text, .group = csv_group_of,
+    .values = pairs_values, .plane = pairs_plane, .set_range = pairs_set_range, .slice = pairs_slice,
+    .split_group = pairs_split_group, .label = pairs_label_path, .image_path = pairs_image_path,
 };

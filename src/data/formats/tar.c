@@ -90,7 +90,8 @@ static bool parse_number(const char *field, size_t n, uint64_t *value)
     return *value = v, true;
 }
 
-/* The sum of all bytes, with blanks for the sum itself. Some old writers sum signed bytes. */
+/* Returns the sum of all bytes, with blanks for the sum itself. Some old writers sum signed
+ * bytes. */
 static bool checksum_right(const uint8_t *block)
 {
     const struct header *h = (const struct header *)block;
@@ -278,7 +279,7 @@ int tar_write_pad(struct tar_writer *w, struct error *e)
     return tar_write_data(w, zeros, (size_t)(align_up(w->at, TAR_BLOCK) - w->at), e);
 }
 
-/* Octal with a terminator; base 256 when the field is too short for that. */
+/* Writes octal digits with a terminator; base 256 when the field is too short for that. */
 static void put_number(char *field, size_t n, uint64_t value)
 {
     if (value >> 3 * (n - 1)) {
@@ -321,8 +322,8 @@ static int put_header(struct tar_writer *w, struct header *h, char type, uint64_
     return tar_write_data(w, h, sizeof *h, e);
 }
 
-/* The pax header before a member: "LENGTH path=NAME\n", where LENGTH counts its own digits too.
- * Names here have 101 to TAR_NAME - 1 bytes, so LENGTH has three or four digits. */
+/* Writes the pax header before a member: "LENGTH path=NAME\n", where LENGTH counts its own digits
+ * too. Names here have 101 to TAR_NAME - 1 bytes, so LENGTH has three or four digits. */
 static int put_pax(struct tar_writer *w, const char *name, size_t n, struct error *e)
 {
     struct header h = {.name = "PaxHeaders/name"};

@@ -52,8 +52,8 @@ struct tar {
 /* Opens the archive in an open file of `size` bytes, or in memory (fd -1). struct tar is too large
  * for the stack: allocate it. The caller closes the file. */
 void tar_open(struct tar *t, int fd, const void *memory, uint64_t size);
-/* The next complete regular file; *more is false at the end. PL_FAIL when
- * the file cannot be read. */
+/* Reads the next complete regular file; *more is false at the end. PL_FAIL when the file cannot be
+ * read. */
 int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e);
 
 /* Plain ustar: mode 644, no times, no owners, so equal members make equal archives. A name that
@@ -68,7 +68,7 @@ struct tar_writer {
 int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e);
 int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct error *e);
 int tar_write_pad(struct tar_writer *w, struct error *e);
-/* Header, data and padding in one call. */
+/* Writes header, data and padding in one call. */
 int tar_write_member(struct tar_writer *w, const char *name, const void *bytes, size_t n, struct error *e);
 /* Writes the two zero blocks at the end. */
 int tar_write_end(struct tar_writer *w, struct error *e);

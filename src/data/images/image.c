@@ -45,7 +45,7 @@ const char *image_ending(const void *bytes, size_t n)
     return f == IMAGE_PNG ? "png" : f == IMAGE_WEBP ? "webp" : "jpg";
 }
 
-/* Pillow's alpha_composite over opaque white, in its integers. */
+/* Computes Pillow's alpha_composite over opaque white, in its integers. */
 static void blend_over_white(uint8_t *p, size_t pixels)
 {
     enum { SHIFT = 7 };
@@ -135,7 +135,8 @@ static int decode_webp(struct image *out, const void *bytes, size_t n, const str
 
 /* --- TIFF ---------------------------------------------------------------------------------- */
 
-/* The plane is decoded behind the pixels, and counts of values are behind the plane. */
+/* Returns the bytes for a TIFF: the plane is decoded behind the pixels, and counts of values are
+ * behind the plane. */
 static size_t tiff_pixels(const struct head *h) { return (size_t)align_up((uint64_t)h->width * h->height * 3, 8); }
 static size_t tiff_plane(const struct head *h) { return (size_t)align_up(tiff_room(&h->page, false), 8); }
 

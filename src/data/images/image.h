@@ -14,7 +14,7 @@ enum { IMAGE_MAX_PIXELS = 100000000 }; /* of a JPEG or WebP; of others PNG_MAX_P
 
 enum image_format { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP, IMAGE_TIFF };
 enum image_format image_format(const void *bytes, size_t n);
-/* Whether it is decoded as a whole, as PNG and WebP are; a JPEG is read row by row. */
+/* Reports whether it is decoded as a whole, as PNG and WebP are; a JPEG is read row by row. */
 bool image_is_whole(const void *bytes, size_t n);
 const char *image_ending(const void *bytes, size_t n); /* of the file's name: "png", "webp", else "jpg" */
 

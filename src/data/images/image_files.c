@@ -161,7 +161,7 @@ static struct archive *open_archive(struct image_files *f, const char *path, str
     return NULL;
 }
 
-/* The archive of this path; it is indexed if no reference has named it before. */
+/* Returns the archive of this path; it is indexed if no reference has named it before. */
 static struct archive *archive_of(struct image_files *f, const char *path, struct error *e)
 {
     struct archive *found = NULL;
@@ -173,7 +173,7 @@ static struct archive *archive_of(struct image_files *f, const char *path, struc
     return found;
 }
 
-/* The archive's descriptor, which stays open until give_archive. */
+/* Takes the archive's descriptor, which stays open until give_archive. */
 static int take_archive(struct image_files *f, struct archive *a, struct error *e)
 {
     pthread_mutex_lock(&f->lock);
@@ -193,7 +193,7 @@ static void give_archive(struct image_files *f, struct archive *a)
 
 static const char *member_name(const struct archive *a, uint32_t i) { return a->names.at + a->members.at[i].name; }
 
-/* The first member whose name is not before this one. */
+/* Returns the first member whose name is not before this one. */
 static uint32_t search_members(const struct archive *a, const char *name)
 {
     uint32_t low = 0, high = a->members.n;
@@ -251,7 +251,7 @@ static bool begins_with(const char *path, const char *folder)
     return folder && !strncmp(path, folder, n) && (!path[n] || path[n] == '/');
 }
 
-/* Whether a path that begins with the folder of the images stays in it. */
+/* Reports whether a path that begins with the folder of the images stays in it. */
 static bool stays_inside(const char *path)
 {
     int depth = 0;
@@ -264,7 +264,7 @@ static bool stays_inside(const char *path)
     return depth >= 0;
 }
 
-/* Whether a file is in the folder or tar of the images, by this name or another one. */
+/* Reports whether a file is in the folder or tar of the images, by this name or another one. */
 static bool is_inside(const struct image_files *f, const char *path)
 {
     char plain[PATH_ROOM], real[PATH_MAX];
@@ -272,8 +272,8 @@ static bool is_inside(const struct image_files *f, const char *path)
            (realpath(path, real) && begins_with(real, f->real));
 }
 
-/* Whether a reference may be read: a path, which begins with the folder of the images unless it is
- * absolute. */
+/* Reports whether a reference may be read: a path, which begins with the folder of the images
+ * unless it is absolute. */
 static bool may_read(const struct image_files *f, const char *path)
 {
     return !f->root || (*path == '/' ? is_inside(f, path) : stays_inside(path));
@@ -302,7 +302,7 @@ static void close_table(struct parquet *p)
     mem_free(p);
 }
 
-/* Columns of bytes may have images: all are indexed. */
+/* Opens a table. Columns of bytes may have images: all are indexed. */
 static struct parquet *open_table(const char *path, struct error *e)
 {
     struct parquet *p = mem_alloc(sizeof *p);
@@ -319,7 +319,7 @@ static struct parquet *open_table(const char *path, struct error *e)
     return NULL;
 }
 
-/* The open table of this path; it is opened if no reference has named it before. */
+/* Returns the open table of this path; it is opened if no reference has named it before. */
 static struct parquet *table_of(struct image_files *f, const char *path, struct error *e)
 {
     struct parquet *found = NULL;
@@ -343,7 +343,7 @@ static int find_cell(struct image_files *f, const char *reference, struct place 
     return leaf && leaf->blob ? PL_OK : error_set(e, PL_USAGE, "column %u has no images", column);
 }
 
-/* Reads a cell into to[room]; `to` NULL: its length alone. */
+/* Reads a cell into to[room]; `to` NULL: only its length. */
 static int read_cell(const struct place *p, void *to, size_t room, size_t *n, struct error *e)
 {
     enum cell_state state;
@@ -353,7 +353,7 @@ static int read_cell(const struct place *p, void *to, size_t room, size_t *n, st
 
 /* --- references ------------------------------------------------------------------------------ */
 
-/* The reference for messages: data: URLs are long. */
+/* Puts the reference before a message: data: URLs are long. */
 static int about(const char *reference, struct error *e)
 {
     return error_prepend(e, strlen(reference) > 200 ? "%.60s..." : "%s", reference);
@@ -370,8 +370,8 @@ static int find_text(const char *reference, struct place *p, struct error *e)
     return PL_OK;
 }
 
-/* The path of a regular file; or a tar and the rest of the path, its member. False: there is
- * neither. */
+/* Returns the path of a regular file; or a tar and the rest of the path, its member. False: there
+ * is neither. */
 static bool split_path(struct place *p, const char **member)
 {
     *member = NULL;
@@ -384,7 +384,7 @@ static bool split_path(struct place *p, const char **member)
     return false;
 }
 
-/* The tar that a path leads into and the rest of the path, its member; or the file or folder
+/* Finds the tar that a path leads into and the rest of the path, its member; or the file or folder
  * p->path, and *in is NULL. */
 static int locate(struct image_files *f, const char *path, struct place *p, struct archive **in, const char **member,
                   struct error *e)
@@ -422,8 +422,7 @@ static int find(struct image_files *f, const char *reference, struct place *p, s
     p->table = NULL;
     if (!*reference) return error_set(e, PL_USAGE, "the path of an image is empty");
     if (f->store)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "%s has embeddings of images, and no images: set data.images to the folder or tar of the images", f->where);
     if (!strncasecmp(reference, "data:", 5)) return find_text(reference, p, e);
     if (!strncasecmp(reference, "file://", 7)) return find_path(f, reference + 7, p, e);
@@ -438,10 +437,7 @@ static int find(struct image_files *f, const char *reference, struct place *p, s
 static int open_store(struct image_files *f, const char *path, struct error *e)
 {
     char *const paths[] = {(char *)path};
-    return dataset_open(&f->store,
-                        &(struct dataset_options){.format = "packed",
-                                                  .paths = paths,
-                                                  .n_paths = 1,
+    return dataset_open(&f->store, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1,
                                                   .embeddings_alone = true},
                         e);
 }
@@ -464,8 +460,7 @@ enum data_fault image_files_embeddings(const struct image_files *f, const char *
     if (x.fault) return error_set(e, PL_USAGE, "%s", x.why), x.fault;
     if (x.count != count)
         return error_set(e, PL_USAGE, "%.100s: the store has %u embeddings of it, and its text was tokenized with %u",
-                         reference, x.count, count),
-               FAULT_SIZE;
+                         reference, x.count, count), FAULT_SIZE;
     if (dataset_check(f->store, x.sample, e)) return about(reference, e), FAULT_READ;
     memcpy(to, x.at, bytes);
     *replaced = x.replaced;
@@ -474,7 +469,7 @@ enum data_fault image_files_embeddings(const struct image_files *f, const char *
 
 /* --- the interface --------------------------------------------------------------------------- */
 
-/* Without `anywhere` only what is below `where`, and tables that are the data itself. */
+/* Allows only what is below `where`, and tables that are the data itself, without `anywhere`. */
 static void confine(struct image_files *f, const struct image_scope *s)
 {
     char path[PATH_ROOM], real[PATH_MAX];
@@ -531,8 +526,8 @@ void image_files_close(struct image_files *f)
 
 bool media_is_video(const char *reference) { return !strncmp(reference, VIDEO_REFERENCE, strlen(VIDEO_REFERENCE)); }
 
-/* The files of a folder in a tar, without those in folders of it and hidden ones; they follow one
- * another, sorted by name. */
+/* Lists the files of a folder in a tar, without those in folders of it and hidden ones; they
+ * follow one another, sorted by name. */
 static void list_folder(const struct archive *a, const char *name, struct video_at *out)
 {
     VEC(struct video_part) parts = {0};
@@ -549,7 +544,7 @@ static void list_folder(const struct archive *a, const char *name, struct video_
     text_free(&folder);
 }
 
-/* A video in a tar. It has a descriptor of its own, which video_at_free closes. */
+/* Finds a video in a tar. It has a descriptor of its own, which video_at_free closes. */
 static int find_in_archive(struct image_files *f, struct archive *a, const char *name, struct video_at *out,
                            struct error *e)
 {
@@ -583,8 +578,7 @@ int image_files_video(struct image_files *f, const char *reference, struct video
     int rc = PL_OK;
     *out = (struct video_at){.fd = -1};
     if (f->store)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "%s: %s has embeddings of frames, and no videos: set data.images to the folder or tar of the videos",
             reference, f->where);
     if (!strncasecmp(path, "file://", 7)) path += 7;
@@ -600,7 +594,7 @@ int image_files_video(struct image_files *f, const char *reference, struct video
     return PL_OK;
 }
 
-/* A video is looked for, and not opened. */
+/* Finds a video, without opening it. */
 static int find_video(struct image_files *f, const char *reference, struct error *e)
 {
     struct video_at v;

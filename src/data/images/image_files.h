@@ -9,9 +9,9 @@
  *     parquet:a.parquet/12/3/1      a cell of a Parquet table (io/parquet_rows.h), by a path
  *     video:clips/1.mp4             a video, a file or a folder of images, by any of these paths
  *
- * data.images may also be a packed store with what a vision tower makes of the images
- * (data/formats/packed.h): then there are no bytes of images, and a reference of any kind is a name
- * in the store.
+ * data.images may also be a packed store with the embeddings that a vision tower computes of the
+ * images (data/formats/packed.h): then there are no bytes of images, and a reference of any kind is
+ * a name in the store.
  *
  * Any number of threads may read. The first reference into a tar or a table indexes it; after that,
  * reading allocates nothing.
@@ -38,15 +38,16 @@ struct image_scope {
 /* Returns how many tars are open at once, at most: a part of the files that the process may
  * open. */
 uint32_t image_files_descriptors(void);
-/* PL_USAGE: there is no such folder, tar or store. */
+/* Returns PL_USAGE: there is no such folder, tar or store. */
 int image_files_open(struct image_files **out, const struct image_scope *scope, struct error *e);
 void image_files_close(struct image_files *f);
 
-/* PL_USAGE: the reference leads out of where images may be (image_scope). No file is opened. */
+/* Returns PL_USAGE: the reference leads out of where images may be (image_scope). No file is
+ * opened. */
 int image_files_allow(const struct image_files *f, const char *reference, struct error *e);
-/* Whether the image or video exists, and the bytes of an image: data: URLs give an upper bound.
- * PL_USAGE: it does not, or the reference is of a kind that is not read. Messages begin with the
- * reference, which is shortened. */
+/* Finds whether the image or video exists, and the bytes of an image: data: URLs give an upper
+ * bound. PL_USAGE: it does not, or the reference is of a kind that is not read. Messages begin
+ * with the reference, which is shortened. */
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e);
 /* Reads the bytes into to[room]. PL_NOFIT, with the required bytes in *n, when the room is too
  * small. */
@@ -59,13 +60,13 @@ const struct dataset *image_files_store(const struct image_files *f);
  * none of this reference. */
 struct packed_output;
 int image_files_output(const struct image_files *f, const char *reference, struct packed_output *out, struct error *e);
-/* Copies `count` embeddings of so many bytes in all from the store. Another number is a fault, as
+/* Copies `count` embeddings (`bytes` in total) from the store. Another number is a fault, as
  * for image_reader_read. */
 enum data_fault image_files_embeddings(const struct image_files *f, const char *reference, uint32_t count, void *to,
                                        size_t bytes, uint32_t *replaced, struct error *e);
 
-/* Where a video is: video_at_free frees it. PL_USAGE: there is none, or the reference is of a kind
- * that is not read. */
+/* Finds where a video is: video_at_free frees it. PL_USAGE: there is none, or the reference is of
+ * a kind that is not read. */
 int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e);
 void video_at_free(struct video_at *v);
 

@@ -6,7 +6,8 @@
  * colour at both ends. Tiles need the image twice: at the size by its longer edge, and at multiples
  * of the tile.
  *
- *     scratch   | resized by the longer edge | multiples of a tile | result, bytes | one padded row | resize.h |
+ *   scratch  | resized by the longer edge | multiples of a tile | result, bytes | one padded row |
+ *            resize.h |
  */
 #include "data/images/image_processor.h"
 #include "io/file.h"
@@ -29,7 +30,7 @@ static struct size square_of(struct size s)
     return (struct size){side, side};
 }
 
-/* The shorter edge exactly, the longer one rounded down. */
+/* Returns the shorter edge exactly, the longer one rounded down. */
 static struct size by_shortest(struct size s, uint32_t edge)
 {
     const bool upright = s.w <= s.h;
@@ -37,8 +38,8 @@ static struct size by_shortest(struct size s, uint32_t edge)
     return upright ? (struct size){edge, longer} : (struct size){longer, edge};
 }
 
-/* The longer edge exactly, the other one an even number; then within MAX_SIDE. The arithmetic is
- * that of transformers, in double. */
+/* Returns the longer edge exactly, the other one an even number; then within MAX_SIDE. The
+ * arithmetic is that of transformers, in double. */
 static struct size by_longest(struct size s, uint32_t edge)
 {
     double aspect = (double)s.w / s.h;
@@ -54,10 +55,10 @@ static struct size by_longest(struct size s, uint32_t edge)
     return s;
 }
 
-/* Rounded up, at least one. */
+/* Returns the number of tiles, rounded up, at least one. */
 static uint32_t multiple(uint32_t n, uint32_t of) { return n ? (n + of - 1) / of * of : of; }
 
-/* Both sides to multiples of a tile: the longer one first, the other by the aspect ratio. */
+/* Rounds both sides to multiples of a tile: the longer one first, the other by the aspect ratio. */
 static struct size by_tiles(struct size s, uint32_t tile)
 {
     const double aspect = (double)s.w / s.h;
@@ -106,8 +107,8 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* The value of each byte: rescaled in double and rounded to f32, then normalised in f32, as NumPy
- * does it. */
+/* Computes the value of each byte: rescaled in double and rounded to f32, then normalised in f32,
+ * as NumPy does it. */
 static void fill_values(const struct image_processor *p, uint32_t c, float value[256])
 {
     const float mean = (float)p->mean[c], std = (float)p->std[c];
@@ -117,7 +118,7 @@ static void fill_values(const struct image_processor *p, uint32_t c, float value
     }
 }
 
-/* Bytes of s, rows `stride` apart, to planes. */
+/* Converts the bytes of s, rows `stride` apart, to planes. */
 static void put_planes(const struct image_processor *p, const uint8_t *rgb, size_t stride, struct size s, float *to)
 {
     for (uint32_t c = 0; c < 3; c++) {
@@ -141,13 +142,8 @@ struct scratch {
 static void resize_whole(const struct image_processor *p, const uint8_t *rgb, struct size from, struct size to,
                          uint8_t *out, const struct scratch *s)
 {
-    struct resize_view v = {.filter = p->filter,
-                            .width = from.w,
-                            .height = from.h,
-                            .to_width = to.w,
-                            .to_height = to.h,
-                            .to = out,
-                            .stride = (size_t)to.w * 3};
+    struct resize_view v = {.filter = p->filter, .width = from.w, .height = from.h, .to_width = to.w, .to_height = to.h,
+                            .to = out, .stride = (size_t)to.w * 3};
     struct resize r;
     resize_begin(&r, &v, s->resize, s->resize_room);
     for (uint32_t y = 0; resize_wants(&r); y++) resize_row(&r, rgb + (size_t)y * from.w * 3);
@@ -167,20 +163,13 @@ static struct resize_view view_of(const struct image_processor *p, struct size f
 {
     const struct size to = resized(p, from), result = result_size(p);
     const struct kept x = keep(to.w, result.w), y = keep(to.h, result.h);
-    return (struct resize_view){.filter = p->filter,
-                                .width = from.w,
-                                .height = from.h,
-                                .to_width = to.w,
-                                .to_height = to.h,
-                                .out_x = x.from,
-                                .out_y = y.from,
-                                .out_w = x.n,
-                                .out_h = y.n,
+    return (struct resize_view){.filter = p->filter, .width = from.w, .height = from.h, .to_width = to.w,
+                                .to_height = to.h, .out_x = x.from, .out_y = y.from, .out_w = x.n, .out_h = y.n,
                                 .to = out ? out + ((size_t)y.at * result.w + x.at) * 3 : NULL,
                                 .stride = (size_t)result.w * 3};
 }
 
-/* The mean as a colour, rounded down. */
+/* Computes the mean as a colour, rounded down. */
 static void mean_colour(const struct image_processor *p, uint8_t colour[3])
 {
     for (int c = 0; c < 3; c++) colour[c] = (uint8_t)fmin(fmax(p->mean[c] * 255, 0), 255);
@@ -191,7 +180,7 @@ static void paint(uint8_t *row, uint32_t pixels, const uint8_t colour[3])
     for (uint32_t x = 0; x < pixels; x++) memcpy(row + (size_t)x * 3, colour, 3);
 }
 
-/* Row y of the image, or of the square that it is set into. */
+/* Returns row y of the image, or of the square that it is set into. */
 static const uint8_t *source_row(const uint8_t *rgb, struct size image, struct size padded, uint32_t y,
                                  const uint8_t colour[3], uint8_t *row)
 {
@@ -242,11 +231,8 @@ static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struc
 
 static size_t resize_room(const struct image_processor *p, struct size from, struct size to)
 {
-    return resize_scratch(&(struct resize_view){.filter = p->filter,
-                                                .width = from.w,
-                                                .height = from.h,
-                                                .to_width = to.w,
-                                                .to_height = to.h});
+    return resize_scratch(&(struct resize_view){.filter = p->filter, .width = from.w, .height = from.h,
+                                                .to_width = to.w, .to_height = to.h});
 }
 
 static uint8_t *take(uint8_t *at, size_t *used, size_t bytes)
@@ -320,7 +306,8 @@ static const double half[3] = {0.5, 0.5, 0.5};
 void image_processor_default(struct image_processor *p, enum image_family family, uint32_t side)
 {
     const bool clip = family == IMAGES_CLIP;
-    *p = (struct image_processor){.resize = true, .filter = RESIZE_BICUBIC, .rescale = true, .normalize = true, .factor = 1 / 255.0};
+    *p = (struct image_processor){.resize = true, .filter = RESIZE_BICUBIC, .rescale = true, .normalize = true,
+                                  .factor = 1 / 255.0};
     memcpy(p->mean, clip ? clip_mean : half, sizeof p->mean);
     memcpy(p->std, clip ? clip_std : half, sizeof p->std);
     if (!side) side = family == IMAGES_IDEFICS3 ? 364 : 224;
@@ -349,7 +336,7 @@ static const struct class_name {
     {"Idefics3ImageProcessor", IMAGES_IDEFICS3, false}, {"SmolVLMImageProcessor", IMAGES_IDEFICS3, false},
 };
 
-/* The row of a name; ...Fast and ...Pil are other implementations of a class. */
+/* Returns the row of a name; ...Fast and ...Pil are other implementations of a class. */
 static const struct class_name *find_class(const char *name)
 {
     for (size_t i = 0; i < COUNT(classes); i++) {
@@ -372,8 +359,7 @@ static int read_class(const struct value *v, enum image_family family, struct cl
         return error_set(e, PL_USAGE,
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
                          "LlavaImageProcessor, SiglipImageProcessor, "
-                         "Idefics3ImageProcessor or SmolVLMImageProcessor",
-                         name);
+                         "Idefics3ImageProcessor or SmolVLMImageProcessor", name);
     if (c) *out = *c;
     if ((out->family == IMAGES_IDEFICS3) != (family == IMAGES_IDEFICS3))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects the opposite", name,
@@ -394,7 +380,7 @@ static int read_side(const struct value *map, const char *path, uint64_t most, u
     return PL_OK;
 }
 
-/* A number or a list of three. */
+/* Reads a number or a list of three. */
 static int read_three(const struct value *map, const char *key, double out[3], struct error *e)
 {
     const struct value *v = value_get(map, key);
@@ -422,7 +408,7 @@ static int read_filter(const struct value *map, enum resize_filter *out, struct 
                      (long long)number);
 }
 
-/* A list [height, width], or a number for both. */
+/* Reads a list [height, width], or a number for both. */
 static int read_pair(const struct value *v, const char *key, uint32_t *height, uint32_t *width, struct error *e)
 {
     const bool list = v->kind == VALUE_LIST;
@@ -457,7 +443,7 @@ static int read_size(const struct value *map, enum image_family family, struct i
     const bool tiles = family == IMAGES_IDEFICS3, edge = tiles ? p->longest_edge : p->shortest_edge,
                exact = p->height && p->width;
     if ((tiles ? p->shortest_edge : p->longest_edge) || edge + exact != 1)
-        return error_set(e, PL_USAGE, "size is not understood: expected %s alone, or height and width",
+        return error_set(e, PL_USAGE, "size is not understood: expected only %s, or height and width",
                          tiles ? "longest_edge" : "shortest_edge");
     return PL_OK;
 }
@@ -534,7 +520,7 @@ int image_processor_parse(struct image_processor *p, const char *json, size_t n,
 
 /* --- the folder ------------------------------------------------------------------------------- */
 
-/* A file of the folder into a tree; *v is NULL when there is none. */
+/* Reads a file of the folder into a tree; *v is NULL when there is none. */
 static int read_file(const char *folder, const char *name, struct bump *b, struct value **v, struct error *e)
 {
     const char *path = bump_format(b, "%s/%s", folder, name);
@@ -542,8 +528,8 @@ static int read_file(const char *folder, const char *name, struct bump *b, struc
     return file_exists(path) ? json_read_file(path, FILE_MOST, b, v, e) : PL_OK;
 }
 
-/* image_aspect_ratio of LLaVA's original layout, which mm_vision_tower marks; transformers' folders
- * may have the key, and transformers does not use it. */
+/* Reads image_aspect_ratio of LLaVA's original layout, which mm_vision_tower marks; transformers'
+ * folders may have the key, and transformers does not use it. */
 static int read_aspect(const char *folder, struct bump *b, bool *pad, struct error *e)
 {
     struct value *v;
@@ -558,7 +544,7 @@ static int read_aspect(const char *folder, struct bump *b, bool *pad, struct err
     return PL_OK;
 }
 
-/* The tree of the processor and the name of its file; NULL when the folder has none. */
+/* Finds the tree of the processor and the name of its file; NULL when the folder has none. */
 static int find_value(const char *folder, struct bump *b, const struct value **out, const char **name, struct error *e)
 {
     struct value *v;
@@ -572,8 +558,8 @@ static int find_value(const char *folder, struct bump *b, const struct value **o
     return PL_OK;
 }
 
-/* The tree of the video processor and the name of its file; NULL: what the folder has of images
- * counts. */
+/* Finds the tree of the video processor and the name of its file; NULL: what the folder has of
+ * images counts. */
 static int find_video_value(const char *folder, struct bump *b, const struct value **out, const char **name,
                             struct error *e)
 {
@@ -588,7 +574,7 @@ static int find_video_value(const char *folder, struct bump *b, const struct val
     return PL_OK;
 }
 
-/* The values of a video processor; size counts before video_sampling.video_size. */
+/* Reads the values of a video processor; size counts before video_sampling.video_size. */
 static int from_video_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side,
                             struct error *e)
 {

@@ -1,10 +1,11 @@
 /*
  * image_processor.h: from an image of any size to the pixel values that a vision tower takes.
  *
- *     CLIP       [pad to a square] ─ shorter edge to S ─ centre crop S x S ─┐
- *     SigLIP     resize to S x S ───────────────────────────────────────────┼─ / 255 ─ (x - mean) / std
- *     Idefics3   longer edge to L ─ sides to multiples of S ─ tiles S x S ──┘
- *                                   and the whole image resized to S x S
+ *   CLIP      [pad to a square] ─ shorter edge to S ─ centre crop S x S ─┐
+ *   SigLIP    resize to S x S ───────────────────────────────────────────┼─ / 255 ─ (x - mean) /
+ *             std
+ *   Idefics3  longer edge to L ─ sides to multiples of S ─ tiles S x S ──┘
+ *                                and the whole image resized to S x S
  *
  * What it does is what transformers' processors do with Pillow, read from the same files. The bytes
  * are Pillow's where the filter is bicubic or Lanczos (resize.h).
@@ -29,14 +30,14 @@ struct image_processor {
     bool crop;
     uint32_t crop_height, crop_width;
     uint32_t tile;                /* side of tiles (max_image_size.longest_edge); 0: a model without tiles */
-    bool split;                   /* into tiles and the whole; false: the whole alone */
+    bool split;                   /* into tiles and the whole; false: only the whole */
     bool rescale, normalize;
     double factor;                /* of rescale */
     double mean[3], std[3];
 };
 
-/* The processor of a family without a file, for a tower that takes images of side x side; 0: the
- * class's own default. */
+/* Sets the processor of a family without a file, for a tower that takes images of side x side; 0:
+ * the class's own default. */
 void image_processor_default(struct image_processor *p, enum image_family family, uint32_t side);
 /* Reads processor_config.json (its image_processor) or preprocessor_config.json of a model folder;
  * without them the family's default. A folder in LLaVA's original layout has image_aspect_ratio in
@@ -44,22 +45,22 @@ void image_processor_default(struct image_processor *p, enum image_family family
  * side (0: any side). */
 int image_processor_read(struct image_processor *p, const char *folder, enum image_family family, uint32_t side,
                          struct error *e);
-/* The processor of a video's frames: the same, but for SmolVLM's. Its frames have no tiles, and the
- * folder may state other values for them: video_processor of processor_config.json, or
+/* Reads the processor of a video's frames: the same, but for SmolVLM's. Its frames have no tiles,
+ * and the folder may state other values for them: video_processor of processor_config.json, or
  * video_preprocessor_config.json. */
 int image_processor_read_frames(struct image_processor *p, const char *folder, enum image_family family, uint32_t side,
                                 struct error *e);
-/* The same from the text of a file, whose path is for messages. */
+/* Reads the same from the text of a file, whose path is for messages. */
 int image_processor_parse(struct image_processor *p, const char *json, size_t n, const char *path,
                           enum image_family family, uint32_t side, struct error *e);
 
-/* The size of what the tower gets. */
+/* Gives the size of the tower's images. */
 void image_processor_size(const struct image_processor *p, uint32_t *height, uint32_t *width);
-/* How many images the tower gets for one of this size. With tiles: rows * columns of them, row by
- * row, then the whole; rows and columns are 0 where the whole is all. */
+/* Returns how many images the tower gets for one of this size. With tiles: rows * columns of them,
+ * row by row, then the whole; rows and columns are 0 where the whole is all. */
 uint32_t image_processor_count(const struct image_processor *p, uint32_t width, uint32_t height, uint32_t *rows,
                                uint32_t *columns);
-/* Bytes of scratch for an image of this size. */
+/* Returns the bytes of scratch for an image of this size. */
 size_t image_processor_scratch(const struct image_processor *p, uint32_t width, uint32_t height);
 /* Writes [count][3][H][W] to `to`. Rows of the image are 3 * width bytes apart. */
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height,

@@ -49,8 +49,7 @@ static enum data_fault decode(struct image_reader *r, size_t n, struct image *ou
     if (image_peek(r->room, n, &o, &width, &height, &need, e)) return FAULT_IMAGE;
     if (width > IMAGE_READER_SIDE || height > IMAGE_READER_SIDE)
         return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of at most %d", width, height,
-                         IMAGE_READER_SIDE),
-               FAULT_TOO_LARGE;
+                         IMAGE_READER_SIDE), FAULT_TOO_LARGE;
     *rest = at + align_up(need, 64);
     const uint64_t all = *rest + image_processor_scratch(&r->o.processor, width, height);
     if (all > r->o.room)
@@ -66,8 +65,7 @@ static enum data_fault check_count(const struct image_reader *r, const struct im
     uint32_t rows, columns;
     if (image_processor_count(&r->o.processor, i->width, i->height, &rows, &columns) == count) return FAULT_NONE;
     return error_set(e, PL_USAGE, "it has %u x %u pixels, which is not the size that its text was tokenized with",
-                     i->width, i->height),
-           FAULT_SIZE;
+                     i->width, i->height), FAULT_SIZE;
 }
 
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference,
@@ -118,10 +116,7 @@ static int take_frame(void *user, uint32_t i, const struct image *frame, struct 
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e)
 {
-    const struct video_options o = {.fps = r->o.fps,
-                                    .max_frames = r->o.max_frames,
-                                    .to = r->room,
-                                    .room = r->o.room,
+    const struct video_options o = {.fps = r->o.fps, .max_frames = r->o.max_frames, .to = r->room, .room = r->o.room,
                                     .image = {.range = r->o.range, .on_white = true, .jpg = r->jpg}};
     struct frames f = {r, count, image_reader_floats(&r->o), *to};
     struct video_at v;

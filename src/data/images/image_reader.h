@@ -26,12 +26,12 @@ struct image_reader_options {
     uint32_t max_frames;
 };
 
-/* Bytes of the memory of a reader; floats of one image for the tower. */
+/* Returns the bytes of the memory of a reader; floats of one image for the tower. */
 uint64_t image_reader_bytes(const struct image_reader_options *o);
 uint64_t image_reader_floats(const struct image_reader_options *o);
 
 struct image_reader;
-/* `at` has image_reader_bytes, aligned to 64. Only this uses the heap. */
+/* Makes a reader at `at`, which has image_reader_bytes, aligned to 64. Only this uses the heap. */
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at);
 void image_reader_free(struct image_reader *r);
 

@@ -36,12 +36,8 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
                       const struct template *template, const struct image_scope *scope, struct error *e)
 {
     const struct image_model *x = m->images;
-    *s = (struct image_source){.room = scope->room,
-                               .anywhere = scope->anywhere,
-                               .text = {.layout = x->layout,
-                                        .token = x->token,
-                                        .features = (uint32_t)x->features,
-                                        .start_end = x->start_end,
+    *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
+                                        .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end,
                                         .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc) rc = image_source_processor(&s->processor, m, e);
@@ -49,7 +45,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     return rc;
 }
 
-/* Whether a model takes videos at all. */
+/* Reports whether a model takes videos at all. */
 static bool takes_videos(const struct image_text *x) { return x->layout != IMAGE_AS_TILES || x->timed; }
 
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
@@ -104,8 +100,7 @@ static int scan_video(const struct image_source *s, const char *reference, struc
     if (!s->videos.max_frames)
         return error_set(e, PL_USAGE,
                          "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if "
-                         "they were set in training",
-                         reference);
+                         "they were set in training", reference);
     int rc = image_files_video(s->files, reference, &v, e);
     if (rc) return rc;
     rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
@@ -119,16 +114,13 @@ static int take_none(void *user, const float *values, uint32_t count, struct err
     return PL_OK;
 }
 
-/* Frames have the pixel values that the loader of training gives them. */
+/* Reads a video. Frames have the pixel values that the loader of training gives them. */
 static int read_video(const struct image_source *s, const char *reference, image_take *take, void *user,
                       struct image_pixels *out, struct error *e)
 {
     enum { LISTS = 1 << 20 }; /* of frames and their files */
-    const struct image_reader_options o = {.processor = s->processor,
-                                           .frame_processor = s->frame_processor,
-                                           .range = s->videos.image.range,
-                                           .room = s->videos.room,
-                                           .fps = s->videos.fps,
+    const struct image_reader_options o = {.processor = s->processor, .frame_processor = s->frame_processor,
+                                           .range = s->videos.image.range, .room = s->videos.room, .fps = s->videos.fps,
                                            .max_frames = s->videos.max_frames};
     const uint64_t frame = image_reader_floats(&o) * sizeof(float);
     struct video_times times;
@@ -217,18 +209,18 @@ int image_source_read(const struct image_source *s, const char *reference, image
 
 /* --- tiles ------------------------------------------------------------------------------------ */
 
-/* What was found when the store was made. */
+/* Finds the tiles that were found when the store was made. */
 static int stored_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {
     struct packed_output x;
     if (s->text.layout != IMAGE_AS_TILES && !media_is_video(reference)) return PL_OK;
     if (s->text.timed && media_is_video(reference))
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "%.100s: the text names the times of a video's frames, which a store of embeddings does not have",
             reference);
     if (image_files_output(s->files, reference, &x, e)) return e->code;
-    *out = (struct image_tiles){.rows = x.rows, .columns = x.columns, .frames = media_is_video(reference) ? x.count : 0};
+    *out =
+        (struct image_tiles){.rows = x.rows, .columns = x.columns, .frames = media_is_video(reference) ? x.count : 0};
     return PL_OK;
 }
 

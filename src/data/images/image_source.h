@@ -23,23 +23,23 @@ struct image_source {
     struct video_options videos;
 };
 
-/* `m` takes images, which are where `scope` says. Without a tokenizer (NULL) the images have no
- * text; `template` may be NULL. PL_USAGE: the tokenizer lacks the image token, the folder's image
- * processor does not fit, or there is no such folder or tar. */
+/* Opens the images of a model `m` that takes images, which are where `scope` says. Without a
+ * tokenizer (NULL) the images have no text; `template` may be NULL. PL_USAGE: the tokenizer lacks
+ * the image token, the folder's image processor does not fit, or there is no such folder or tar. */
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
                       const struct template *template, const struct image_scope *scope, struct error *e);
-/* Videos are taken, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by
- * the user, and renders videos, too. PL_USAGE: frames cannot have so many tokens, or the model
+/* Takes videos, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by
+ * the user, and renders videos, too. PL_USAGE: frames cannot have `tokens` tokens, or the model
  * takes no videos. */
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
                              int64_t tokens, bool own, struct error *e);
-/* A zeroed struct is allowed. */
+/* Frees a source; a zeroed struct is allowed. */
 void image_source_close(struct image_source *s);
-/* The processor of a model that takes images: of its folder, or its tower's usual one. */
+/* Reads the processor of a model that takes images: of its folder, or its tower's usual one. */
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
-/* The same of the frames of its videos. */
+/* Reads the processor of the frames of its videos. */
 int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e);
-/* Of everything that decides ids, apart from the sizes of images. */
+/* Returns a hash of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
 
 /* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets
@@ -52,8 +52,8 @@ struct image_pixels {
 int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
                       struct image_pixels *out, struct error *e);
 
-/* The tiles of an image, by its size in the file, or the frames of a video, whose times are in `b`.
- * Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
+/* Finds the tiles of an image, by its size in the file, or the frames of a video, whose times are
+ * in `b`. Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
 int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
                        struct error *e);
 

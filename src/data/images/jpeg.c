@@ -71,7 +71,7 @@ static int abandon(struct jpg *j, struct error *e)
 
 /* ---- the header, without libjpeg ---- */
 
-/* The frame headers: C0 to CF except tables (C4, CC) and JPG (C8). */
+/* Returns the frame headers: C0 to CF except tables (C4, CC) and JPG (C8). */
 static bool is_frame(uint8_t marker)
 {
     return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
@@ -84,7 +84,8 @@ static uint32_t number(const uint8_t *p, int bytes, bool big)
     return v;
 }
 
-/* The orientation that an EXIF block states: the entry 0x0112 of its first table; else 1. */
+/* Returns the orientation that an EXIF block states: the entry 0x0112 of its first table; else
+ * 1. */
 static uint32_t exif_orientation(const uint8_t *p, size_t n)
 {
     if (n < 16 || memcmp(p, "Exif\0", 6) != 0) return 1;
@@ -182,8 +183,8 @@ void jpg_free(struct jpg *j)
 
 uint32_t jpg_warnings(const struct jpg *j) { return (uint32_t)j->errors.num_warnings; }
 
-/* libjpeg skips garbage between markers and may then find another frame header than jpg_peek. The
- * caller planned with the size from jpg_peek, so another size is an error. */
+/* Refuses another size than jpg_peek's, with which the caller planned: libjpeg skips garbage
+ * between markers and may then find another frame header. */
 static int check_peek(struct jpg *j, const void *bytes, size_t n, struct error *e)
 {
     struct jpg_header h = {0};
@@ -218,8 +219,7 @@ static int choose_colours(struct jpg *j, struct error *e)
     J_COLOR_SPACE stored = j->d.jpeg_color_space;
     bool inks = stored == JCS_CMYK || stored == JCS_YCCK;
     if (!inks && stored != JCS_GRAYSCALE && stored != JCS_RGB && stored != JCS_YCbCr)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "the JPEG has %d components in an unknown colour space; expected grey, YCbCr, RGB, CMYK or YCCK",
             j->d.num_components);
     j->d.out_color_space = inks ? JCS_CMYK : JCS_RGB;
@@ -251,8 +251,9 @@ int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint
     return PL_OK;
 }
 
-/* Adobe's programs store inks inverted and write their marker. The arithmetic is Pillow's: the
- * part that is not black, minus the share of it that the ink absorbs. */
+/* Converts inks to colours. Adobe's programs store inks inverted and write their marker. The
+ * arithmetic is Pillow's: the part that is not black, minus the share of it that the ink
+ * absorbs. */
 static void from_inks(uint8_t *to, const uint8_t *inks, uint32_t n, bool inverted)
 {
     int flip = inverted ? 255 : 0;
@@ -359,8 +360,7 @@ int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t 
                          (long)JPEG_MAX_DIMENSION, width, height);
     struct writer *w = mem_alloc(sizeof *w);
     struct jpeg_compress_struct c = {0};
-    w->dest = (struct jpeg_destination_mgr){.init_destination = out_start,
-                                            .empty_output_buffer = out_full,
+    w->dest = (struct jpeg_destination_mgr){.init_destination = out_start, .empty_output_buffer = out_full,
                                             .term_destination = out_end};
     w->out = out;
     c.err = jpeg_std_error(&w->error.errors);

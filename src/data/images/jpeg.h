@@ -42,8 +42,8 @@ struct jpg_limits {
 struct jpg;
 struct jpg *jpg_new(const struct jpg_limits *limits);
 void jpg_free(struct jpg *j);
-/* The same in memory of the caller, jpg_bytes() aligned to 16. Only libjpeg allocates, until
- * jpg_close. */
+/* Returns the same in memory of the caller, jpg_bytes() aligned to 16. Only libjpeg allocates,
+ * until jpg_close. */
 size_t jpg_bytes(void);
 struct jpg *jpg_open(void *memory, const struct jpg_limits *limits);
 void jpg_close(struct jpg *j);
@@ -54,7 +54,7 @@ int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint
               struct error *e);
 /* Decodes the next `rows` rows, `stride` bytes apart. There must be that many left. */
 int jpg_rows(struct jpg *j, uint8_t *to, size_t stride, uint32_t rows, struct error *e);
-/* After the last row: checks that the file is complete. Earlier: abandons the rest. */
+/* Checks, after the last row, that the file is complete; earlier, abandons the rest. */
 int jpg_finish(struct jpg *j, struct error *e);
 uint32_t jpg_warnings(const struct jpg *j);
 

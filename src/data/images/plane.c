@@ -87,7 +87,7 @@ int plane_to_labels(struct plane *p, int *bytes, struct error *e)
 
 /* --- windows ---------------------------------------------------------------------------------- */
 
-/* An integer that orders as the value does. */
+/* Returns an integer that orders as the value does. */
 static uint64_t key_of(double v)
 {
     uint64_t k;
@@ -130,9 +130,9 @@ static struct facts find_facts(const struct plane *p, uint64_t *count)
     return f;
 }
 
-/* The value of a rank, from 0, among the finite values: its key is found 16 bits at a time. `first`
- * has the counts of the first 16 bits of all keys, `count` is scratch. The last 16 bits of a number
- * of up to 32 bits are 0, and so all 1 in the key of a negative one. */
+/* Returns the value of a rank, from 0, among the finite values: its key is found 16 bits at a
+ * time. `first` has the counts of the first 16 bits of all keys, `count` is scratch. The last 16
+ * bits of a number of up to 32 bits are 0, and so all 1 in the key of a negative one. */
 static double find_rank(const struct plane *p, uint64_t rank, const uint64_t *first, uint64_t *count)
 {
     const int last = plane_type_bytes(p->type) <= 4 && p->slope == 1 && p->inter == 0 ? 16 : 0;
@@ -153,7 +153,8 @@ static double find_rank(const struct plane *p, uint64_t rank, const uint64_t *fi
     return value_of(key >> 63 ? key : key | ((1ull << last) - 1));
 }
 
-/* The smallest of the values above the ground that at least q percent of these do not exceed. */
+/* Returns the smallest of the values above the ground that at least q percent of these do not
+ * exceed. */
 static double percentile(const struct plane *p, const struct facts *f, double q, uint64_t *counts)
 {
     const double want = ceil(q / 100 * (double)(f->n - f->ground));

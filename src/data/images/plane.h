@@ -38,12 +38,12 @@ static inline size_t plane_bytes(const struct plane *p)
     return (size_t)p->h * p->w * p->channels * plane_type_bytes(p->type);
 }
 
-/* One stored value, scaled. */
+/* Returns one stored value, scaled. */
 double plane_value(const struct plane *p, size_t i);
 /* Reverses the bytes of each value. */
 void plane_swap_bytes(struct plane *p);
 
-/* Whether the values are pixels of 8 bits already, which no range changes. */
+/* Reports whether the values are pixels of 8 bits already, which no range changes. */
 static inline bool plane_is_pixels(const struct plane *p)
 {
     return p->type == PLANE_U8 && p->slope == 1 && p->inter == 0;
@@ -53,11 +53,11 @@ static inline bool plane_is_pixels(const struct plane *p)
  * nothing is sorted and nothing allocated. */
 size_t plane_counts(const struct plane *p);
 void plane_window(const struct plane *p, const struct pixel_range *r, uint64_t *counts, double window[2]);
-/* The values through a window, as RGB: grey is repeated. channel 0 to 2: only that channel of the
- * pixels is written, from a plane of one channel; -1: all. */
+/* Converts the values through a window to RGB: grey is repeated. channel 0 to 2: only that channel
+ * of the pixels is written, from a plane of one channel; -1: all. */
 void plane_to_rgb(const struct plane *p, const double window[2], int channel, uint8_t *rgb);
-/* The values as labels of 8 or 16 bits, in place; *bytes is 1 or 2. PL_USAGE: some value is no
- * whole number from 0 to 65535. */
+/* Converts the values to labels of 8 or 16 bits, in place; *bytes is 1 or 2. PL_USAGE: some value
+ * is no whole number from 0 to 65535. */
 int plane_to_labels(struct plane *p, int *bytes, struct error *e);
 
 /* Copies at most `room` values of a plane, at equal distances, and returns how many. Those that are

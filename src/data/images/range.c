@@ -16,7 +16,7 @@ static const double full[2] = {0, RANGE_VALUES - 1};
 
 /* --- percentiles ------------------------------------------------------------------------------ */
 
-/* The smallest value above 0 that at least q percent of them do not exceed. */
+/* Returns the smallest value above 0 that at least q percent of them do not exceed. */
 static uint32_t percentile(const uint64_t *count, uint64_t total, double q)
 {
     const double want = q / 100 * (double)total;
@@ -62,14 +62,14 @@ void range_count(const uint16_t *at, size_t n, uint64_t count[RANGE_VALUES])
 
 /* --- decoding --------------------------------------------------------------------------------- */
 
-/* Whether libpng's own rounding to 8 bits is the whole conversion. */
+/* Reports whether libpng's own rounding to 8 bits is the whole conversion. */
 static bool plain(const struct png_header *h, const struct pixel_range *r)
 {
     return h->depth != 16 || r->kind == RANGE_FULL;
 }
 static bool counts(const struct pixel_range *r) { return r->kind != RANGE_WINDOW; }
 
-/* Where the counts begin. */
+/* Returns where the counts begin. */
 static size_t pixels_end(const struct png_header *h)
 {
     size_t samples = png_bytes(h, PNG_AS_SAMPLES), rgb = png_bytes(h, PNG_AS_RGB);

@@ -4,7 +4,7 @@
  *   source row ──across──► ring of the last `taps` rows ──down──► result rows
  *                          (result's width, bytes)
  *
- *   source row ──► ring of the last `taps` rows ──down──► row ──across──► result rows     (down_first)
+ *   source row ──► ring of the last `taps` rows ──down──► row ──across──► result rows  (down_first)
  *                  (source's width)
  *
  * Each axis has a table (resize_table.c): for every output position the first source position and
@@ -32,30 +32,19 @@ static uint32_t result_height(const struct resize_view *v) { return v->out_h ? v
 static struct resize_window window_across(const struct resize_view *v)
 {
     const bool part = v->w > 0 && v->h > 0;
-    return (struct resize_window){v->filter,
-                                  v->width,
-                                  v->to_width,
-                                  part ? v->x : 0,
-                                  part ? v->w : v->width,
-                                  v->out_w ? v->out_x : 0,
-                                  result_width(v),
-                                  v->flip};
+    return (struct resize_window){v->filter, v->width, v->to_width, part ? v->x : 0, part ? v->w : v->width,
+                                  v->out_w ? v->out_x : 0, result_width(v), v->flip};
 }
 
 static struct resize_window window_down(const struct resize_view *v)
 {
     const bool part = v->w > 0 && v->h > 0;
-    return (struct resize_window){v->filter,
-                                  v->height,
-                                  v->to_height,
-                                  part ? v->y : 0,
-                                  part ? v->h : v->height,
-                                  v->out_h ? v->out_y : 0,
-                                  result_height(v),
-                                  false};
+    return (struct resize_window){v->filter, v->height, v->to_height, part ? v->y : 0, part ? v->h : v->height,
+                                  v->out_h ? v->out_y : 0, result_height(v), false};
 }
 
-/* Pillow's choice: the height first where it loses more than twice as many pixels as the width. */
+/* Reports Pillow's choice: the height first where it loses more than twice as many pixels as the
+ * width. */
 static bool is_down_first(const struct resize_view *v)
 {
     const struct resize_window x = window_across(v), y = window_down(v);
@@ -73,8 +62,8 @@ size_t resize_scratch(const struct resize_view *v)
            row_stride(ring_width(v)) * resize_table_taps(&down);
 }
 
-/* A side that rounds down to a few pixels shrinks by up to 1.5 times more than the longer side:
- * 1.49 pixels become 1. */
+/* Returns enough scratch for every image, bilinear, with sides of at most `longest`, and every
+ * window of one, resized by resize_longest to `side`: the loader's buffer. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side)
 {
     struct resize_window w =
@@ -137,10 +126,11 @@ static inline void store_pixels(uint8_t *to, const ints4 p[4])
     for (int k = 0; k < 4; k++) memcpy(to + 3 * k, &each[k], 4);
 }
 #else
-#define ADD(sum, b, k, weight)                                                                                                     \
-    ((sum) + (ints4)__builtin_shufflevector(b, (bytes16){0}, 3 * (k), 16, 16, 16, 3 * (k) + 1, 16, 16, 16, 3 * (k) + 2, 16, 16, 16, \
-                                            16, 16, 16, 16) * (int32_t)(weight))
-/* The low byte of every lane. */
+#define ADD(sum, b, k, weight)                                                                                         \
+    ((sum) + (ints4)__builtin_shufflevector(b, (bytes16){0}, 3 * (k), 16, 16, 16, 3 * (k) + 1, 16, 16, 16,             \
+                                            3 * (k) + 2, 16, 16, 16, 16, 16, 16, 16) *                                 \
+                 (int32_t)(weight))
+/* Stores the low byte of every lane. */
 static inline void store_pixels(uint8_t *to, const ints4 p[4])
 {
     shorts8 low = __builtin_shufflevector((shorts8)p[0], (shorts8)p[1], 0, 2, 4, 6, 8, 10, 12, 14);
@@ -166,8 +156,9 @@ static inline __attribute__((always_inline)) ints4 one_pixel(const uint8_t *p, c
     return sum >> RESIZE_BITS;
 }
 
-/* Four output pixels at a time. The number of taps is a constant where this is inlined, so that
- * the sum is unrolled. Rows have SLACK bytes after their end for the loads and the stores. */
+/* Computes four output pixels at a time. The number of taps is a constant where this is inlined,
+ * so that the sum is unrolled. Rows have SLACK bytes after their end for the loads and the
+ * stores. */
 static inline __attribute__((always_inline)) void across_taps(uint8_t *to, const uint8_t *from,
                                                               const struct resize_axis *x, uint32_t n, uint32_t taps)
 {
@@ -209,7 +200,7 @@ static inline __attribute__((always_inline)) void down_taps(uint8_t *restrict to
     }
 }
 
-/* Many taps: a block of the row at a time, so that the sums stay in the L1 cache. */
+/* Sums many taps: a block of the row at a time, so that the sums stay in the L1 cache. */
 static void down_many(uint8_t *restrict to, const struct resize *r, uint32_t first, const int16_t *weight, size_t n)
 {
     enum { PART = 512 };
@@ -264,7 +255,7 @@ static void down_fine(uint8_t *restrict to, const struct resize *r, uint32_t fir
 
 /* ---- rows ---- */
 
-/* Source row y is in ring slot y mod taps. */
+/* Writes a result row. Source row y is in ring slot y mod taps. */
 static void write_triangle(uint8_t *to, const struct resize *r, size_t row, size_t n)
 {
     const uint32_t taps = r->down.taps, first = r->down.first[row];
@@ -323,12 +314,8 @@ void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to
 uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint32_t to_width, uint32_t to_height)
 {
     struct resize r;
-    struct resize_view view = {.width = width,
-                               .height = height,
-                               .to_width = to_width,
-                               .to_height = to_height,
-                               .to = mem_alloc((size_t)to_width * to_height * 3),
-                               .stride = (size_t)to_width * 3};
+    struct resize_view view = {.width = width, .height = height, .to_width = to_width, .to_height = to_height,
+                               .to = mem_alloc((size_t)to_width * to_height * 3), .stride = (size_t)to_width * 3};
     const size_t room = resize_scratch(&view);
     void *scratch = mem_alloc(room);
     resize_begin(&r, &view, scratch, room);

@@ -48,13 +48,13 @@ struct resize {
     bool copy;                /* the horizontal resize is the identity */
 };
 
-/* Bytes of scratch for this view, independent of `to` and `flip`. */
+/* Returns the bytes of scratch for this view, independent of `to` and `flip`. */
 size_t resize_scratch(const struct resize_view *v);
-/* Enough scratch for every image, bilinear, with sides of at most `longest`, and every window of
- * one, resized by resize_longest to `side`: the loader's buffer. */
+/* Returns enough scratch for every image, bilinear, with sides of at most `longest`, and every
+ * window of one, resized by resize_longest to `side`: the loader's buffer. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
-/* Whether more rows are needed: false when the window is complete. */
+/* Reports whether more rows are needed: false when the window is complete. */
 bool resize_wants(const struct resize *r);
 /* Adds the next source row from the top, [width][3] bytes. */
 void resize_row(struct resize *r, const uint8_t *rgb);
@@ -62,7 +62,8 @@ void resize_row(struct resize *r, const uint8_t *rgb);
 /* Resizes a whole image, [height][width][3], bilinear. The caller frees the result. */
 uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint32_t to_width, uint32_t to_height);
 
-/* SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least 1. */
+/* Computes SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least
+ * 1. */
 void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to_width, uint32_t *to_height);
 
 /* ---- Tables of an axis ----
@@ -83,7 +84,7 @@ struct resize_window {
     bool mirror;           /* position i of the result is position to - 1 - i */
 };
 
-/* An upper bound of the weights per position. */
+/* Returns an upper bound of the weights per position. */
 uint32_t resize_table_taps(const struct resize_window *w);
 size_t resize_table_bytes(const struct resize_window *w);
 /* Fills a table at *at, which advances by at most resize_table_bytes. No position reads outside of

@@ -18,7 +18,7 @@
 
 static double triangle(double x) { return x < 1 ? 1 - x : 0; }
 
-/* Keys' cubic convolution with a = -0.5. */
+/* Returns Keys' cubic convolution with a = -0.5. */
 static double cubic(double x)
 {
     const double a = -0.5;
@@ -45,7 +45,7 @@ static const struct filter {
     [RESIZE_LANCZOS] = {3, lanczos, RESIZE_FINE_BITS},
 };
 
-/* By how much the filter is widened. */
+/* Returns by how much the filter is widened. */
 static double widening(const struct resize_window *w)
 {
     double scale = w->length / w->to;
@@ -56,7 +56,7 @@ static double half_width(const struct resize_window *w) { return filters[w->filt
 
 uint32_t resize_table_taps(const struct resize_window *w) { return (uint32_t)ceil(half_width(w)) * 2 + 1; }
 
-/* The source positions [*a, *b) under the filter at output position i, and its centre. */
+/* Returns the source positions [*a, *b) under the filter at output position i, and its centre. */
 static double span(const struct resize_window *w, uint32_t i, int64_t *a, int64_t *b)
 {
     double centre = w->from + (i + 0.5) * (w->length / w->to), support = half_width(w);
@@ -89,8 +89,8 @@ static void round_each(double *weight, double total, int64_t n)
     }
 }
 
-/* The weights of output position i, as whole numbers without zeros at the ends; returns their
- * number. */
+/* Computes the weights of output position i, as whole numbers without zeros at the ends; returns
+ * their number. */
 static uint32_t weigh(const struct resize_window *w, uint32_t i, double *weight, uint32_t *first)
 {
     const struct filter *f = &filters[w->filter];

@@ -62,7 +62,7 @@ static void hear(thandle_t h, const char *module, const char *format, va_list ar
     (void)module;
     if (r && !r->said[0]) vsnprintf(r->said, sizeof r->said, format, args);
 }
-/* These codecs only warn of pixels that they had to invent. */
+/* Notes a warning: these codecs only warn of pixels that they had to invent. */
 static void hear_warning(thandle_t h, const char *module, const char *format, va_list args)
 {
     if (module && (!strncmp(module, "Fax", 3) || !strcmp(module, "JPEGLib"))) hear(h, module, format, args);
@@ -75,7 +75,7 @@ static void set_handlers(void)
     TIFFSetWarningHandlerExt(hear_warning);
 }
 
-/* "m": no memory map; messages go to the reader. */
+/* Opens a TIFF; "m": no memory map; messages go to the reader. */
 static TIFF *open_tiff(struct reader *r, const struct tiff_source *s)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -124,18 +124,15 @@ static int find_type(const struct form *f, enum plane_type *to, struct error *e)
     if (f->format == SAMPLEFORMAT_COMPLEXINT || f->format == SAMPLEFORMAT_COMPLEXIEEEFP)
         return error_set(e, PL_USAGE,
                          "the TIFF has complex numbers of %u bits; expected integers or floats: write their magnitude, "
-                         "or one of their parts",
-                         f->bits);
+                         "or one of their parts", f->bits);
     *to = row < 0 ? PLANE_TYPES : types[row][f->format == SAMPLEFORMAT_INT ? 1 : real ? 2 : 0];
     if (f->bits == 1 && f->samples == 1 && !real) *to = PLANE_U8;
     if (*to != PLANE_TYPES && (f->photometric != PHOTOMETRIC_PALETTE || *to == PLANE_U8)) return PL_OK;
     return error_set(e, PL_USAGE,
                      "the TIFF has %s of %u bits; expected integers of 8, 16, 32 or 64, floats of 16, 32 or 64, or a "
-                     "palette of 1 or 8",
-                     f->photometric == PHOTOMETRIC_PALETTE ? "a palette"
+                     "palette of 1 or 8", f->photometric == PHOTOMETRIC_PALETTE ? "a palette"
                      : real                                ? "floats"
-                                                           : "integers",
-                     f->bits);
+                                                           : "integers", f->bits);
 }
 
 static bool in_place(const struct form *f, uint32_t channels)
@@ -150,7 +147,8 @@ static int describe_page(TIFF *t, const struct reader *r, struct tiff_page *p, s
         f.photometric == PHOTOMETRIC_RGB || (f.photometric == PHOTOMETRIC_YCBCR && f.compression == COMPRESSION_JPEG);
     const bool grey = f.photometric == PHOTOMETRIC_MINISBLACK || f.photometric == PHOTOMETRIC_MINISWHITE ||
                       f.photometric == PHOTOMETRIC_PALETTE || f.photometric == PHOTOMETRIC_MASK;
-    *p = (struct tiff_page){.at = TIFFCurrentDirOffset(t), .channels = colour ? 3 : 1, .palette = f.photometric == PHOTOMETRIC_PALETTE};
+    *p = (struct tiff_page){.at = TIFFCurrentDirOffset(t), .channels = colour ? 3 : 1,
+                            .palette = f.photometric == PHOTOMETRIC_PALETTE};
     if (!TIFFGetField(t, TIFFTAG_IMAGEWIDTH, &p->w) || !TIFFGetField(t, TIFFTAG_IMAGELENGTH, &p->h) || !p->w || !p->h)
         return bad(r, e);
     if (!colour && !grey)
@@ -282,14 +280,14 @@ static bool read_blocks(TIFF *t, const struct form *f, void *scratch, size_t roo
     return true;
 }
 
-/* 0 is white: of pixels of 1 and 8 bits, as Pillow reads them. */
+/* Inverts pixels of 1 and 8 bits where 0 is white, as Pillow reads them. */
 static void invert(struct plane *p)
 {
     uint8_t *at = p->at;
     for (size_t i = 0; i < plane_bytes(p) && p->type == PLANE_U8; i++) at[i] = (uint8_t)~at[i];
 }
 
-/* Numbers to colours, from the last pixel to the first, in place. */
+/* Replaces numbers by colours, from the last pixel to the first, in place. */
 static bool look_up(TIFF *t, struct plane *p)
 {
     uint16_t *colours[3];

@@ -11,7 +11,7 @@
 
 #include "data/images/plane.h"
 
-/* The version of libtiff; NULL: this build has none. */
+/* Returns the version of libtiff; NULL: this build has none. */
 const char *tiff_version(void);
 
 /* A file in memory, or, with bytes NULL, an open file. */
@@ -38,8 +38,8 @@ bool is_tiff(const void *bytes, size_t n); /* by the first bytes */
  * read, or no page of it. */
 int tiff_list(struct tiff_pages *t, const struct tiff_source *s, struct error *e);
 
-/* Bytes that tiff_read needs at `to`, aligned to 8. `labels`: a palette gives its numbers, not its
- * colours. */
+/* Returns the bytes that tiff_read needs at `to`, aligned to 8. `labels`: a palette gives its
+ * numbers, not its colours. */
 size_t tiff_room(const struct tiff_page *p, bool labels);
 int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool labels, void *to, size_t room,
               struct plane *out, struct error *e);

@@ -16,10 +16,10 @@ struct unread {
 /* The format by the ending of a file name, or by the first bytes of a file; NULL: none of them. */
 const struct unread *unread_by_name(const char *path);
 const struct unread *unread_by_bytes(const void *bytes, size_t n);
-/* As unread_by_name, then by the first bytes of the file: DICOM files often have no ending. */
+/* Does as unread_by_name, then by the first bytes of the file: DICOM files often have no ending. */
 const struct unread *unread_file(const char *path);
-/* PL_USAGE: "20 files in images/ are BMP (such as a.bmp), which is not read: ...". `where` may be
- * NULL. */
+/* Returns PL_USAGE: "20 files in images/ are BMP (such as a.bmp), which is not read: ...". `where`
+ * may be NULL. */
 int unread_refuse(const struct unread *u, uint64_t n, const char *where, const char *example, struct error *e);
 
 #endif

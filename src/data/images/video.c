@@ -12,8 +12,8 @@
 
 /* --- the choice ------------------------------------------------------------------------------ */
 
-/* Whether a time k/fps falls to frame i: it is the frame's own or later, and before the next
- * frame's. */
+/* Reports whether a time k/fps falls to frame i: it is the frame's own or later, and before the
+ * next frame's. */
 static bool shown(const double *times, uint32_t n, uint32_t i, double fps)
 {
     const double microsecond = 1e-6, begins = times[i] - times[0];
@@ -123,7 +123,7 @@ static void free_image(const struct video_options *o, struct image *i)
     i->rgb = NULL;
 }
 
-/* Frames that wait for the first good one are given when it comes. */
+/* Reads the frames of a folder. Frames that wait for the first good one are given when it comes. */
 static int read_folder(const struct folder *f, const struct video_options *o, video_take *take, void *user,
                        uint32_t *replaced, struct error *e)
 {

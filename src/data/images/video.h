@@ -34,7 +34,7 @@ struct video_at {
 struct video_options {
     double fps;          /* frames a second that are taken; 0: every frame */
     uint32_t max_frames; /* 0: any number */
-    /* Of video_read alone: */
+    /* Only from video_read: */
     /* memory for a frame, with the file of an image before its pixels; NULL: frames are on the
      * heap */
     void *to;
@@ -46,8 +46,8 @@ struct video_options {
  * chosen[n]. Returns how many. times NULL: the frames have none. */
 uint32_t video_choose(const double *times, uint32_t n, const struct video_options *o, uint32_t *chosen);
 
-/* How many frames of a video are used, without decoding any. PL_USAGE: there is no such video, it
- * is not one that is read, or it has no frames. */
+/* Counts the frames of a video that are used, without decoding any. PL_USAGE: there is no such
+ * video, it is not one that is read, or it has no frames. */
 int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e);
 
 /* When the frames that are used are shown, in whole seconds rounded down (to the microsecond). A
@@ -57,10 +57,10 @@ struct video_times {
     uint32_t *seconds; /* [frames] */
     uint32_t frames, duration;
 };
-/* The same scan with the times, in `b`. */
+/* Does as video_scan, and gives the times, in `b`. */
 int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out,
                struct error *e);
-/* For the two kinds of videos: fills *out from the times of all n frames. */
+/* Fills *out from the times of all n frames, for the two kinds of videos. */
 void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames,
                       struct bump *b, struct video_times *out);
 

@@ -11,7 +11,7 @@
  *     wanted         x                          x
  *     decoded     x  x                    x  x  x
  *
- * FFmpeg reads bytes through read_bytes alone and may open nothing by itself. It decodes in one
+ * FFmpeg reads bytes only through read_bytes and may open nothing by itself. It decodes in one
  * thread.
  */
 #include "data/images/video_file.h"
@@ -38,18 +38,19 @@ static const char *const library_names[] = {
     [AVUTIL] = NAME_OF(avutil, LIBAVUTIL_VERSION_MAJOR), [AVCODEC] = NAME_OF(avcodec, LIBAVCODEC_VERSION_MAJOR),
     [AVFORMAT] = NAME_OF(avformat, LIBAVFORMAT_VERSION_MAJOR), [SWSCALE] = NAME_OF(swscale, LIBSWSCALE_VERSION_MAJOR)};
 
-#define FUNCTIONS(F)                                                                                                                          \
-    F(AVUTIL, av_dict_free) F(AVUTIL, av_dict_set) F(AVUTIL, av_frame_alloc) F(AVUTIL, av_frame_free) F(AVUTIL, av_frame_move_ref)             \
-    F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level) F(AVUTIL, av_malloc) F(AVUTIL, av_max_alloc)                     \
-    F(AVUTIL, av_strerror) F(AVUTIL, av_version_info)                                                                                                                     \
-    F(AVCODEC, av_packet_alloc) F(AVCODEC, av_packet_free) F(AVCODEC, av_packet_unref) F(AVCODEC, avcodec_alloc_context3)                      \
-    F(AVCODEC, avcodec_find_decoder) F(AVCODEC, avcodec_flush_buffers) F(AVCODEC, avcodec_free_context) F(AVCODEC, avcodec_get_name)           \
-    F(AVCODEC, avcodec_open2) F(AVCODEC, avcodec_parameters_to_context) F(AVCODEC, avcodec_receive_frame) F(AVCODEC, avcodec_send_packet)      \
-    F(AVFORMAT, av_find_best_stream) F(AVFORMAT, av_read_frame) F(AVFORMAT, avformat_alloc_context) F(AVFORMAT, avformat_close_input)          \
-    F(AVFORMAT, avformat_find_stream_info) F(AVFORMAT, avformat_free_context) F(AVFORMAT, avformat_open_input) F(AVFORMAT, avio_alloc_context) \
-    F(AVFORMAT, avio_context_free)                                                                                                             \
-    F(SWSCALE, sws_freeContext) F(SWSCALE, sws_getCachedContext) F(SWSCALE, sws_getCoefficients) F(SWSCALE, sws_scale)                         \
-    F(SWSCALE, sws_setColorspaceDetails)
+#define FUNCTIONS(F)                                                                                                 \
+    F(AVUTIL, av_dict_free) F(AVUTIL, av_dict_set) F(AVUTIL, av_frame_alloc) F(AVUTIL, av_frame_free)                \
+    F(AVUTIL, av_frame_move_ref) F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level)           \
+    F(AVUTIL, av_malloc) F(AVUTIL, av_max_alloc) F(AVUTIL, av_strerror) F(AVUTIL, av_version_info)                   \
+    F(AVCODEC, av_packet_alloc) F(AVCODEC, av_packet_free) F(AVCODEC, av_packet_unref)                               \
+    F(AVCODEC, avcodec_alloc_context3) F(AVCODEC, avcodec_find_decoder) F(AVCODEC, avcodec_flush_buffers)            \
+    F(AVCODEC, avcodec_free_context) F(AVCODEC, avcodec_get_name) F(AVCODEC, avcodec_open2)                          \
+    F(AVCODEC, avcodec_parameters_to_context) F(AVCODEC, avcodec_receive_frame) F(AVCODEC, avcodec_send_packet)      \
+    F(AVFORMAT, av_find_best_stream) F(AVFORMAT, av_read_frame) F(AVFORMAT, avformat_alloc_context)                  \
+    F(AVFORMAT, avformat_close_input) F(AVFORMAT, avformat_find_stream_info) F(AVFORMAT, avformat_free_context)      \
+    F(AVFORMAT, avformat_open_input) F(AVFORMAT, avio_alloc_context) F(AVFORMAT, avio_context_free)                  \
+    F(SWSCALE, sws_freeContext) F(SWSCALE, sws_getCachedContext) F(SWSCALE, sws_getCoefficients)                     \
+    F(SWSCALE, sws_scale) F(SWSCALE, sws_setColorspaceDetails)
 
 #define DECLARE(library, function) __typeof__(function) *function;
 static struct {
@@ -63,8 +64,7 @@ static bool find(void *const libraries[], enum library l, const char *name, void
     memcpy(to, &found, sizeof found);
     return found || (error_set(&ff.e, PL_FAIL,
                                "FFmpeg's %s has no function %s: install the FFmpeg that this program was built with",
-                               library_names[l], name),
-                     false);
+                               library_names[l], name), false);
 }
 
 static void load(void)
@@ -75,8 +75,7 @@ static void load(void)
         if (!(l[i] = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL))) {
             error_set(&ff.e, PL_FAIL,
                       "FFmpeg's %s, which reads video files, is not found: install FFmpeg's libraries (make deps), or "
-                      "give a folder of the frames",
-                      library_names[i]);
+                      "give a folder of the frames", library_names[i]);
             return;
         }
 #define FIND(library, function) && find(l, library, #function, &ff.function)
@@ -93,7 +92,7 @@ static bool loaded(struct error *e)
 
 const char *video_file_version(struct error *e) { return loaded(e) ? ff.av_version_info() : NULL; }
 
-/* FFmpeg's reason, with ours before it. */
+/* Reports FFmpeg's reason, with ours before it. */
 static int failed(int code, const char *what, struct error *e)
 {
     char why[128] = "it gives no reason";
@@ -185,7 +184,7 @@ static int open_file(struct video_file *v, const struct video_at *at, struct err
     return error_prepend(e, "%s", at->path);
 }
 
-/* The next packet of the video; false at the end, which damage makes early. */
+/* Returns the next packet of the video; false at the end, which damage makes early. */
 static bool next_packet(struct video_file *v)
 {
     ff.av_packet_unref(v->packet);
@@ -220,8 +219,8 @@ static void free_listing(struct listing *l)
     mem_free(l->chosen);
 }
 
-/* Whether a packet gives a frame: it is complete, and is neither cut off by an edit list nor VP8's
- * hidden frame. */
+/* Reports whether a packet gives a frame: it is complete, and is neither cut off by an edit list
+ * nor VP8's hidden frame. */
 static bool is_shown(const struct video_file *v, const AVPacket *p)
 {
     if (p->flags & (AV_PKT_FLAG_CORRUPT | AV_PKT_FLAG_DISCARD) || p->size < 1) return false;
@@ -247,8 +246,8 @@ static void list_packets(struct video_file *v, struct listing *l)
     if (l->frames.n) qsort(l->frames.at, l->frames.n, sizeof *l->frames.at, compare_times);
 }
 
-/* Seconds from the first frame on. Without timestamps the file's average rate counts, or 25 frames
- * a second. */
+/* Returns seconds from the first frame on. Without timestamps the file's average rate counts, or
+ * 25 frames a second. */
 static double *seconds(const struct video_file *v, const struct listing *l)
 {
     AVRational unit = v->stream->time_base;
@@ -321,7 +320,7 @@ struct decoder {
 
 static bool has_pixels(const AVFrame *f) { return f->data[0]; }
 
-/* RGB by the file's own matrix and range of values. */
+/* Converts a frame to RGB by the file's own matrix and range of values. */
 static int convert(struct decoder *d, const AVFrame *f, struct error *e)
 {
     const int w = f->width, h = f->height, flags = SWS_BILINEAR | SWS_FULL_CHR_H_INT | SWS_ACCURATE_RND | SWS_BITEXACT;
@@ -385,8 +384,8 @@ static int take_frames(struct decoder *d, struct error *e)
     return rc;
 }
 
-/* The last key frame that is no later than the next wanted frame: packets before it are passed
- * over. Frames without times are counted, so that none is passed over. */
+/* Returns the last key frame that is no later than the next wanted frame: packets before it are
+ * passed over. Frames without times are counted, so that none is passed over. */
 static uint32_t find_start(struct decoder *d)
 {
     const struct listing *l = d->list;

@@ -10,11 +10,11 @@
 
 #include "data/images/video.h"
 
-/* The version of FFmpeg, whose libraries are loaded if they are not yet; NULL: this build has none,
- * or, with e->code, they cannot be loaded. */
+/* Returns the version of FFmpeg, whose libraries are loaded if they are not yet; NULL: this build
+ * has none, or, with e->code, they cannot be loaded. */
 const char *video_file_version(struct error *e);
 
-/* As video_time, video_scan and video_read. */
+/* Does as video_time; the others do as video_scan and video_read. */
 int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out,
                     struct error *e);
 int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e);

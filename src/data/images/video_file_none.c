@@ -13,8 +13,7 @@ static int refuse(const char *path, struct error *e)
 {
     return error_set(e, PL_USAGE,
                      "%s: this build has no FFmpeg to read video files: give a folder of the frames, or run make deps "
-                     "and build again",
-                     path);
+                     "and build again", path);
 }
 
 int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out,

@@ -33,7 +33,8 @@ int webp_peek(const void *bytes, size_t n, struct webp_header *h, struct error *
     if (f.has_animation)
         return error_set(e, PL_USAGE,
                          "the WebP is animated, and only still images are read: save its first frame as PNG");
-    *h = (struct webp_header){.width = (uint32_t)f.width, .height = (uint32_t)f.height, .alpha = f.has_alpha, .lossless = f.format == 2};
+    *h = (struct webp_header){.width = (uint32_t)f.width, .height = (uint32_t)f.height, .alpha = f.has_alpha,
+                              .lossless = f.format == 2};
     return PL_OK;
 }
 

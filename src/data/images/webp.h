@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 
-/* The version of libwebp; NULL: this build has none. */
+/* Returns the version of libwebp; NULL: this build has none. */
 const char *webp_version(void);
 
 struct webp_header {

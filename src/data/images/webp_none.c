@@ -7,8 +7,7 @@ const char *webp_version(void) { return NULL; }
 
 static int refuse(struct error *e)
 {
-    return error_set(
-        e, PL_USAGE,
+    return error_set(e, PL_USAGE,
         "the image is WebP, and this build has no libwebp: convert it to PNG, or install libwebp-dev and build again");
 }
 

@@ -37,7 +37,7 @@ static bool scan_size(struct scan *s, uint32_t *out)
     return true;
 }
 
-/* {"size": [h, w], "counts": "text" or [runs]} */
+/* Scans {"size": [h, w], "counts": "text" or [runs]}. */
 static bool scan_rle(struct scan *s, struct shape *shape)
 {
     struct scan_key key;
@@ -75,7 +75,7 @@ static bool scan_shape(struct scan *s, struct shape *shape)
     return scan_span(s, &shape->polygons.at, &shape->polygons.n);
 }
 
-/* [[x, y]]; only the first of several points is used. */
+/* Scans [[x, y]]; only the first of several points is used. */
 static bool scan_points(struct scan *s, float point[2])
 {
     bool first = scan_enter(s, '[');
@@ -126,7 +126,8 @@ static bool scan_image(struct scan *s, struct annotation *a)
     return !s->fault;
 }
 
-/* False with s->fault, or with *many when there is no room for the next mask. */
+/* Scans the masks; returns false with s->fault, or with *many when there is no room for the next
+ * mask. */
 static bool scan_masks(struct scan *s, struct annotation *a, struct mask *masks, uint32_t room, bool *many)
 {
     for (bool first = scan_enter(s, '['); scan_element(s, &first);) {
@@ -148,15 +149,12 @@ static enum data_fault check_shapes(const struct annotation *a, const struct mas
     for (uint32_t i = 0; i < a->masks; i++) {
         const struct shape *shape = &masks[i].shape;
         if (shape->kind != SHAPE_RLE)
-            return error_set(
-                       e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                        "mask %lld is a list of polygons; expected run lengths (if this is COCO, set data.format: coco)",
-                       (long long)masks[i].id),
-                   FAULT_SHAPE;
+                       (long long)masks[i].id), FAULT_SHAPE;
         if (shape->h != a->h || shape->w != a->w)
             return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u",
-                             (long long)masks[i].id, shape->w, shape->h, a->w, a->h),
-                   FAULT_SIZE;
+                             (long long)masks[i].id, shape->w, shape->h, a->w, a->h), FAULT_SIZE;
     }
     return FAULT_NONE;
 }
@@ -214,8 +212,8 @@ static void extend_box(struct traced *t, uint32_t x, uint32_t y, bool *any)
     if (y > t->y1) t->y1 = y;
 }
 
-/* A column's last run ends with the region, unless the region touches the image's lower edge and
- * the next column continues the run. */
+/* Traces the runs of a region. A column's last run ends with the region, unless the region touches
+ * the image's lower edge and the next column continues the run. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1,
                 trace_set *set, const void *of)
 {

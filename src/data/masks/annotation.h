@@ -54,8 +54,8 @@ struct annotation_mask {
     double crop_box[4];
     int64_t id;
 };
-/* {"image": ..., "annotations": [   then masks, then   ]}. `number` counts the masks from 0.
- * bbox is one pixel short in width and height, as in SA-1B. */
+/* Writes {"image": ..., "annotations": [   then masks, then   ]}. `number` counts the masks from
+ * 0. bbox is one pixel short in width and height, as in SA-1B. */
 void annotation_write_begin(struct text *out, int64_t image_id, uint32_t w, uint32_t h, const char *file_name);
 void annotation_write_mask(struct text *out, uint32_t number, uint32_t w, uint32_t h, const struct annotation_mask *m);
 void annotation_write_end(struct text *out);

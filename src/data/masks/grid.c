@@ -18,7 +18,7 @@ struct grid_span {
     uint16_t first, end;
 };
 
-/* Each table starts 8-byte aligned. */
+/* Returns the bytes of the tables, each of which starts 8-byte aligned. */
 static size_t columns_bytes(uint32_t side) { return ((size_t)side + 1) * sizeof(struct grid_span); }
 static size_t above_bytes(uint32_t side) { return align_up(((size_t)side + 1) * sizeof(uint16_t), 8); }
 static size_t cells_bytes(uint32_t cells) { return align_up((size_t)cells * sizeof(uint32_t), 8); }
@@ -39,7 +39,7 @@ void grid_init(struct grid *g, void *memory, uint32_t max_side, uint32_t max_cel
     g->above = (uint16_t *)(at + cells_bytes(max_cells));
 }
 
-/* Along one axis: computes the source positions of the cells in the resized window; returns their
+/* Computes, along one axis, the source positions of the cells in the resized window; returns their
  * number. The centre of cell c lies at (c + 1/2) * canvas / cells on the canvas and at that times
  * window / resized in the window. The arithmetic is in integers, so no rounding error decides. */
 static uint32_t sample_axis(uint32_t *to, uint32_t cells, uint32_t canvas, uint32_t resized, uint32_t from,
@@ -118,7 +118,7 @@ static void toggle(uint64_t *row, uint32_t first, uint32_t end)
     for (uint32_t c = first; c < end; c++) row[c / 64] ^= 1ull << c % 64;
 }
 
-/* Rows y0 <= y < y1 of one source column. */
+/* Marks rows y0 <= y < y1 of one source column. */
 static inline void mark(struct raster *t, const struct grid_span *s, uint32_t y0, uint32_t y1)
 {
     uint32_t r0 = t->g->above[y0], r1 = t->g->above[y1];
@@ -129,7 +129,7 @@ static inline void mark(struct raster *t, const struct grid_span *s, uint32_t y0
     if (r1 > t->bottom) t->bottom = r1;
 }
 
-/* A run of `run` ones from (x, y) down, continuing in the columns to the right. */
+/* Marks a run of `run` ones from (x, y) down, continuing in the columns to the right. */
 static inline void mark_run(struct raster *t, uint32_t x, uint32_t y, uint32_t run)
 {
     const struct grid_span *columns = t->g->columns;
@@ -221,7 +221,8 @@ static inline bool cell_at(const struct shape *s, const uint8_t *row, uint32_t x
     return s->cells.id ? row[x] == s->cells.id : row[x / 8] >> x % 8 & 1;
 }
 
-/* Whether there is no crop or flip, and the image covers the same number of cells in both. */
+/* Reports whether there is no crop or flip, and the image covers the same number of cells in
+ * both. */
 static bool same_grid(const struct shape *s, const struct grid *g)
 {
     const struct grid_geometry *a = &g->at;

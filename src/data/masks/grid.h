@@ -44,11 +44,11 @@ struct grid {
 
 enum { GRID_MAX_CELLS = 32768 };
 
-/* A grid is created once, for images and grids up to the given sides, in memory of grid_bytes,
- * and set for each sample. */
+/* Returns the bytes of a grid, which is created once, for images and grids up to the given sides,
+ * in memory of grid_bytes, and set for each sample. */
 size_t grid_bytes(uint32_t max_side, uint32_t max_cells);
 void grid_init(struct grid *g, void *memory, uint32_t max_side, uint32_t max_cells);
-/* PL_USAGE when the geometry is invalid or exceeds the limits of grid_init. */
+/* Returns PL_USAGE when the geometry is invalid or exceeds the limits of grid_init. */
 int grid_set(struct grid *g, const struct grid_geometry *at, struct error *e);
 
 static inline size_t grid_stride(uint32_t gw) { return align_up(gw, 64) / 8; }
@@ -61,7 +61,7 @@ enum rle_status grid_raster(const struct grid *g, const struct rle *m, void *bit
  * bytes per pixel, in the machine's byte order. */
 void grid_raster_label(const struct grid *g, const void *pixels, size_t stride, int pixel_bytes, uint32_t id,
                        void *bits);
-/* The number of set bits. */
+/* Returns the number of set bits. */
 uint64_t grid_count(const struct grid *g, const void *bits);
 
 /* ---- Cells ----

@@ -34,8 +34,8 @@ static void put(void *at, uint32_t v, int bytes)
     else memcpy(at, &wide, sizeof wide);
 }
 
-/* Values from the threshold on become 1, all others and the ignored value 0. False: the image has
- * several values, and the options expect one. */
+/* Turns values from the threshold on into 1, all others and the ignored value into 0. Returns
+ * false if the image has several values, and the options expect one. */
 static bool make_binary(void *pixels, uint64_t n, int bytes, const struct label_options *o)
 {
     const uint32_t ignore = o->ignore > 0 ? (uint32_t)o->ignore : 0;
@@ -64,7 +64,7 @@ static bool wanted(const struct label_options *o, uint32_t v)
     return in;
 }
 
-/* box holds the first and last column and row until all runs are added. */
+/* Adds a run; box holds the first and last column and row until all runs are added. */
 static void add_run(struct mask *m, uint32_t x, uint32_t end, uint32_t y)
 {
     m->area += end - x;
@@ -77,15 +77,10 @@ static struct mask new_mask(const struct label_options *o, const void *pixels, u
                             uint32_t value, uint32_t x, uint32_t y)
 {
     return (struct mask){
-        .id = value,
-        .category = o->kind == LABELS_INSTANCES ? 0 : (int32_t)value,
+        .id = value, .category = o->kind == LABELS_INSTANCES ? 0 : (int32_t)value,
         .box = {(float)x, (float)y, (float)x, (float)y},
-        .predicted_iou = 1,
-        .stability = 1,
-        .point = {NAN, NAN},
-        .shape = {.kind = SHAPE_LABEL,
-                  .h = h,
-                  .w = w,
+        .predicted_iou = 1, .stability = 1, .point = {NAN, NAN},
+        .shape = {.kind = SHAPE_LABEL, .h = h, .w = w,
                   .label = {.pixels = pixels, .stride = (size_t)w * (size_t)bytes, .bytes = bytes, .id = value}}};
 }
 
@@ -101,11 +96,9 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
     CHECK(o->kind != LABELS_AUTO, "the meaning of the values is not decided");
     if (o->kind == LABELS_BINARY) {
         if (!make_binary(pixels, (uint64_t)h * w, bytes, o))
-            return error_set(
-                       e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                        "it has several values, and the mask images that data.labels auto looked at have one each: "
-                       "set data.labels to binary, classes or instances"),
-                   FAULT_MASK;
+                       "set data.labels to binary, classes or instances"), FAULT_MASK;
         o = &binary; /* 1 is the mask, whatever value is ignored */
     }
     for (uint32_t y = 0; y < h; y++) {
@@ -157,11 +150,12 @@ static enum data_fault decode_png(const struct source *s, struct label_image *ou
     if (need > s->room) return too_large(s, need, e);
     if (png_decode(s->file, s->n, PNG_AS_LABELS, 0, s->to, s->room, &p, e))
         return error_prepend(e, "%s", s->path), FAULT_MASK;
-    *out = (struct label_image){.h = p.height, .w = p.width, .bytes = p.depth == 16 ? 2 : 1, .pixels = s->to, .map = (uint16_t *)(void *)(s->to + pixels)};
+    *out = (struct label_image){.h = p.height, .w = p.width, .bytes = p.depth == 16 ? 2 : 1, .pixels = s->to,
+                                .map = (uint16_t *)(void *)(s->to + pixels)};
     return FAULT_NONE;
 }
 
-/* One row of RGB to grey. Returns the number of coloured pixels. */
+/* Returns one row of RGB to grey. Returns the number of coloured pixels. */
 static uint64_t fold_row(const uint8_t *rgb, uint32_t w, uint8_t *to)
 {
     enum { COLOUR = 48 }; /* compression makes grey slightly coloured */
@@ -205,11 +199,12 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
     if (!rc) rc = read_rows(j, (uint8_t *)s->to + row, w, rows, (uint8_t *)s->to, e);
     jpg_close(j);
     if (rc) return error_prepend(e, "%s", s->path), FAULT_MASK;
-    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .lossy = "JPEG", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    *out = (struct label_image){.h = rows, .w = w, .bytes = 1, .lossy = "JPEG", .pixels = s->to,
+                                .map = (uint16_t *)(void *)(s->to + map)};
     return FAULT_NONE;
 }
 
-/* A WebP is decoded to RGB, which is folded to grey in place. */
+/* Decodes a WebP to RGB, which is folded to grey in place. */
 static enum data_fault decode_webp(const struct source *s, struct label_image *out, struct error *e)
 {
     struct webp_header h;
@@ -225,11 +220,13 @@ static enum data_fault decode_webp(const struct source *s, struct label_image *o
     if (coloured > pixels / 100)
         return error_set(e, PL_USAGE, "%s: the WebP is in colour, and a mask was expected; is it an image?", s->path),
                FAULT_MASK;
-    *out = (struct label_image){.h = h.height, .w = h.width, .bytes = 1, .lossy = h.lossless ? NULL : "lossy WebP", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
+    *out = (struct label_image){.h = h.height, .w = h.width, .bytes = 1, .lossy = h.lossless ? NULL : "lossy WebP",
+                                .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
     return FAULT_NONE;
 }
 
-/* The file goes to the end of the scratch; the pixels are decoded into its front. */
+/* Reads a label image. The file goes to the end of the scratch; the pixels are decoded into its
+ * front. */
 enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out,
                                    struct error *e)
 {
@@ -256,9 +253,7 @@ enum data_fault label_image_masks(const char *path, const struct label_image *m,
     if (m->lossy && o->kind != LABELS_BINARY)
         return error_set(e, PL_USAGE,
                          "%s: it is a %s, whose compression changes values: masks of classes or instances need PNG "
-                         "files; data.labels binary takes it as one mask",
-                         path, m->lossy),
-               FAULT_MASK;
+                         "files; data.labels binary takes it as one mask", path, m->lossy), FAULT_MASK;
     if (m->lossy && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
     enum data_fault f = label_masks(m->pixels, m->h, m->w, m->bytes, &given, m->map, masks, room, out, e);
     if (f && f != FAULT_MANY) error_prepend(e, "%s", path);
@@ -320,7 +315,7 @@ struct tally {
 
 static bool between(uint32_t a, uint32_t v, uint32_t b) { return (a < v && v < b) || (b < v && v < a); }
 
-/* A row of values. */
+/* Copies a row of values. */
 static void copy_row(const struct label_image *m, uint32_t y, uint16_t *to)
 {
     const uint8_t *narrow = (const uint8_t *)m->pixels + (size_t)y * m->w;

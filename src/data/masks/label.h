@@ -28,10 +28,10 @@ struct label_image {
 };
 /* Decodes a file into the scratch. */
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e);
-/* The same, of file_n bytes at the front of the scratch; `path` is for messages. */
+/* Does the same with file_n bytes at the front of the scratch; `path` is for messages. */
 enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out,
                                    struct error *e);
-/* The masks of decoded values, as label_read finds them. */
+/* Finds the masks of decoded values, as label_read finds them. */
 enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o,
                                   struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
 /* The values of options.categories: numbers, or names in dataset.json where there is one; `names`

@@ -24,7 +24,7 @@ enum data_fault {
     FAULT_OPEN,      /* too many files are open, which is no fault of the sample: the run ends */
     FAULT_KINDS,
 };
-/* "the image cannot be decoded" */
+/* Returns a fault in words: "the image cannot be decoded". */
 const char *fault_text(enum data_fault f);
 
 enum shape_kind { SHAPE_NONE, SHAPE_RLE, SHAPE_POLYGONS, SHAPE_LABEL, SHAPE_BITS };
@@ -67,7 +67,7 @@ struct mask {
     struct shape shape;
 };
 
-/* PL_USAGE: the image has another size than the one that its masks were drawn for. */
+/* Returns PL_USAGE: the image has another size than the one that its masks were drawn for. */
 int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h, struct error *e);
 
 #endif

@@ -44,7 +44,7 @@ struct walk {
     enum rle_status status;
 };
 
-/* One step of the walk, to lattice point (u, v). */
+/* Walks one step, to lattice point (u, v). */
 static inline void step(struct walk *k, int u, int v)
 {
     int from_u = k->u, from_v = k->v;
@@ -59,8 +59,8 @@ static inline void step(struct walk *k, int u, int v)
     else k->changes[k->n++] = (uint32_t)(column / FINE) * k->h + y;
 }
 
-/* The edge from the last corner to (x, y). An edge is computed from its left or upper end for
- * both directions, so two polygons that share it meet without a gap. */
+/* Walks the edge from the last corner to (x, y). An edge is computed from its left or upper end
+ * for both directions, so two polygons that share it meet without a gap. */
 static void edge(struct walk *k, int x, int y)
 {
     int xs = k->x, ys = k->y, xe = x, ye = y, dx = abs(xe - xs), dy = abs(ye - ys);
@@ -93,7 +93,7 @@ static void corner(struct walk *k, double x, double y)
     else edge(k, fine_x, fine_y);
 }
 
-/* A heap sort: in place and without allocation, which qsort does not guarantee. */
+/* Sifts for a heap sort: in place and without allocation, which qsort does not guarantee. */
 static void sift(uint32_t *a, uint32_t i, uint32_t n)
 {
     uint32_t x = a[i];

@@ -14,7 +14,7 @@ struct polygon_scratch {
     uint32_t *runs[3];
     uint32_t room; /* runs in each buffer */
 };
-/* Memory for `room` runs each: twice the sum of the polygons' heights is enough. */
+/* Returns the memory for `room` runs each: twice the sum of the polygons' heights is enough. */
 static inline size_t polygon_bytes(uint32_t room) { return 3 * (size_t)room * sizeof(uint32_t); }
 void polygon_init(struct polygon_scratch *p, void *memory, uint32_t room);
 

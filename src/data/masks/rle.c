@@ -47,7 +47,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The character after a backslash in JSON: `\\`, or \u00XX. -1: another escape. */
+/* Returns the character after a backslash in JSON: `\\`, or \u00XX. -1: another escape. */
 static int unescape(struct rle_reader *r)
 {
     if (r->at == r->end) return -1;
@@ -213,8 +213,8 @@ enum rle_status rle_to_pixels(const struct rle *m, uint8_t *to)
 
 /* --- measurements ---------------------------------------------------------------------- */
 
-/* A run that continues in the next column has pixels in a bottom and in a top row, so its box has
- * full height. */
+/* Measures a run. One that continues in the next column has pixels in a bottom and in a top row,
+ * so its box has full height. */
 enum rle_status rle_measure(const struct rle *m, struct rle_facts *f)
 {
     struct rle_reader r;
@@ -273,8 +273,8 @@ static enum rle_status pair_open(struct pair_reader *p, const struct rle *a, con
     return s ? s : rle_open(&p->r[1], b);
 }
 
-/* RLE_OK with a segment and the two colours; RLE_END when both have ended. The sums are equal, so
- * when the first ends, the second has only runs of 0 and faults left. */
+/* Returns RLE_OK with a segment and the two colours; RLE_END when both have ended. The sums are
+ * equal, so when the first ends, the second has only runs of 0 and faults left. */
 static enum rle_status pair_next(struct pair_reader *p, uint32_t *piece, bool set[2])
 {
     for (int i = 0; i < 2; i++) {

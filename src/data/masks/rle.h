@@ -73,13 +73,14 @@ struct rle_facts {
     uint32_t x, y, w, h;
 };
 enum rle_status rle_measure(const struct rle *m, struct rle_facts *f);
-/* The same for h x w pixels: is_on(of, y, x). Runs are counted along columns, as in COCO's RLE. */
+/* Does the same for h x w pixels: is_on(of, y, x). Runs are counted along columns, as in COCO's
+ * RLE. */
 void rle_measure_pixels(struct rle_facts *f, uint32_t h, uint32_t w,
                         bool (*is_on)(const void *of, uint32_t y, uint32_t x), const void *of);
-/* The number of connected parts, by sides and corners of pixels. Uses the heap. */
+/* Returns the number of connected parts, by sides and corners of pixels. Uses the heap. */
 enum rle_status rle_parts(const struct rle *m, uint32_t *parts);
-/* The union, or with `both` the intersection, as runs; only the first run may be 0. The runs
- * must not overlap those of a or b. RLE_BAD_SIZE when the sizes differ. */
+/* Computes the union, or with `both` the intersection, as runs; only the first run may be 0. The
+ * runs must not overlap those of a or b. RLE_BAD_SIZE when the sizes differ. */
 enum rle_status rle_merge(const struct rle *a, const struct rle *b, bool both, uint32_t *runs, uint32_t room,
                           uint32_t *n);
 

@@ -39,13 +39,14 @@ size_t sampler_bytes(uint32_t max_records, uint32_t max_masks)
 
 /* --- filters ------------------------------------------------------------------------------ */
 
-/* The area from the file, or else that of the box. */
+/* Returns the area from the file, or else that of the box. */
 static double area_of(const struct mask *m)
 {
     return m->area >= 0 ? m->area : (double)m->box[2] * m->box[3];
 }
 
-/* An unknown area passes: a mask that turns out to be empty is dropped when it is rasterised. */
+/* Returns an unknown area passes: a mask that turns out to be empty is dropped when it is
+ * rasterised. */
 static bool area_passes(const struct sampler_options *o, const struct mask *m, double pixels)
 {
     const double share = area_of(m) / pixels, most = o->max_area > 0 ? o->max_area : 1;
@@ -123,9 +124,9 @@ static uint32_t gather(struct choice *s, uint32_t group)
 
 /* --- size_balanced ---------------------------------------------------------------------- */
 
-/* Four bins between the smallest and the largest logarithm of the area. The largest mask belongs
- * to the last bin; if all areas are equal there is only one bin. Masks that a bin lacks are chosen
- * from all bins. */
+/* Chooses from four bins between the smallest and the largest logarithm of the area. The largest
+ * mask belongs to the last bin; if all areas are equal there is only one bin. Masks that a bin
+ * lacks are chosen from all bins. */
 static void choose_balanced(struct choice *s)
 {
     double low = INFINITY, high = -INFINITY;
@@ -168,8 +169,8 @@ static float distance(const float *a, const float *b)
     return d;
 }
 
-/* The first centre is the candidate of the lowest rank, each next centre is the candidate farthest
- * from all centres so far: well separated, and deterministic for the same ranks. */
+/* Chooses the first centres: the candidate of the lowest rank, then each time the candidate
+ * farthest from all centres so far. They are well separated, and the same for the same ranks. */
 static void first_centres(struct choice *s, uint32_t groups)
 {
     uint32_t best = 0;
@@ -198,7 +199,7 @@ static void assign(struct choice *s, uint32_t groups)
     }
 }
 
-/* An empty group keeps its centre. */
+/* Moves the centres. An empty group keeps its centre. */
 static void move_centres(struct choice *s, uint32_t groups)
 {
     memset(s->size, 0, groups * sizeof *s->size);

@@ -29,7 +29,7 @@ struct sampler_options {
     bool crowds;               /* crowds may be chosen */
 };
 
-/* Scratch for samples of up to max_records masks. */
+/* Returns the scratch for samples of up to max_records masks. */
 size_t sampler_bytes(uint32_t max_records, uint32_t max_masks);
 
 /* Fills chosen[max_masks] with indices into masks[n] and returns their number. */

@@ -49,8 +49,7 @@ static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pai
     if (image_format(file->at, file->n) == IMAGE_PNG) {
         TRY(png_peek(file->at, file->n, &head, e));
         if (head.depth == 16)
-            return error_set(
-                e, PL_USAGE,
+            return error_set(e, PL_USAGE,
                 "the image has 16 bits, and --long-side writes 8: leave it out, or use `plimsoll data pack --range`");
     }
     TRY(image_decode(&from, file->at, file->n, &o, NULL, 0, e));
@@ -115,11 +114,8 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
     for (uint32_t i = 0; i < a->masks && !rc; i++) {
         const struct mask *m = &masks[i];
         if (!shrink_mask(&g, m, bits, &t)) continue;
-        struct annotation_mask to = {.shape = &t,
-                                     .predicted_iou = m->predicted_iou,
-                                     .stability = m->stability,
-                                     .id = m->id,
-                                     .point = {m->point[0] * sx, m->point[1] * sy},
+        struct annotation_mask to = {.shape = &t, .predicted_iou = m->predicted_iou, .stability = m->stability,
+                                     .id = m->id, .point = {m->point[0] * sx, m->point[1] * sy},
                                      .crop_box = {m->crop_box[0] * sx, m->crop_box[1] * sy, m->crop_box[2] * sx,
                                                   m->crop_box[3] * sy}};
         if (!point_inside(&to, bits, g.stride, w, h)) to.point[0] = t.point[0] + 0.5, to.point[1] = t.point[1] + 0.5;

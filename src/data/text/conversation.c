@@ -28,9 +28,9 @@ static bool is_by_column(const struct value *v)
     return true;
 }
 
-/* {from: [a, b], value: [c, d]}, as older tables of Hugging Face datasets have a list of structs,
- * becomes [{from: a, value: c}, {from: b, value: d}] in `b`. Any other value is returned as it
- * is. */
+/* Turns {from: [a, b], value: [c, d]}, as older tables of Hugging Face datasets have a list of
+ * structs, becomes [{from: a, value: c}, {from: b, value: d}] in `b`. Any other value is returned
+ * as it is. */
 static const struct value *turns_by_row(struct bump *b, const struct value *v)
 {
     if (!is_by_column(v)) return v;
@@ -161,7 +161,7 @@ static void join_part(struct text *out, const char *part, const char *joint, boo
     *after_media = media;
 }
 
-/* Parts are joined; images and videos become references, and <image> or <video> in the text. */
+/* Joins the parts; images and videos become references, and <image> or <video> in the text. */
 static enum conversation_fault read_parts(struct reader *r, const struct value *parts, struct text *out)
 {
     bool after_media = false;
@@ -207,7 +207,7 @@ static void add_message(struct reader *r, const char *role, const char *content)
     value_append(r->b, r->out->messages, m);
 }
 
-/* {name, arguments} as {type: function, function: {name, arguments}}. */
+/* Appends {name, arguments} as {type: function, function: {name, arguments}}. */
 static void append_call(struct reader *r, struct value *calls, const struct value *call)
 {
     struct value *copy = value_copy(r->b, call);
@@ -220,15 +220,14 @@ static void append_call(struct reader *r, struct value *calls, const struct valu
     value_append(r->b, calls, copy);
 }
 
-/* The content of a function_call turn is JSON: a call, or a list of them. */
+/* Adds the calls of a function_call turn, whose content is JSON: a call, or a list of them. */
 static enum conversation_fault add_calls(struct reader *r, const char *content)
 {
     struct value *parsed;
     struct error why;
     if (json_parse(content, strlen(content), r->b, &parsed, &why) ||
         (parsed->kind != VALUE_MAP && parsed->kind != VALUE_LIST))
-        return fault(
-            r, SAMPLE_TYPE,
+        return fault(r, SAMPLE_TYPE,
             "a function_call turn is not JSON: expected {\"name\": ..., \"arguments\": {...}}, or a list of them");
     struct value *calls = value_new(r->b, VALUE_LIST);
     if (parsed->kind == VALUE_MAP) append_call(r, calls, parsed);
@@ -239,7 +238,7 @@ static enum conversation_fault add_calls(struct reader *r, const char *content)
     return SAMPLE_FINE;
 }
 
-/* Keys other than role and content are kept: tool_calls, name, reasoning_content, ... */
+/* Copies the keys other than role and content: tool_calls, name, reasoning_content, ... */
 static void copy_rest(struct reader *r, const struct value *from)
 {
     struct value *m = r->out->messages->items[r->out->messages->count - 1];
@@ -268,8 +267,7 @@ static enum conversation_fault read_message(struct reader *r, const struct value
     if (known == ROLE_UNKNOWN) {
         error_set(r->e, PL_USAGE,
                   "turn %u has the role \"%.60s\"; known are system, user (human), assistant (gpt), tool (observation) "
-                  "and function_call",
-                  turn + 1, role->text);
+                  "and function_call", turn + 1, role->text);
         return SAMPLE_ROLE;
     }
     if (known == ROLE_CALL) return add_calls(r, content);
@@ -297,7 +295,7 @@ static enum conversation_fault read_chat(struct reader *r, const struct value *s
     return read_messages(r, keys[i], value_get(sample, keys[i]));
 }
 
-/* A string under a key; missing or null is "". */
+/* Returns a string under a key; missing or null is "". */
 static enum conversation_fault read_string(const struct reader *r, const struct value *sample, const char *key,
                                            const char **out)
 {
@@ -399,7 +397,7 @@ static bool has_role(const struct value *messages, uint32_t i, const char *role)
     return i < messages->count && !strcmp(value_get(messages->items[i], "role")->text, role);
 }
 
-/* The sample's own system turn, else its key, else the configuration's. */
+/* Returns the sample's own system turn, else its key, else the configuration's. */
 static enum conversation_fault add_system(struct reader *r, const struct value *sample, const char *standard)
 {
     const char *own;
@@ -413,7 +411,7 @@ static enum conversation_fault add_system(struct reader *r, const struct value *
     return SAMPLE_FINE;
 }
 
-/* A list of functions, or JSON text of one; a function without its wrapper gets it. */
+/* Returns a list of functions, or JSON text of one; a function without its wrapper gets it. */
 static enum conversation_fault read_tools(struct reader *r, const struct value *tools)
 {
     struct value *list, *parsed;
@@ -436,9 +434,9 @@ static enum conversation_fault read_tools(struct reader *r, const struct value *
 
 static bool answers(const struct value *m) { return *value_get(m, "content")->text || value_get(m, "tool_calls"); }
 
-/* What may come before a turn of a role: system is first, questions follow the beginning, a system
- * turn or an answer, answers follow a question or a tool, and tools follow an answer or another
- * tool. */
+/* Reports whether a turn may follow another by their roles: system is first, questions follow the
+ * beginning, a system turn or an answer, answers follow a question or a tool, and tools follow an
+ * answer or another tool. */
 static bool may_follow(const char *role, const char *before)
 {
     if (!strcmp(role, "system")) return !before;
@@ -459,8 +457,7 @@ static enum conversation_fault check_turns(const struct reader *r)
             if (before)
                 error_set(r->e, PL_USAGE,
                           "message %u is by %s, after one by %s; expected user and assistant in turns, tool after "
-                          "assistant, and system first",
-                          i + 1, role, before);
+                          "assistant, and system first", i + 1, role, before);
             else error_set(r->e, PL_USAGE, "the first message is by %s, expected system or user", role);
             return SAMPLE_ORDER;
         }
@@ -502,7 +499,8 @@ enum conversation_fault conversation_read(const struct value *sample, const char
 {
     struct reader r = {joint, b, out, e};
     const struct format *format = find_format(sample);
-    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "",
+                                 .media = value_new(b, VALUE_LIST)};
     if (!format) return unknown_keys(&r, sample);
     enum conversation_fault f = add_all_media(&r, sample);
     if (!f) f = format->read(&r, sample);
@@ -517,7 +515,7 @@ static bool has_turns(const struct value *sample)
     return value_get(sample, "messages") || value_get(sample, "conversations") || value_get(sample, "conversation");
 }
 
-/* What is left of a chat once its turns are read. */
+/* Finishes a chat once its turns are read. */
 static enum conversation_fault end_chat(struct reader *r, const struct value *sample)
 {
     enum conversation_fault f = sample->kind == VALUE_MAP ? read_tools(r, value_get(sample, "tools")) : SAMPLE_FINE;
@@ -529,7 +527,8 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
 {
     struct reader r = {joint, b, out, e};
     const bool map = chat->kind == VALUE_MAP;
-    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "",
+                                 .media = value_new(b, VALUE_LIST)};
     enum conversation_fault f = map ? add_all_media(&r, chat) : SAMPLE_FINE;
     if (!f && map && !has_turns(chat)) f = unknown_keys(&r, chat);
     if (!f) f = map ? read_chat(&r, chat) : read_messages(&r, "messages", chat);
@@ -542,7 +541,8 @@ enum conversation_fault conversation_read_prompt(const struct value *sample, con
     struct reader r = {joint, b, out, e};
     const struct value *prompt = value_get(sample, "prompt");
     if (has_turns(sample) || !prompt) return conversation_read_chat(sample, joint, b, out, e);
-    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "",
+                                 .media = value_new(b, VALUE_LIST)};
     enum conversation_fault f = add_all_media(&r, sample);
     if (f) return f;
     if (is_string(prompt)) {
@@ -556,7 +556,7 @@ enum conversation_fault conversation_read_prompt(const struct value *sample, con
 
 /* --- images ----------------------------------------------------------------------------------- */
 
-/* How often a conversation has a word. */
+/* Counts how often a conversation has a word. */
 static uint32_t count_word(const struct conversation *c, const char *word)
 {
     uint32_t n = 0;
@@ -601,7 +601,7 @@ static void place(struct placing *p, bool video)
     value_append(p->b, p->to, p->from->items[(*k)++]);
 }
 
-/* The text with <image> in place of <video>. */
+/* Returns the text with <image> in place of <video>. */
 static const char *place_text(struct placing *p, const char *text)
 {
     struct text out = {0};

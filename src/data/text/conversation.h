@@ -37,7 +37,7 @@ enum conversation_fault {
     SAMPLE_TOKENS,   /* the tokenizer fails */
     SAMPLE_FAULTS
 };
-/* In words: "turns out of order". */
+/* Returns a fault in words: "turns out of order". */
 const char *conversation_fault_name(enum conversation_fault f);
 
 struct conversation {
@@ -64,28 +64,27 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
 enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b,
                                                  struct conversation *out, struct error *e);
 
-/* The path of one image or video: a string, or the string of a map such as {"path": ...} or {"url":
- * ...}; NULL: neither. */
+/* Returns the path of one image or video: a string, or the string of a map such as {"path": ...}
+ * or {"url": ...}; NULL: neither. */
 const char *media_path(const struct value *v);
 
-/* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
+/* Returns how many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);
-/* The group of a sample in a split (holdout.h), a hash: that of its first video, else of its first
- * image; 0: it has neither. Conversations about one image are not on both sides. */
+/* Returns the group of a sample in a split (holdout.h), a hash: that of its first video, else of
+ * its first image; 0: it has neither. Conversations about one image are not on both sides. */
 uint64_t conversation_group(const struct value *media);
-/* The same for images and videos; then each has an <image>, in their order. In the data a video
- * stands at <video>; or at <image>, if all are videos. Without videos <video> is text. */
+/* Returns the same for images and videos; then each has an <image>, in their order. In the data a
+ * video stands at <video>; or at <image>, if all are videos. Without videos <video> is text. */
 enum conversation_fault conversation_place_media(struct conversation *c, struct bump *b, struct error *e);
 
 /* Parses the text of an object; SAMPLE_JSON with the column if it is malformed. */
 enum conversation_fault conversation_parse(const char *json, size_t n, uint64_t most, struct bump *b,
                                            struct value **out, struct error *e);
 
-/* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL:
- * none. */
+/* Returns which format has the keys of a sample, "LLaVA or ShareGPT conversations"; NULL: none. */
 const char *conversation_format(const struct value *sample);
-/* Whether a key of a sample is read in any format. */
+/* Reports whether a key of a sample is read in any format. */
 bool conversation_key(const char *key);
 #define CONVERSATION_KEYS "messages, conversations, instruction and output, prompt and completion, or text"
 

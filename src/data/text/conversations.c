@@ -15,7 +15,7 @@ enum { IGNORED = -100 };
 
 /* --- labels --------------------------------------------------------------------------------- */
 
-/* The tokens of a sample that are used: begin to end. */
+/* Returns the tokens of a sample that are used: begin to end. */
 static struct byte_range part_of(const struct used_sample *u)
 {
     return (struct byte_range){u->begin, u->begin + u->tokens};
@@ -39,7 +39,8 @@ static void find_labels(const struct conversations *c, const struct stored_sampl
     if (c->o.train_on == TRAIN_ON_ALL) out->at = &out->whole, out->n = 1;
 }
 
-/* Without the first token, which nothing predicts, and without what a cut removed. */
+/* Clips a range: without the first token, which nothing predicts, and without what a cut
+ * removed. */
 static struct byte_range clip(struct byte_range r, struct byte_range part)
 {
     if (r.begin <= part.begin) r.begin = part.begin + 1;
@@ -48,7 +49,7 @@ static struct byte_range clip(struct byte_range r, struct byte_range part)
     return r;
 }
 
-/* Images have no labels, also where all tokens have one. */
+/* Reports whether a token is of an image: it has no label, also where all tokens have one. */
 static bool is_image(const struct conversations *c, int32_t token)
 {
     return c->o.images.features && token == c->o.images.token;
@@ -75,7 +76,7 @@ static uint32_t count_image_tokens(const struct conversations *c, const struct s
     return n;
 }
 
-/* The image tokens of videos that begin in a part. */
+/* Returns the image tokens of videos that begin in a part. */
 static uint32_t count_frame_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
     const char *name = c->store.names + x->media;
@@ -88,7 +89,7 @@ static uint32_t count_frame_tokens(const struct conversations *c, const struct s
     return n;
 }
 
-/* What a part takes of a row. */
+/* Returns what a part takes of a row. */
 static struct row_size count_images(const struct conversations *c, const struct stored_sample *x,
                                     struct byte_range part)
 {
@@ -106,7 +107,8 @@ static bool has_room(const struct conversations *c, struct row_size s)
     return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames;
 }
 
-/* The end of a part that is too long: that of the last answer that fits; its begin: none does. */
+/* Returns the end of a part that is too long: that of the last answer that fits; its begin: none
+ * does. */
 static uint32_t cut_end(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
     const uint32_t most = part.begin + (uint32_t)c->o.sequence;
@@ -118,7 +120,7 @@ static uint32_t cut_end(const struct conversations *c, const struct stored_sampl
     return x->flags & STORED_PLAIN ? most : end;
 }
 
-/* What is done with a sample that is longer than a row. */
+/* Returns what is done with a sample that is longer than a row. */
 static enum too_long too_long_of(const struct conversations *c, const struct stored_sample *x)
 {
     if (c->o.too_long != TOO_LONG_AUTO) return c->o.too_long;
@@ -160,8 +162,8 @@ static bool use_part(struct conversations *c, uint64_t i, struct byte_range part
     return true;
 }
 
-/* The end of the part from `begin`: of a text, as many tokens as a row has; else as many whole
- * turns, each up to the end of an answer, as have room in a row; at least one turn. */
+/* Returns the end of the part from `begin`: of a text, as many tokens as a row has; else as many
+ * whole turns, each up to the end of an answer, as have room in a row; at least one turn. */
 static uint32_t split_end(const struct conversations *c, const struct stored_sample *x, uint32_t begin)
 {
     uint32_t end = x->tokens;
@@ -178,7 +180,7 @@ static uint32_t split_end(const struct conversations *c, const struct stored_sam
     return end;
 }
 
-/* `held`: by part, whether it is held out; NULL: none is. */
+/* Decides which parts are used. `held`: by part, whether it is held out; NULL: none is. */
 static bool use_parts(struct conversations *c, uint64_t i, const bool *held)
 {
     const struct stored_sample *x = &c->store.samples[i];
@@ -209,7 +211,8 @@ static void use_sample(struct conversations *c, uint64_t i, const bool *held)
     c->samples += wide || longer ? use_parts(c, i, held) : use_part(c, i, whole);
 }
 
-/* Whether the samples are one text of several rows, which are held out instead of samples. */
+/* Reports whether the samples are one text of several rows, which are held out instead of
+ * samples. */
 static bool is_one_text(const struct conversations *c)
 {
     const struct token_store_header *h = c->store.header;
@@ -217,7 +220,7 @@ static bool is_one_text(const struct conversations *c)
            c->store.samples[0].flags & STORED_PLAIN && too_long_of(c, c->store.samples) == TOO_LONG_SPLIT;
 }
 
-/* The samples with images or videos, also those that cannot be used. */
+/* Returns the samples with images or videos, also those that cannot be used. */
 static struct group_member *find_members(const struct token_store *s, uint64_t *n)
 {
     const struct token_store_header *h = s->header;
@@ -248,7 +251,7 @@ static void use_samples(struct conversations *c)
     mem_free(held);
 }
 
-/* Names the first id beyond the vocabulary, but for that of images, which need not be in it. */
+/* Refuses the first id beyond the vocabulary, but for that of images, which need not be in it. */
 static int refuse_id(const struct conversations *c, struct error *e)
 {
     for (uint64_t i = 0; i < c->store.header->samples; i++) {
@@ -264,8 +267,8 @@ static int refuse_id(const struct conversations *c, struct error *e)
     return PL_OK;
 }
 
-/* A store with another image token, or whose images have another number of tokens, was made for
- * another model. */
+/* Refuses a store with another image token, or whose images have another number of tokens: it was
+ * made for another model. */
 static int check_images(const struct conversations *c, struct error *e)
 {
     const struct token_store_header *h = c->store.header;
@@ -287,7 +290,8 @@ static int check_images(const struct conversations *c, struct error *e)
     return PL_OK;
 }
 
-/* Before the samples are used: a table of billions of rows without a value is not split. */
+/* Checks a store before the samples are used: a table of billions of rows without a value is not
+ * split. */
 static int check_read(const struct conversations *c, struct error *e)
 {
     const struct sample_report *r = &c->store.header->report;
@@ -326,8 +330,7 @@ static int check_used(const struct conversations *c, struct error *e)
     if (!c->used.n && c->too_many_frames)
         return error_set(e, PL_USAGE,
                          "all %llu samples have more frames of videos than data.max_frames, which is %u; the most are "
-                         "%llu: set data.max_frames",
-                         (unsigned long long)c->too_many_frames, c->o.images.most_frames,
+                         "%llu: set data.max_frames", (unsigned long long)c->too_many_frames, c->o.images.most_frames,
                          (unsigned long long)c->most_frames);
     return c->used.n ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
 }
@@ -499,7 +502,7 @@ void conversations_print_left(const struct conversations *c, struct text *out)
                     out->n ? ". " : "", (unsigned long long)c->too_long, c->too_long == 1 ? "sample is" : "samples are",
                     (long long)c->o.sequence, (unsigned long long)c->longest,
                     c->o.too_long == TOO_LONG_CUT     ? ": no answer ends within it"
-                    : c->o.too_long == TOO_LONG_SPLIT ? ": a turn alone is longer"
+                    : c->o.too_long == TOO_LONG_SPLIT ? ": a single turn is longer"
                                                       : "; data.too_long: cut keeps the turns that fit, split all");
     if (c->cut)
         text_printf(out, "%s%llu %s longer than data.sequence and cut after the last answer that fits",
@@ -518,7 +521,7 @@ void conversations_print_left(const struct conversations *c, struct text *out)
                     out->n ? ". " : "", (unsigned long long)c->too_many,
                     c->too_many == 1 ? "sample has" : "samples have", c->o.images.most,
                     (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",
-                    c->o.images.too_many == TOO_MANY_SPLIT ? ": a turn alone has more"
+                    c->o.images.too_many == TOO_MANY_SPLIT ? ": a single turn has more"
                                                            : "; data.too_many_images: split makes several of each");
     if (c->too_many_frames)
         text_printf(out, "%s%llu %s more frames of videos than data.max_frames (%u; the most are %llu) and %s left out",

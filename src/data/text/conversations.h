@@ -3,7 +3,7 @@
  *
  *     row         | conversation 7      | conversation 12 | padding
  *     positions   | 0 1 2 3 ...         | 0 1 2 ...       | 0 0
- *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...    first key, one past the last
+ *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...  first key, one past the last
  *     labels      | -100 -100 ids ...   | -100 ids ...    | -100
  *
  * A conversation with images has the ids of image tokens, `features` for each image that the
@@ -29,8 +29,8 @@
  * frames of videos.
  *
  * Best fit decreasing: from the longest sample to the shortest, each goes into the row with the
- * least room for tokens that holds it, its images and frames included. It depends on the sizes
- * alone. Rows are numbered by their first sample, and the samples of a row keep their order, so
+ * least room for tokens that holds it, its images and frames included. It depends only on
+ * the sizes. Rows are numbered by their first sample, and the samples of a row keep their order, so
  * that rows of an unshuffled run follow the file.
  */
 
@@ -45,8 +45,8 @@ struct rows {
     uint32_t *samples; /* every sample once, row after row */
 };
 
-/* sizes[n], each of 1 to most.tokens tokens and at most most.images images and most.frames frames.
- * `pack` false: each sample has a row of its own. */
+/* Packs samples into rows: sizes[n], each of 1 to most.tokens tokens and at most most.images
+ * images and most.frames frames. `pack` false: each sample has a row of its own. */
 void rows_pack(struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most, bool pack);
 void rows_free(struct rows *r);
 
@@ -93,7 +93,7 @@ struct conversations {
     struct rows rows;         /* of indices into `used` */
     VEC(struct used_sample) used; /* samples in rows */
     uint64_t samples;         /* how many samples they are, or are parts of */
-    /* how many of them are cut: conversations, and texts with so many tokens that are left out */
+    /* how many of them are cut: conversations, and texts whose last tokens are left out */
     uint64_t cut, cut_texts, cut_tokens;
     bool one_group;           /* with a holdout: all samples are about one image or video, which is on both sides */
     /* conversations that a template rendered, and those without a label at a special token that
@@ -144,13 +144,13 @@ struct sample_video {
 };
 bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth,
                          struct sample_video *out);
-/* PL_FAIL if the store could not be read. */
+/* Returns PL_FAIL if the store could not be read. */
 int conversations_check(const struct conversations *c, struct error *e);
-/* A row that is all padding. */
+/* Writes a row that is all padding. */
 void conversations_pad(const struct conversations *c, struct token_row *out);
-/* Of the store and of how it is made into rows. */
+/* Returns a hash of the store and of how it is made into rows. */
 uint64_t conversations_fingerprint(const struct conversations *c);
-/* What was left out, in one line; nothing if all samples are used. */
+/* Prints what was left out, in one line; nothing if all samples are used. */
 void conversations_print_left(const struct conversations *c, struct text *out);
 
 #endif

@@ -35,10 +35,8 @@ static int refuse(const char *path, int fd, struct error *e)
     if (strstr(what, "Arrow"))
         return error_set(e, PL_USAGE,
                          "%s: it holds %s, which is not read; convert it to Parquet with Python: import datasets; "
-                         "datasets.Dataset.from_file(\"%s\").to_parquet(\"chats.parquet\")",
-                         path, what, path);
-    return error_set(
-        e, PL_USAGE,
+                         "datasets.Dataset.from_file(\"%s\").to_parquet(\"chats.parquet\")", path, what, path);
+    return error_set(e, PL_USAGE,
         "%s: it holds %s; expected conversations as JSON: a list of objects, or one object a line, in UTF-8", path,
         what);
 }
@@ -51,7 +49,7 @@ struct record_table {
     struct text row;
 };
 
-/* The columns must be those of a conversation. */
+/* Checks that the columns are those of a conversation. */
 static int check_columns(const struct parquet *p, struct error *e)
 {
     struct bump b = {0};
@@ -227,8 +225,8 @@ static int next_byte(struct records *r, char *out, bool *end, struct error *e)
 
 /* --- plain text ------------------------------------------------------------------------------- */
 
-/* Where to cut n bytes of text that goes on: behind the last empty line of its second half, or else
- * behind the last of "\n" or " ", or before the last character. */
+/* Returns where to cut n bytes of text that goes on: behind the last empty line of its second
+ * half, or else behind the last of "\n" or " ", or before the last character. */
 static size_t cut_text(const char *text, size_t n)
 {
     static const char *const ends[] = {"\n\n", "\n", " "};
@@ -254,8 +252,7 @@ static int next_text(struct records *r, struct record *out, bool *more, struct e
     if (valid < n || memchr(text, 0, n))
         return error_set(e, PL_USAGE,
                          "%s: it is not text in UTF-8: byte %llu %s. Save it as UTF-8, or set data.format: bytes",
-                         r->path,
-                         (unsigned long long)(r->bytes +
+                         r->path, (unsigned long long)(r->bytes +
                                               (valid < n ? valid : (size_t)((const char *)memchr(text, 0, n) - text))),
                          valid < n ? "begins no character" : "is 0");
     struct json_writer w = {.out = &r->object};
@@ -339,8 +336,7 @@ static int read_object(struct records *r, struct record *out, struct error *e)
         if (x.at > r->most) return too_long(r, line, e);
         if (refill(r, &end, e)) return e->code;
         if (end)
-            return fail(
-                r, line, e,
+            return fail(r, line, e,
                 "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
     }
     if (x.at > r->most) return too_long(r, line, e);
@@ -351,7 +347,7 @@ static int read_object(struct records *r, struct record *out, struct error *e)
     return PL_OK;
 }
 
-/* The beginning of the file: a byte order mark, and whether it is a list. */
+/* Reads the beginning of the file: a byte order mark, and whether it is a list. */
 static int begin(struct records *r, struct error *e)
 {
     bool end = false;
@@ -395,8 +391,7 @@ int records_next(struct records *r, struct record *out, bool *more, struct error
         return end ? PL_OK : fail(r, r->line, e, "unexpected text after the list of samples");
     }
     if (c != '{' || (r->list && r->after))
-        return fail(r, r->line, e,
-                    r->list && r->after ? "expected a comma or ] after an object of the list"
+        return fail(r, r->line, e, r->list && r->after ? "expected a comma or ] after an object of the list"
                                         : "expected an object, {...}");
     *more = true;
     r->after = true;

@@ -7,7 +7,7 @@
  * is cut after an empty line, or else at the end of a line, of a word or of a character.
  *
  * The file may have any size: only the object that is being read is in memory, and an object has at
- * most data.sample_memory bytes. The scan knows brackets and strings alone; json_parse checks the
+ * most data.sample_memory bytes. The scan knows only brackets and strings; json_parse checks the
  * rest.
  */
 #ifndef RECORDS_H
@@ -46,15 +46,15 @@ struct record {
 /* Where a record is: "12", or, where it is not the first one in its line, "1 (sample 4)". */
 struct record_place { char text[32]; };
 struct record_place record_place(uint64_t line);
-uint64_t record_line(uint64_t line); /* the line alone */
+uint64_t record_line(uint64_t line); /* only the line */
 
-/* `path` must outlive `r`. `most`: bytes of an object, or of a table's columns together. PL_USAGE:
- * there is no such file, it is empty, or it is something else than JSON or Parquet (gzip, ...). The
- * caller calls records_close after success. */
+/* Opens a file of records. `path` must outlive `r`. `most`: bytes of an object, or of a table's
+ * columns together. PL_USAGE: there is no such file, it is empty, or it is something else than
+ * JSON or Parquet (gzip, ...). The caller calls records_close after success. */
 int records_open(struct records *r, const char *path, uint64_t most, struct error *e);
-/* The same with all columns of a table, not only those of conversations. */
+/* Does the same with all columns of a table, not only those of conversations. */
 int records_open_any(struct records *r, const char *path, uint64_t most, struct error *e);
-/* The same for plain text. PL_USAGE also: the file is JSON or a table, which data.format:
+/* Does the same for plain text. PL_USAGE also: the file is JSON or a table, which data.format:
  * conversations reads. */
 int records_open_text(struct records *r, const char *path, struct error *e);
 /* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something
@@ -65,7 +65,7 @@ void records_close(struct records *r);
 /* Returns the rows of a Parquet table; UINT64_MAX: the file is something else. */
 uint64_t records_rows(const char *path);
 
-/* The kind of JSON that the first bytes of a file begin: '[' or '{'; 0: neither. */
+/* Returns the kind of JSON that the first bytes of a file begin: '[' or '{'; 0: neither. */
 char records_peek(const char *path);
 
 #endif

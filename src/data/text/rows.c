@@ -38,7 +38,7 @@ static void clear_bit(struct rooms *r, uint32_t room)
     if (!r->bits[room / 64]) r->summary[room / 4096] &= ~(1ull << room / 64 % 64);
 }
 
-/* The least room of at least `least` that a row has; NONE: no row has it. */
+/* Returns the least room of at least `least` that a row has; NONE: no row has it. */
 static uint32_t find_room(const struct rooms *r, uint32_t least)
 {
     uint32_t word = least / 64;
@@ -87,8 +87,8 @@ static uint32_t take_row(struct packing *p, struct row_size room)
     return row;
 }
 
-/* The least room for tokens of a row that holds the sample, and of those the least for images, and
- * then for frames. False: no row holds it. */
+/* Returns the least room for tokens of a row that holds the sample, and of those the least for
+ * images, and then for frames. False: no row holds it. */
 static bool find_row(const struct packing *p, struct row_size sample, struct row_size *room)
 {
     *room = (struct row_size){NONE, 0, 0};
@@ -101,7 +101,7 @@ static bool find_row(const struct packing *p, struct row_size sample, struct row
     return room->tokens != NONE;
 }
 
-/* Samples from the longest to the shortest; equal ones in their order. */
+/* Sorts samples from the longest to the shortest; equal ones in their order. */
 static uint32_t *sort_by_length(const struct row_size *sizes, uint32_t n, uint32_t T)
 {
     uint32_t *order = mem_alloc((size_t)n * sizeof *order), *at = mem_alloc(((size_t)T + 2) * sizeof *at);
@@ -112,7 +112,8 @@ static uint32_t *sort_by_length(const struct row_size *sizes, uint32_t n, uint32
     return order;
 }
 
-/* row_of[i]: the row of sample i, numbered as they were begun. Returns the number of rows. */
+/* Places samples: row_of[i] is the row of sample i, numbered as they were begun. Returns the
+ * number of rows. */
 static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size most, uint32_t *row_of)
 {
     const size_t lists = ((size_t)most.images + 1) * ((size_t)most.frames + 1);
@@ -124,8 +125,7 @@ static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size 
         const bool found = find_row(&p, sizes[i], &room);
         const uint32_t row = found ? take_row(&p, room) : p.next.n;
         if (!found) vec_push(&p.next, NONE), room = most;
-        put_row(&p, row,
-                (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images,
+        put_row(&p, row, (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images,
                                   room.frames - sizes[i].frames});
         row_of[i] = row;
     }
@@ -137,7 +137,7 @@ static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size 
     return rows;
 }
 
-/* Numbers rows by their first sample. */
+/* Gives rows numbers by their first sample. */
 static void renumber(uint32_t *row_of, uint32_t n, uint32_t rows)
 {
     uint32_t *number = mem_alloc((size_t)rows * sizeof *number), next = 0;

@@ -51,7 +51,7 @@ void report_print(const struct sample_report *r, struct text *out)
 
 /* --- opening ------------------------------------------------------------------------------- */
 
-/* Bytes of the index, or UINT64_MAX if they are more than a file can have. */
+/* Returns the bytes of the index, or UINT64_MAX if they are more than a file can have. */
 static uint64_t index_bytes(const struct token_store_header *h)
 {
     const uint64_t most = 1ull << 56;
@@ -85,7 +85,7 @@ static int check_header(const struct token_store_header *h, uint64_t size, struc
     return PL_OK;
 }
 
-/* Whether ranges of a sample's tokens are not empty and in order. */
+/* Reports whether ranges of a sample's tokens are not empty and in order. */
 static bool ascend(const struct byte_range *r, uint32_t n, uint32_t tokens)
 {
     uint32_t at = 0;
@@ -259,16 +259,9 @@ int token_store_add(struct token_store_writer *w, const struct new_sample *s, st
         w->images.n > UINT32_MAX - (s->media ? s->media->count : 0))
         return error_set(e, PL_USAGE, "%s: more samples than one store can hold (%u)", w->path, w->samples.n);
     if (s->file != w->file) w->file = s->file, w->file_name = keep_name(w, s->file);
-    struct stored_sample x = {.first = h->tokens,
-                              .tokens = s->tokens,
-                              .first_answer = w->answers.n,
-                              .first_image = w->images.n,
-                              .answers = s->n_answers,
-                              .file = w->file_name,
-                              .line = s->line,
-                              .number = s->number,
-                              .group = s->group,
-                              .flags = s->flags};
+    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n,
+                              .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name,
+                              .line = s->line, .number = s->number, .group = s->group, .flags = s->flags};
     for (uint32_t i = 0; s->media && i < s->media->count; i++) {
         const uint64_t at = keep_name(w, s->media->items[i]->text);
         if (!i) x.media = at;

@@ -12,7 +12,7 @@
  *     end of the file
  *
  * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system
- * call. It holds what depends on text alone: data files, tokenizer, chat template and system
+ * call. It holds what depends only on text: data files, tokenizer, chat template and system
  * prompt, whose fingerprints are in the header. How samples are cut, labelled and packed is decided
  * when it is opened for training (conversations.h). The header is written last, and checksums cover
  * every byte.
@@ -42,12 +42,12 @@ struct sample_report {
     char first[SAMPLE_FAULTS][240];   /* FILE:LINE: why, of the first one */
 };
 uint64_t report_bad(const struct sample_report *r);
-/* Counts `times` samples that begin at a line of a file. Of the first ones with a fault it keeps
- * where they are, and why. */
+/* Counts `times` samples that begin at a line of a file. Keeps where the first ones with a fault
+ * are, and why. */
 void report_add(struct sample_report *r, enum conversation_fault fault, uint64_t times, const char *file, uint64_t line,
                 const char *why);
-/* "12 of 400 samples cannot be used: 8 turns out of order (such as chats.jsonl:3: ...); 4 ...";
- * nothing if all can. */
+/* Prints "12 of 400 samples cannot be used: 8 turns out of order (such as chats.jsonl:3: ...); 4
+ * ..."; nothing if all can. */
 void report_print(const struct sample_report *r, struct text *out);
 
 struct token_store_header {
@@ -91,18 +91,18 @@ struct token_store {
     const char *names;
 };
 
-/* Must not be moved while it is open. PL_USAGE, with the path: it is not a token store, it is cut
- * or damaged. */
+/* Opens a token store, which must not be moved while it is open. PL_USAGE, with the path: it is
+ * not a token store, it is cut or damaged. */
 int token_store_open(struct token_store *s, const char *path, struct error *e);
 void token_store_close(struct token_store *s);
-/* PL_FAIL if a page of the file could not be read since it was opened. */
+/* Returns PL_FAIL if a page of the file could not be read since it was opened. */
 int token_store_check(const struct token_store *s, const char *path, struct error *e);
-/* The numbers of tokens of the samples, ascending; the caller frees them. */
+/* Returns the numbers of tokens of the samples, ascending; the caller frees them. */
 uint32_t *token_store_lengths(const struct token_store *s);
-/* The least of n ascending lengths that a share of them does not exceed, 0.5 for the median; 0 if n
- * is 0. */
+/* Returns the least of n ascending lengths that a share of them does not exceed, 0.5 for the
+ * median; 0 if n is 0. */
 uint32_t length_at(const uint32_t *lengths, uint64_t n, double share);
-/* What a store was made from that differs: "another tokenizer"; NULL: nothing. */
+/* Returns what a store was made from that differs: "another tokenizer"; NULL: nothing. */
 const char *token_store_differs(const struct token_store_key *stored, const struct token_store_key *now);
 
 /* --- writing, atomically ------------------------------------------------------------ */
@@ -122,11 +122,11 @@ struct new_sample {
 int token_store_add(struct token_store_writer *w, const struct new_sample *s, struct error *e);
 /* Notes a sample that cannot be used, by the group that its images or videos put it into. */
 void token_store_note(struct token_store_writer *w, uint64_t number, uint64_t group);
-/* The report of the store, which the caller fills. */
+/* Returns the report of the store, which the caller fills. */
 struct sample_report *token_store_report(struct token_store_writer *w);
 /* Writes index and header and renames the file. Frees the writer in any case. */
 int token_store_finish(struct token_store_writer *w, struct error *e);
-/* Instead of token_store_finish: removes the file. */
+/* Removes the file, instead of token_store_finish. */
 void token_store_abandon(struct token_store_writer *w);
 
 /* Writes the ids of all samples, one after the other, as a NumPy array of uint16, or of uint32 if

@@ -88,7 +88,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
 {
     const bool no_videos = c->videos && s && !s->videos.max_frames;
     if (c->media->count && !s)
-        error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone",
+        error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes only text",
                   c->media->items[0]->text);
     else if (no_videos && s->text.layout == IMAGE_AS_TILES && !s->text.timed)
         error_set(e, PL_USAGE, "it has a video, and the model takes none: give frames as images");
@@ -192,16 +192,9 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
     const struct conversation *c = &x->tokenized.conversation;
-    const struct new_sample s = {.ids = b->ids.at,
-                                 .answers = t->answers.at,
-                                 .media = c->media,
-                                 .images = t->images.at,
-                                 .file = x->file,
-                                 .line = x->line,
-                                 .number = report->read - 1,
-                                 .group = x->tokenized.group,
-                                 .tokens = b->ids.n,
-                                 .n_answers = t->answers.n,
+    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = c->media, .images = t->images.at,
+                                 .file = x->file, .line = x->line, .number = report->read - 1,
+                                 .group = x->tokenized.group, .tokens = b->ids.n, .n_answers = t->answers.n,
                                  .flags = flags_of(&x->tokenized)};
     return token_store_add(b->writer, &s, e);
 }

@@ -22,9 +22,9 @@ struct tokenize_options {
     const struct template *template;   /* NULL: there is none, which is an error for the first conversation: */
     const struct error *no_template;   /* this one */
     const char *system;                /* data.system; NULL: none */
-    const struct image_source *images; /* of a model that takes images; NULL: it takes text alone */
+    const struct image_source *images; /* of a model that takes images; NULL: it takes only text */
     bool (*interrupted)(void);         /* whether to stop with PL_FAIL; NULL: never */
-    uint64_t most;                     /* stop after so many bytes of the files; 0: read all */
+    uint64_t most;                     /* bytes of the files to read at most; 0: read all */
     uint64_t room;                     /* bytes of memory for an object of a file: data.sample_memory */
     const double *max_bad; /* stop when a larger share of the rows of tables cannot be used; NULL: read all */
 };
@@ -38,8 +38,8 @@ int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, 
 int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path,
                    struct error *e);
 
-/* The images and videos of a conversation, which are put into their order; `s` NULL: the model
- * takes text alone. `b` owns them. */
+/* Reads the images and videos of a conversation, which are put into their order; `s` NULL: the
+ * model takes only text. `b` owns them. */
 enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b,
                                         struct text_images *out, struct error *e);
 

@@ -42,8 +42,7 @@ static int detect_npy(int fd, uint64_t size, struct tokens_file *f, struct error
     for (int t = TOKENS_U8; t <= TOKENS_I64; t++)
         if (h.type == dtypes[t].npy && h.size == dtypes[t].size) f->dtype = (enum tokens_dtype)t;
     if (!f->dtype || h.big_endian)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "its elements are %s%c%u; expected little-endian u1, u2, u4, i4 or i8: save a.astype(\"uint32\")",
             h.big_endian ? "big-endian " : "", h.type, h.size);
     if (h.rank < 1 || h.rank > 2)
@@ -80,8 +79,7 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
         enum tokens_dtype dtype = llmc_kinds[i].dtype;
         uint64_t bytes = (uint64_t)word[2] * dtypes[dtype].size;
         if (bytes != size - LLMC_HEADER)
-            return error_set(e, PL_USAGE,
-                             "its llm.c header describes %u tokens of %u bytes, but %llu bytes follow it",
+            return error_set(e, PL_USAGE, "its llm.c header describes %u tokens of %u bytes, but %llu bytes follow it",
                              word[2], dtypes[dtype].size, (unsigned long long)(size - LLMC_HEADER));
         f->dtype = dtype;
         f->start = LLMC_HEADER;
@@ -97,11 +95,11 @@ static int refuse(const char *what, struct error *e)
                      "it holds %s, not token ids. The model's tokenizer makes rows of plain text with data.format: "
                      "text, and of conversations and texts in JSON or "
                      "Parquet with data.format: conversations. To train on the bytes of the file as they are, set "
-                     "data.format: bytes (`init --bytes`)",
-                     what);
+                     "data.format: bytes (`init --bytes`)", what);
 }
 
-/* Raw integers: of the configured type, or uint16 in a file that is named .bin or .tokens. */
+/* Detects raw integers: of the configured type, or uint16 in a file that is named .bin or
+ * .tokens. */
 static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
     const char *what = not_tokens(f->path, fd);
@@ -110,8 +108,7 @@ static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct to
     if (!wanted && not_tokens_utf16(fd)) return refuse("text in UTF-16", e);
     if ((what = wanted == TOKENS_U8 ? NULL : not_tokens_text(fd))) return refuse(what, e);
     if (!wanted && !known)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "it is not a known token file: .npy, .safetensors, or raw uint16 as .bin or .tokens. If it holds raw "
             "integers, set data.token_dtype to their type; to train on its bytes as they are, set data.format: bytes "
             "(`init --bytes`)");
@@ -125,14 +122,12 @@ static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct to
     f->dtype = wanted ? wanted : TOKENS_U16;
     f->count = size / dtypes[f->dtype].size;
     if (size % dtypes[f->dtype].size)
-        return error_set(e, PL_USAGE,
-                         "its %llu bytes are not a whole number of %s tokens: it is truncated, or "
-                         "data.token_dtype is not its type",
-                         (unsigned long long)size, dtypes[f->dtype].name);
+        return error_set(e, PL_USAGE, "its %llu bytes are not a whole number of %s tokens: it is truncated, or "
+                         "data.token_dtype is not its type", (unsigned long long)size, dtypes[f->dtype].name);
     return PL_OK;
 }
 
-/* The tensor of the tokens: by name, or the only one. */
+/* Finds the tensor of the tokens: by name, or the only one. */
 static const struct st_entry *tokens_tensor(const struct st_file *st)
 {
     const struct st_entry *t = st_find(st, "tokens");
@@ -163,7 +158,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
 
-/* All formats except safetensors, which has a reader that opens the file itself. */
+/* Detects all formats except safetensors, which has a reader that opens the file itself. */
 static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
     int rc = path_has_ending(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
@@ -173,8 +168,8 @@ static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens
 
 /* --- the dataset ------------------------------------------------------------- */
 
-/* A dtype in the file's header must equal the configured dtype. `bytes`: every byte of the file is
- * an id, whatever the file is. */
+/* Finds the ids of a file. A dtype in the file's header must equal the configured dtype. `bytes`:
+ * every byte of the file is an id, whatever the file is. */
 static int inspect(struct tokens_file *f, enum tokens_dtype wanted, bool bytes, struct error *e)
 {
     uint64_t size = 0;
@@ -220,7 +215,7 @@ static int find_files(struct tokens *t, const struct tokens_options *o, struct e
     return rc;
 }
 
-/* Numbers the samples. Short files among longer ones are skipped with a warning; a dataset without
+/* Counts the samples. Short files among longer ones are skipped with a warning; a dataset without
  * a sample is an error. */
 static int number_samples(struct tokens *t, struct error *e)
 {
@@ -234,8 +229,7 @@ static int number_samples(struct tokens *t, struct error *e)
         if (f->count < t->sequence) short_files++;
     }
     if (!t->samples)
-        return error_set(e, PL_USAGE,
-                         "%s: %s too short for one sample: %llu tokens, but data.sequence is %llu",
+        return error_set(e, PL_USAGE, "%s: %s too short for one sample: %llu tokens, but data.sequence is %llu",
                          t->files[0].path, t->n_files > 1 ? "this and the other files are" : "the file is",
                          (unsigned long long)longest, (unsigned long long)t->sequence);
     if (short_files)
@@ -269,8 +263,8 @@ void tokens_close(struct tokens *t)
 
 /* --- reading ---------------------------------------------------------------------- */
 
-/* The last file that has its first sample at or before `sample`. A file without samples has the
- * same `first` as the next file, and the search skips it. */
+/* Returns the last file that has its first sample at or before `sample`. A file without samples
+ * has the same `first` as the next file, and the search skips it. */
 static uint32_t file_of(const struct tokens *t, uint64_t sample)
 {
     uint32_t low = 0, high = t->n_files;
@@ -297,8 +291,8 @@ static int descriptor(struct tokens *t, uint32_t file, int *fd, struct error *e)
     return PL_OK;
 }
 
-/* The file was long enough when it was opened: a short read means that it changed during the
- * run. */
+/* Reads bytes of a file that was long enough when it was opened: a short read means that it
+ * changed during the run. */
 static int read_fully(int fd, unsigned char *to, size_t bytes, uint64_t at, struct error *e)
 {
     while (bytes) {
@@ -313,8 +307,8 @@ static int read_fully(int fd, unsigned char *to, size_t bytes, uint64_t at, stru
     return PL_OK;
 }
 
-/* One element, little-endian. Signed types are sign-extended, so that a negative id is outside of
- * any vocabulary. */
+/* Returns one element, little-endian. Signed types are sign-extended, so that a negative id is
+ * outside of any vocabulary. */
 static int64_t element(const unsigned char *p, enum tokens_dtype dtype)
 {
     uint64_t x = 0;
@@ -337,8 +331,7 @@ static uint64_t convert(const struct tokens *t, enum tokens_dtype dtype, uint64_
 
 int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e)
 {
-    CHECK(sample < t->samples, "sample %llu of %llu", (unsigned long long)sample,
-          (unsigned long long)t->samples);
+    CHECK(sample < t->samples, "sample %llu of %llu", (unsigned long long)sample, (unsigned long long)t->samples);
     uint32_t number = file_of(t, sample);
     const struct tokens_file *f = &t->files[number];
     uint32_t size = dtypes[f->dtype].size;
@@ -353,8 +346,7 @@ int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e
         if (good < n)
             return error_set(e, PL_USAGE,
                              "%s: token %llu is %lld, but the model's vocabulary has %llu ids: the file is from "
-                             "another tokenizer, or is not %s",
-                             f->path, (unsigned long long)(token + good),
+                             "another tokenizer, or is not %s", f->path, (unsigned long long)(token + good),
                              (long long)element(t->buffer + good * size, f->dtype),
                              (unsigned long long)t->vocab_size, dtypes[f->dtype].name);
         out += n;
@@ -446,7 +438,7 @@ static size_t peek(int fd, unsigned char out[LOOKED_AT])
     return n < 0 ? 0 : (size_t)n;
 }
 
-/* `path` NULL: by the first bytes alone. */
+/* Judges a file; `path` NULL: only by the first bytes. */
 static const char *find_kind(const char *path, int fd)
 {
     unsigned char head[LOOKED_AT];
@@ -469,7 +461,7 @@ bool is_plain_text(const char *path)
     return false;
 }
 
-/* The length of the UTF-8 character that starts with this byte; 0: none does. */
+/* Returns the length of the UTF-8 character that starts with this byte; 0: none does. */
 static size_t utf8_length(unsigned char c)
 {
     if (c < 0x80) return c >= 0x20 || (c >= '\t' && c <= '\r') ? 1 : 0;

@@ -85,24 +85,24 @@ int tokens_fingerprint(struct tokens *t, uint64_t *out, struct error *e);
  * that another format claims, by its name or its first bytes, is refused as a token file.
  */
 
-/* What the file holds instead of token ids, such as "a Parquet table"; NULL: nothing speaks
- * against raw integers. */
+/* Returns what the file holds instead of token ids, such as "a Parquet table"; NULL: nothing
+ * speaks against raw integers. */
 const char *not_tokens(const char *path, int fd);
-/* The same by the first bytes alone, whatever the file's name is. */
+/* Returns the same by the first bytes only, whatever the file's name is. */
 const char *not_tokens_bytes(int fd);
 
-/* Whether a file has the name of plain text, which data.format: text reads. */
+/* Reports whether a file has the name of plain text, which data.format: text reads. */
 bool is_plain_text(const char *path);
 
-/* "text" if the first bytes of the file are text (UTF-8 without control characters), else NULL.
- * Fewer than 32 bytes are not judged: they may be either. */
+/* Returns "text" if the first bytes of the file are text (UTF-8 without control characters), else
+ * NULL. Fewer than 32 bytes are not judged: they may be either. */
 const char *not_tokens_text(int fd);
 
-/* Whether the file begins with the byte order mark of UTF-16 text. */
+/* Reports whether the file begins with the byte order mark of UTF-16 text. */
 bool not_tokens_utf16(int fd);
 
-/* How many bytes an integer of the file seems to have if it is read as uint16: 4 or 8 when the
- * upper halves, or the upper three quarters, are all 0 and the lower ones are not; else 2. */
+/* Returns how many bytes an integer of the file seems to have if it is read as uint16: 4 or 8 when
+ * the upper halves, or the upper three quarters, are all 0 and the lower ones are not; else 2. */
 uint32_t not_tokens_width(int fd);
 
 #endif

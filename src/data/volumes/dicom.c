@@ -75,13 +75,12 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* All files of a series have one form. */
+/* Checks that all files of a series have one form. */
 static int check_alike(const struct found *a, const struct found *b, struct error *e)
 {
     const struct dicom_header *x = &a->h, *y = &b->h;
     if (strcmp(x->series, y->series))
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "it has several series (%s and %s are of different ones): put each series into a folder of its own",
             base_name(a->slice.path), base_name(b->slice.path));
     bool same =
@@ -100,12 +99,8 @@ static int add_file(struct series *s, const char *path, struct error *e)
     if (!f.h.rows) return PL_OK; /* no image */
     if (!f.h.has_orientation) memcpy(f.h.orientation, (double[]){1, 0, 0, 0, 1, 0}, sizeof f.h.orientation);
     normal_of(&f.h, n);
-    f.slice = (struct dicom_slice){.path = mem_string(path),
-                                   .pixels = f.h.pixels,
-                                   .pixels_n = f.h.pixels_n,
-                                   .slope = f.h.slope,
-                                   .inter = f.h.inter,
-                                   .along = dot(n, f.h.position)};
+    f.slice = (struct dicom_slice){.path = mem_string(path), .pixels = f.h.pixels, .pixels_n = f.h.pixels_n,
+                                   .slope = f.h.slope, .inter = f.h.inter, .along = dot(n, f.h.position)};
     f.slice.scratch = dicom_scratch(&f.h) + dicom_lut_bytes(&f.h);
     f.slice.outside = dicom_outside(&f.h);
     if (!strcmp(f.h.photometric, "MONOCHROME1")) { /* the largest value is black */
@@ -151,7 +146,7 @@ static double distance(const struct series *s, uint32_t i)
     return s->files.at[i].slice.along - s->files.at[i - 1].slice.along;
 }
 
-/* The distance that half of the neighbours do not exceed. */
+/* Returns the distance that half of the neighbours do not exceed. */
 static double usual_distance(const struct series *s)
 {
     const uint32_t n = s->files.n - 1;
@@ -163,7 +158,7 @@ static double usual_distance(const struct series *s)
     return usual;
 }
 
-/* A voxel has one height: all neighbours are as far apart, within a tenth. */
+/* Checks that voxels have one height: all neighbours are as far apart, within a tenth. */
 static int check_even(const struct series *s, struct error *e)
 {
     const double usual = usual_distance(s);
@@ -191,8 +186,7 @@ static int order(struct series *s, struct error *e)
         if (!s->files.at[i].h.has_position)
             return error_set(e, PL_USAGE,
                              "%s has no position in the patient (0020,0032), so the slices have no order: convert the "
-                             "series with dcm2niix",
-                             base_name(s->files.at[i].slice.path));
+                             "series with dcm2niix", base_name(s->files.at[i].slice.path));
     qsort(s->files.at, s->files.n, sizeof *s->files.at, compare);
     for (uint32_t i = 1; i < s->files.n; i++)
         if (distance(s, i) < 1e-4)
@@ -293,7 +287,7 @@ static int read_pixels(const struct dicom_slice *f, const struct dicom_header *h
     return rc;
 }
 
-/* The view may mirror rows and columns, and exchange them. */
+/* Turns a slice: the view may mirror rows and columns, and exchange them. */
 static void turn(const struct volume *v, const uint8_t *from, uint8_t *to)
 {
     const size_t voxel = v->channels * plane_type_bytes(v->type);
@@ -321,6 +315,7 @@ int dicom_read(const struct volume *v, uint32_t slice, void *to, size_t room, st
     if (read_pixels(f, &h, file, lut, e) || dicom_decode(&h, file, lut, scratch, raw, e))
         return error_prepend(e, "%s", base_name(f->path));
     turn(v, raw, to);
-    *out = (struct plane){.h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = f->slope, .inter = f->inter, .at = to};
+    *out = (struct plane){
+        .h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = f->slope, .inter = f->inter, .at = to};
     return PL_OK;
 }

@@ -48,11 +48,11 @@ struct dicom_source {
 /* Reads the header. PL_USAGE: not DICOM, or an image that is not read; h->rows is 0 if it is DICOM
  * without an image. */
 int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct error *e);
-/* The type of the values that dicom_decode writes. */
+/* Returns the type of the values that dicom_decode writes. */
 enum plane_type dicom_type(const struct dicom_header *h);
-/* Bytes that dicom_decode needs beside the file and the pixels, aligned to 64. */
+/* Returns the bytes that dicom_decode needs beside the file and the pixels, aligned to 64. */
 size_t dicom_scratch(const struct dicom_header *h);
-/* Bytes that OpenJPEG may allocate while it decodes the pixels (dicom_j2k.h). */
+/* Returns the bytes that OpenJPEG may allocate while it decodes the pixels (dicom_j2k.h). */
 uint64_t dicom_outside(const struct dicom_header *h);
 /* Decodes the pixels to rows of the machine's integers: [rows][columns][samples], and applies the
  * Modality LUT. `file` are the pixels_n bytes, which are changed; `lut` its entries, if there is
@@ -65,7 +65,7 @@ int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut
 
 bool dicom_looks(const char *path); /* by the first bytes */
 
-/* For volume.c. */
+/* Does volume.c's part for DICOM. */
 int dicom_open(struct volume *v, struct error *e);
 void dicom_close(struct volume *v);
 const char *dicom_axis(const struct volume *v); /* "coronal" */

@@ -46,8 +46,8 @@ static uint32_t big16(const uint8_t *p) { return (uint32_t)p[0] << 8 | p[1]; }
 
 /* --- bits ------------------------------------------------------------------------------------- */
 
-/* The next bit; 0xff 0x00 is the byte 0xff, and 0xff with another byte is a marker, which ends the
- * stream. */
+/* Returns the next bit; 0xff 0x00 is the byte 0xff, and 0xff with another byte is a marker, which
+ * ends the stream. */
 static uint32_t next_bit(struct stream *s)
 {
     if (!s->count) {
@@ -182,8 +182,8 @@ static void restart(struct stream *s)
     else s->broken = true;
 }
 
-/* `first`: the first line since the beginning or a restart. Differences are of samples without the
- * point transform. */
+/* Decodes a pixel. `first`: the first line since the beginning or a restart. Differences are of
+ * samples without the point transform. */
 static void decode_pixel(struct lossless *j, uint32_t x, uint32_t y, bool begin, bool first, int bytes, void *to)
 {
     const size_t n = j->channels, i = ((size_t)y * j->w + x) * n;
@@ -271,7 +271,7 @@ static size_t join_fragments(uint8_t *file, uint64_t n)
 
 /* --- RLE -------------------------------------------------------------------------------------- */
 
-/* PackBits: of one segment into every `step`-th byte. */
+/* Unpacks one PackBits segment into every `step`-th byte. */
 static bool unpack(const uint8_t *from, size_t n, uint8_t *to, size_t count, size_t step)
 {
     size_t at = 0, done = 0;
@@ -286,7 +286,7 @@ static bool unpack(const uint8_t *from, size_t n, uint8_t *to, size_t count, siz
     return done == count;
 }
 
-/* A segment is one byte of one channel: the most significant byte first. */
+/* Decodes RLE. A segment is one byte of one channel: the most significant byte first. */
 static bool decode_rle(const struct dicom_header *h, const uint8_t *file, size_t n, uint8_t *to)
 {
     const uint32_t bytes = h->allocated / 8, segments = h->samples * bytes;
@@ -303,7 +303,7 @@ static bool decode_rle(const struct dicom_header *h, const uint8_t *file, size_t
 
 /* --- JPEG ------------------------------------------------------------------------------------- */
 
-/* 8 bits: rows as RGB, of which grey takes one channel. */
+/* Decodes 8 bits: rows as RGB, of which grey takes one channel. */
 static int decode_jpeg(const struct dicom_header *h, const uint8_t *file, size_t n, void *scratch, uint8_t *to,
                        struct error *e)
 {
@@ -329,7 +329,7 @@ static int decode_jpeg(const struct dicom_header *h, const uint8_t *file, size_t
 
 /* --- all -------------------------------------------------------------------------------------- */
 
-/* [channel][row][column] to [row][column][channel], with a copy. */
+/* Copies [channel][row][column] to [row][column][channel]. */
 static void interleave(const struct dicom_header *h, const uint8_t *file, uint8_t *to)
 {
     const size_t n = (size_t)h->rows * h->columns;
@@ -354,16 +354,14 @@ static void align_bits(const struct dicom_header *h, void *to)
 
 size_t dicom_lut_bytes(const struct dicom_header *h) { return h->lut.n * (h->lut.bytes >= 2ull * h->lut.n ? 2 : 1); }
 
-/* Values to entries, from the last one on: 8 bits grow to 16. Values beyond the ends have the first
- * and the last entry. */
+/* Replaces values by entries, from the last one on: 8 bits grow to 16. Values beyond the ends have
+ * the first and the last entry. */
 static void look_up(const struct dicom_header *h, const uint8_t *lut, void *to)
 {
     const bool wide = dicom_lut_bytes(h) > h->lut.n;
     const struct plane stored = {.type = h->allocated == 8 ? h->is_signed ? PLANE_I8 : PLANE_U8
                                          : h->is_signed    ? PLANE_I16
-                                                           : PLANE_U16,
-                                 .slope = 1,
-                                 .at = to};
+                                                           : PLANE_U16, .slope = 1, .at = to};
     for (size_t i = (size_t)h->rows * h->columns; i-- > 0;) {
         const int64_t v = (int64_t)plane_value(&stored, i) - h->lut.first;
         const size_t k = v < 0 ? 0 : v >= h->lut.n ? h->lut.n - 1 : (size_t)v;

@@ -59,8 +59,8 @@ static void copy(const opj_image_t *i, uint32_t w, uint32_t h, uint32_t channels
         }
 }
 
-/* The header is checked before the pixels are decoded, so that memory is bounded by the size that
- * DICOM's header says. */
+/* Decodes an image. Its header is checked before the pixels are decoded, so that memory is bounded
+ * by the size that DICOM's header says. */
 static bool decode(opj_codec_t *codec, opj_stream_t *stream, opj_image_t **image, uint32_t w, uint32_t h,
                    uint32_t channels, int bytes)
 {

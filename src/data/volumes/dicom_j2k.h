@@ -13,7 +13,7 @@
 
 #include "base/base.h"
 
-/* The version of OpenJPEG; NULL: this build has none. */
+/* Returns the version of OpenJPEG; NULL: this build has none. */
 const char *dicom_j2k_version(void);
 
 /* Returns the most bytes that decoding an image of this size from n bytes may take: enough for code
@@ -26,7 +26,7 @@ uint64_t j2k_memory(const uint8_t *at, size_t n);
  * are no boxes. */
 const uint8_t *j2k_codestream(const uint8_t *at, size_t *n);
 
-/* As jpeg_lossless. */
+/* Decodes JPEG 2000, as jpeg_lossless does lossless JPEG. */
 int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to,
               struct error *e);
 

@@ -37,7 +37,7 @@ struct element {
     uint64_t value;    /* offset */
 };
 
-/* The element at *at, which moves to its value. */
+/* Returns the element at *at, which moves to its value. */
 static bool next_element(const struct dicom_source *s, bool implicit, uint64_t *at, struct element *x)
 {
     static const char *const longs[] = {"OB", "OD", "OF", "OL", "OV", "OW", "SQ", "SV", "UC", "UN", "UR", "UT", "UV"};
@@ -64,10 +64,10 @@ static bool next_element(const struct dicom_source *s, bool implicit, uint64_t *
     return x->n == UNDEFINED || (uint64_t)x->n <= s->n - *at;
 }
 
-/* Whether value representations are written, by those of the element at `at`: two capital letters.
- * The length of an implicit element would be above 16 KiB to look like them. What the transfer
- * syntax says may be wrong, and a sequence in a value of unknown representation (UN) is implicit in
- * any syntax. */
+/* Reports whether value representations are written, by those of the element at `at`: two capital
+ * letters. The length of an implicit element would be above 16 KiB to look like them. What the
+ * transfer syntax says may be wrong, and a sequence in a value of unknown representation (UN) is
+ * implicit in any syntax. */
 static bool is_implicit(const struct dicom_source *s, uint64_t at)
 {
     uint8_t h[6];
@@ -92,7 +92,7 @@ static bool skip_undefined(const struct dicom_source *s, bool implicit, uint64_t
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* A text without the blanks around it. */
+/* Reads a text without the blanks around it. */
 static void read_text(const struct dicom_source *s, const struct element *x, char *to, size_t room)
 {
     size_t n = (size_t)min_u64((uint64_t)(x->n < 0 ? 0 : x->n), room - 1);
@@ -101,7 +101,7 @@ static void read_text(const struct dicom_source *s, const struct element *x, cha
     to[n] = 0;
 }
 
-/* Decimal texts, separated by backslashes; returns how many. */
+/* Reads decimal texts, separated by backslashes; returns how many. */
 static int read_numbers(const struct dicom_source *s, const struct element *x, double *to, int room)
 {
     char text[256];
@@ -156,8 +156,8 @@ static void take(struct dicom_header *h, const struct dicom_source *s, const str
     }
 }
 
-/* The first item of the Modality LUT Sequence: how many entries it has, the value that the first
- * one is for, their bits, and where they are. */
+/* Returns the first item of the Modality LUT Sequence: how many entries it has, the value that the
+ * first one is for, their bits, and where they are. */
 static bool read_lut(struct dicom_header *h, const struct dicom_source *s, bool implicit, uint64_t at)
 {
     struct element x;
@@ -169,11 +169,8 @@ static bool read_lut(struct dicom_header *h, const struct dicom_source *s, bool 
     while (at < end && next_element(s, implicit, &at, &x) && x.n != UNDEFINED) {
         if (x.tag == 0x00283002 && x.n == 6 && get(s, x.value, three, sizeof three)) {
             described = true;
-            h->lut = (struct dicom_lut){.at = h->lut.at,
-                                        .bytes = h->lut.bytes,
-                                        .n = u16(three) ? u16(three) : 65536,
-                                        .first = (int32_t)u16(three + 2),
-                                        .bits = u16(three + 4)};
+            h->lut = (struct dicom_lut){.at = h->lut.at, .bytes = h->lut.bytes, .n = u16(three) ? u16(three) : 65536,
+                                        .first = (int32_t)u16(three + 2), .bits = u16(three + 4)};
         }
         if (x.tag == 0x00283006) h->lut.at = x.value, h->lut.bytes = (uint64_t)x.n;
         at += (uint64_t)x.n;
@@ -199,14 +196,13 @@ static int find_syntax(struct dicom_header *h, struct error *e)
     for (size_t i = 0; i < COUNT(syntaxes); i++)
         if (!strcmp(h->syntax, syntaxes[i].uid)) h->coding = syntaxes[i].coding;
     if (!strcmp(h->syntax, "1.2.840.10008.1.2.2") || !strcmp(h->syntax, "1.2.840.10008.1.2.1.99"))
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "its transfer syntax is %s (big endian, or deflated), which is not read: convert it, such as with dcm2niix",
             h->syntax);
     return PL_OK;
 }
 
-/* The meta elements, which are explicit; then *at is the first element of the data set. */
+/* Reads the meta elements, which are explicit; then *at is the first element of the data set. */
 static int read_meta(struct dicom_header *h, const struct dicom_source *s, uint64_t *at, struct error *e)
 {
     uint8_t head[132] = {0};
@@ -256,22 +252,19 @@ static int check_image(const struct dicom_header *h, struct error *e)
     const bool grey = h->samples == 1 && !strncmp(h->photometric, "MONOCHROME", 10),
                colour = h->samples == 3 && h->allocated == 8 && to_rgb;
     if (!h->syntax[0])
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "it names no transfer syntax (0002,0010), so its values cannot be read: convert it, such as with dcm2niix");
     if (h->coding == DICOM_UNREAD)
         return error_set(e, PL_USAGE,
                          "its pixels are compressed by %s, which is not read: decompress them, such as with GDCM: "
-                         "gdcmconv --raw IN.dcm OUT.dcm",
-                         h->syntax);
+                         "gdcmconv --raw IN.dcm OUT.dcm", h->syntax);
     if (h->frames > 1)
         return error_set(e, PL_USAGE,
                          "it has %u frames; expected a series of one file per slice: convert it with dcm2niix",
                          h->frames);
     if (!h->rows || !h->columns || (!grey && !colour) || (h->allocated != 8 && h->allocated != 16) || !h->stored ||
         h->stored > h->allocated || h->high >= h->allocated || h->high + 1 < h->stored)
-        return error_set(
-            e, PL_USAGE,
+        return error_set(e, PL_USAGE,
             "its image is %ux%u, %s, %u samples of %u bits in %u; expected grey of 8 or 16 bits, or RGB of 8",
             h->columns, h->rows, h->photometric, h->samples, h->stored, h->allocated);
     if (h->lut.n && !grey)

@@ -41,14 +41,15 @@ static bool read_siz(struct codestream *c, const uint8_t *p, size_t n)
     if (n < 36) return false;
     const uint32_t x1 = u32(p + 2), y1 = u32(p + 6), x0 = u32(p + 10), y0 = u32(p + 14), tx = u32(p + 26),
                    ty = u32(p + 30);
-    *c = (struct codestream){.w = x1 - x0, .h = y1 - y0, .tile_w = u32(p + 18), .tile_h = u32(p + 22), .channels = u16(p + 34), .levels = UINT32_MAX};
+    *c = (struct codestream){.w = x1 - x0, .h = y1 - y0, .tile_w = u32(p + 18), .tile_h = u32(p + 22),
+                             .channels = u16(p + 34), .levels = UINT32_MAX};
     if (x0 >= x1 || y0 >= y1 || tx > x0 || ty > y0 || !c->tile_w || !c->tile_h) return false;
     c->tiles = divide_up(x1 - tx, c->tile_w) * divide_up(y1 - ty, c->tile_h);
     c->tile_w = (uint32_t)min_u64(c->tile_w, c->w), c->tile_h = (uint32_t)min_u64(c->tile_h, c->h);
     return true;
 }
 
-/* A coding style: p[0] is the number of levels. */
+/* Returns a coding style: p[0] is the number of levels. */
 static bool read_style(struct codestream *c, const uint8_t *p, size_t n, bool precincts)
 {
     if (n < 5 || p[0] > 32 || (precincts && n < 6u + p[0])) return false;
@@ -66,7 +67,7 @@ static bool read_style(struct codestream *c, const uint8_t *p, size_t n, bool pr
     return true;
 }
 
-/* One marker with its m bytes at p. Tiles may have coding styles of their own. */
+/* Returns one marker with its m bytes at p. Tiles may have coding styles of their own. */
 static bool read_marker(struct codestream *c, uint32_t marker, const uint8_t *p, size_t m)
 {
     const uint32_t wide = c->channels > 256 ? 2 : 1; /* bytes of a channel's number */
@@ -76,7 +77,7 @@ static bool read_marker(struct codestream *c, uint32_t marker, const uint8_t *p,
     return marker != SOT || m >= 8;
 }
 
-/* The markers before the first tile, and those of each part of a tile. */
+/* Returns the markers before the first tile, and those of each part of a tile. */
 static bool read_markers(struct codestream *c, const uint8_t *at, size_t n)
 {
     uint64_t i = 2, next = 0; /* next: the end of the part of a tile; 0: it is the last */
@@ -97,7 +98,8 @@ static bool read_markers(struct codestream *c, const uint8_t *at, size_t n)
     return true;
 }
 
-/* Of one tile and channel: the structures of all resolutions, each in up to three bands. */
+/* Returns the bytes of one tile and channel: the structures of all resolutions, each in up to
+ * three bands. */
 static uint64_t tile_bytes(const struct codestream *c)
 {
     uint64_t sum = 0;

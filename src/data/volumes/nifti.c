@@ -1,7 +1,8 @@
 /*
  * nifti.c: see nifti.h.
  *
- *     NIfTI-1  348 bytes: 16-bit dimensions, 32-bit floats;     NIfTI-2  540 bytes: 64-bit dimensions and floats
+ *   NIfTI-1  348 bytes: 16-bit dimensions, 32-bit floats;  NIfTI-2  540 bytes: 64-bit dimensions
+ *                                                                   and floats
  *
  * A slice is read by its runs of neighbouring voxels: along the third axis it is one run, along the
  * second one run per k, along the first one voxel of every row, and the rows are read in blocks.
@@ -51,7 +52,7 @@ static double real_at(const struct fields *f, size_t at)
     memcpy(&wide, &bits, sizeof wide);
     return f->second ? wide : single;
 }
-/* Offsets of the two versions, of element i of an array. */
+/* Returns the offsets of the two versions, of element i of an array. */
 static int64_t dim(const struct fields *f, int i)
 {
     return f->second ? int_at(f, 16 + 8 * (size_t)i, 8) : int_at(f, 40 + 2 * (size_t)i, 2);
@@ -60,7 +61,7 @@ static double pixdim(const struct fields *f, int i)
 {
     return f->second ? real_at(f, 104 + 8 * (size_t)i) : real_at(f, 76 + 4 * (size_t)i);
 }
-/* b c d, then the offsets */
+/* Returns a number of the quaternion: b c d, then the offsets. */
 static double quatern(const struct fields *f, int i)
 {
     return f->second ? real_at(f, 352 + 8 * (size_t)i) : real_at(f, 256 + 4 * (size_t)i);
@@ -108,8 +109,7 @@ static int find_type(const struct fields *f, struct nifti_header *h, struct erro
         return error_set(e, PL_USAGE, "its header says voxels of type %s and of %lld bits", plane_type_name(h->type),
                          (long long)bits);
     }
-    return error_set(
-        e, PL_USAGE,
+    return error_set(e, PL_USAGE,
         "its voxels are of NIfTI's type %lld; expected integers of 8 to 64 bits, float32, float64 or RGB24",
         (long long)code);
 }
@@ -136,7 +136,7 @@ static int find_dims(const struct fields *f, struct nifti_header *h, struct erro
     return PL_OK;
 }
 
-/* The rotation of a unit quaternion, NIfTI's method 2. */
+/* Computes the rotation of a unit quaternion, NIfTI's method 2. */
 static void from_quaternion(const struct fields *f, double to[3][4])
 {
     double b = quatern(f, 0), c = quatern(f, 1), d = quatern(f, 2), s = b * b + c * c + d * d,
@@ -152,8 +152,8 @@ static void from_quaternion(const struct fields *f, double to[3][4])
     }
 }
 
-/* As nibabel: sform before qform; neither: the voxel size, columns to the left of the patient, the
- * origin in the middle. */
+/* Finds the affine map as nibabel does: sform before qform; neither: the voxel size, columns to
+ * the left of the patient, the origin in the middle. */
 static void find_affine(const struct fields *f, struct nifti_header *h)
 {
     const int64_t qform = f->second ? int_at(f, 344, 4) : int_at(f, 252, 2),
@@ -260,7 +260,7 @@ static int gather(const struct volume *v, int fd, uint64_t at, uint32_t slice, u
     return PL_OK;
 }
 
-/* The slice as [the higher axis][the lower axis] of the array. */
+/* Reads the slice as [the higher axis][the lower axis] of the array. */
 static int read_raw(const struct volume *v, int fd, uint64_t at, uint32_t slice, uint8_t *to, uint8_t *block,
                     struct error *e)
 {
@@ -283,7 +283,7 @@ uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice)
     return v->view.flip[2] ? v->slices - 1 - slice : slice;
 }
 
-/* Voxels in the order of the view. The compiler makes a loop of each size. */
+/* Copies voxels in the order of the view. The compiler makes a loop of each size. */
 static inline void turn(const struct volume *v, const uint8_t *from, uint8_t *to, size_t voxel)
 {
     for (uint32_t y = 0; y < v->h; y++)
@@ -314,7 +314,8 @@ int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *
                       (uint8_t *)to + 2 * bytes, e);
     close(fd);
     if (rc) return rc;
-    *out = (struct plane){.h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = v->slope, .inter = v->inter, .at = to};
+    *out = (struct plane){
+        .h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = v->slope, .inter = v->inter, .at = to};
     if (!as_stored) turn_all(v, raw, to);
     if (v->swapped) plane_swap_bytes(out);
     return PL_OK;
@@ -356,8 +357,7 @@ static int check_disk(const char *path, uint64_t bytes, struct error *e)
     char need[32], has[32];
     if (disk_free(path, &left, e)) return e->code;
     if (left >= bytes + kept_free) return PL_OK;
-    return error_set(e, PL_FAIL,
-                     "it is decompressed to %s, which needs %s and 1 GiB more: the disk has %s free; set "
+    return error_set(e, PL_FAIL, "it is decompressed to %s, which needs %s and 1 GiB more: the disk has %s free; set "
                      "data.volume_cache to a folder of another disk",
                      path, size_print(bytes, need), size_print(left, has));
 }
@@ -423,7 +423,7 @@ static void put(uint8_t *head, size_t at, const void *value, size_t bytes, bool 
 static void put_short(uint8_t *head, size_t at, int16_t v, bool swapped) { put(head, at, &v, sizeof v, swapped); }
 static void put_float(uint8_t *head, size_t at, float v, bool swapped) { put(head, at, &v, sizeof v, swapped); }
 
-/* The same header, of a volume of labels: three dimensions, another type, no scaling, no
+/* Changes the header to that of a volume of labels: three dimensions, another type, no scaling, no
  * extensions. */
 static void change_header(const struct nifti_writer *w, uint8_t *head, bool second)
 {
@@ -449,7 +449,8 @@ static void change_header(const struct nifti_writer *w, uint8_t *head, bool seco
     }
 }
 
-/* Of a DICOM series, or of the pages of a TIFF: NIfTI-1 with the affine map as sform. */
+/* Makes the header for a DICOM series, or for the pages of a TIFF: NIfTI-1 with the affine map as
+ * sform. */
 static void make_header(const struct nifti_writer *w, uint8_t *head)
 {
     const struct volume *v = w->like;
@@ -490,11 +491,8 @@ int nifti_write_begin(struct nifti_writer **out, const char *path, const struct 
                       struct error *e)
 {
     struct nifti_writer *w = *out = mem_alloc(sizeof *w);
-    *w = (struct nifti_writer){.like = like,
-                               .path = mem_string(path),
-                               .to = {.fd = -1},
-                               .bytes = largest > 255 ? 2 : 1,
-                               .packed = path_has_ending(path, ".gz")};
+    *w = (struct nifti_writer){.like = like, .path = mem_string(path), .to = {.fd = -1},
+                               .bytes = largest > 255 ? 2 : 1, .packed = path_has_ending(path, ".gz")};
     int rc = PL_OK;
     for (int i = 0; i < 3; i++)
         if (like->dims[i] > INT16_MAX)
@@ -525,8 +523,8 @@ static int write_at(const struct nifti_writer *w, uint64_t voxel, const uint8_t 
     return PL_OK;
 }
 
-/* Runs along the first axis of the array; along that axis itself voxel by voxel, those with a
- * label. */
+/* Writes runs along the first axis of the array; along that axis itself voxel by voxel, those with
+ * a label. */
 static int write_plane(const struct nifti_writer *w, uint32_t slice, struct error *e)
 {
     const struct volume *v = w->like;

@@ -37,8 +37,8 @@ size_t nifti_room(const struct volume *v);
 int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out,
                struct error *e);
 
-/* Position of pixel x, y of the view in a slice of the array, which is [the higher axis][the lower
- * axis]; and of the slice in the array. */
+/* Returns the position of pixel x, y of the view in a slice of the array, which is [the higher
+ * axis][the lower axis]; and of the slice in the array. */
 size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y);
 uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice);
 
@@ -47,7 +47,8 @@ uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice);
  * the order of the array. Slices that are not written are 0. A path that ends with .gz is
  * compressed. */
 struct nifti_writer;
-/* `like` stays open until the end. The largest label decides whether the file has 8 or 16 bits. */
+/* Begins to write; `like` stays open until the end. The largest label decides whether the file has
+ * 8 or 16 bits. */
 int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest,
                       struct error *e);
 int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *labels, struct error *e);
@@ -65,8 +66,8 @@ int nifti_write_end(struct nifti_writer *w, bool failed, struct error *e);
  * changed volume gets a new file; the folder may be deleted at any time between runs.
  */
 
-/* The path of the cache file of a volume with this ending; creates the folder. PL_FAIL: there is no
- * folder that can be written. */
+/* Prints the path of the cache file of a volume with this ending; creates the folder. PL_FAIL:
+ * there is no folder that can be written. */
 int volume_cache_path(const char *volume, const char *folder, const char *ending, struct text *out, struct error *e);
 /* Decompresses `from` to the file, unless it is there: exactly `bytes` of it, or PL_USAGE: the file
  * is cut, damaged, or longer. The disk keeps 1 GiB free: PL_FAIL. */

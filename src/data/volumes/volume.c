@@ -28,8 +28,7 @@ int volume_refuse(const char *path, struct error *e)
 {
     return error_set(e, PL_USAGE,
                      "%s is one volume or image: give the folder that holds the images and their masks, such as "
-                     "imagesTr and labelsTr",
-                     path);
+                     "imagesTr and labelsTr", path);
 }
 
 /* --- views ------------------------------------------------------------------------------------ */
@@ -40,7 +39,8 @@ static double axis_length(const double affine[3][4], int axis)
                 affine[2][axis] * affine[2][axis]);
 }
 
-/* Which world axis each axis of the array is nearest to, each once: the largest cosine first. */
+/* Finds which world axis each axis of the array is nearest to, each once: the largest cosine
+ * first. */
 static void find_world(const double affine[3][4], int world[3], bool positive[3])
 {
     bool used[3] = {0}, done[3] = {0};
@@ -110,7 +110,7 @@ static void solve(const double a[3][4], const double b[3], double x[3])
     }
 }
 
-/* Where voxel at[3] of `image` is in the array of `v`. */
+/* Finds where voxel at[3] of `image` is in the array of `v`. */
 static void find_voxel(const struct volume *v, const struct volume *image, const double at[3], double out[3])
 {
     double mm[3];
@@ -121,7 +121,8 @@ static void find_voxel(const struct volume *v, const struct volume *image, const
     solve(v->affine, mm, out);
 }
 
-/* The axes of `v` that those of `image` are nearest to, and whether they run the other way. */
+/* Finds the axes of `v` that those of `image` are nearest to, and whether they run the other
+ * way. */
 static void find_axes(const struct volume *v, const struct volume *image, uint8_t axis[3], bool flip[3])
 {
     double origin[3];
@@ -144,8 +145,8 @@ static bool same_size(const struct volume *v, const struct volume *image, const 
            v->dims[axis[2]] == image->dims[2];
 }
 
-/* Whether all voxels of the image are voxels of `v`: its corners are, within a quarter of a voxel,
- * and then all between them. */
+/* Reports whether all voxels of the image are voxels of `v`: its corners are, within a quarter of
+ * a voxel, and then all between them. */
 static bool same_voxels(const struct volume *v, const struct volume *image, const uint8_t axis[3], const bool flip[3])
 {
     for (int corner = 0; corner < 8; corner++) {
@@ -180,8 +181,7 @@ int volume_lay_on(struct volume *v, struct volume *image, struct error *e)
     if (pages != others && (v->slices > 1 || image->slices > 1))
         return error_set(e, PL_USAGE,
                          "the pages of a TIFF have no position in the patient, so that they cannot be laid on %s: "
-                         "convert the TIFF to NIfTI, with the other volume's affine map",
-                         pages ? "its image" : "it");
+                         "convert the TIFF to NIfTI, with the other volume's affine map", pages ? "its image" : "it");
     if (pages != others) return volume_as_stored(pages ? image : v, e);
     const bool placed = v->placed && image->placed;
     if (placed) find_axes(v, image, axis, flip);
@@ -251,14 +251,13 @@ static int open_kind(struct volume *v, const struct volume_options *o, struct er
     if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2)
         return error_set(e, PL_USAGE,
                          "its slices are %s: a DICOM series is read along its own axis; set data.slice_axis, or "
-                         "convert it with dcm2niix",
-                         dicom_axis(v));
+                         "convert it with dcm2niix", dicom_axis(v));
     return PL_OK;
 }
 
 uint64_t volume_outside(const struct volume *v) { return v->kind == VOLUME_DICOM ? dicom_outside_most(v) : 0; }
 
-/* Before a slice is read or the file decompressed. */
+/* Checks the size before a slice is read or the file decompressed. */
 static int check_size(const struct volume *v, const struct volume_options *o, struct error *e)
 {
     const size_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), room = o->room ? o->room : VOLUME_ROOM;
@@ -273,8 +272,7 @@ static int check_size(const struct volume *v, const struct volume_options *o, st
     if (outside <= room) return PL_OK;
     return error_set(e, PL_USAGE,
                      "decoding the JPEG 2000 of a slice of %u x %u voxels may take %llu MiB more; expected at most %zu "
-                     "(data.sample_memory)",
-                     v->w, v->h, (unsigned long long)(outside >> 20) + 1, room >> 20);
+                     "(data.sample_memory)", v->w, v->h, (unsigned long long)(outside >> 20) + 1, room >> 20);
 }
 
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e)
@@ -335,7 +333,7 @@ int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool 
 
 static bool is_deep(const struct volume *v) { return v->type == PLANE_U16 && v->slope == 1 && v->inter == 0; }
 
-/* Values of up to WINDOW_SLICES slices, as a plane whose memory the caller frees. */
+/* Reads the values of up to WINDOW_SLICES slices, as a plane whose memory the caller frees. */
 static int sample_volume(const struct volume *v, uint32_t modality, struct plane *out, struct error *e)
 {
     const uint32_t n = (uint32_t)min_u64(v->slices, WINDOW_SLICES);
@@ -382,7 +380,7 @@ int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_ra
 /* --- RGB -------------------------------------------------------------------------------------- */
 
 static size_t rgb_bytes(const struct volume *v) { return (size_t)align_up((uint64_t)v->w * v->h * 3, 64); }
-/* The window of an image is found when it is read. */
+/* Returns the bytes of the counts, with which the window of an image is found when it is read. */
 static size_t count_bytes(const struct volume *v)
 {
     return v->slices == 1 ? plane_counts(&(struct plane){.type = v->type, .slope = v->slope, .inter = v->inter}) : 0;

@@ -69,16 +69,16 @@ struct volume_options {
     size_t room;
 };
 
-/* Whether a file is read as a volume, by its name: .nii, .nii.gz, .tif, .tiff, .dcm. *ending,
- * unless NULL, is the length of the ending. */
+/* Reports whether a file is read as a volume, by its name: .nii, .nii.gz, .tif, .tiff, .dcm.
+ * *ending, unless NULL, is the length of the ending. */
 bool is_volume_name(const char *name, size_t *ending);
-/* Whether a folder is a DICOM series: it has files that are DICOM, and no other folders. */
+/* Reports whether a folder is a DICOM series: it has files that are DICOM, and no other folders. */
 bool is_dicom_folder(const char *path);
 
-/* PL_USAGE: the path is one volume, where a folder was expected. */
+/* Returns PL_USAGE: the path is one volume, where a folder was expected. */
 int volume_refuse(const char *path, struct error *e);
-/* PL_USAGE: not a volume that is read, or its slices take more than o->room: nothing of that size
- * was allocated or decompressed. On failure nothing needs closing. */
+/* Opens a volume. PL_USAGE: not a volume that is read, or its slices take more than o->room:
+ * nothing of that size was allocated or decompressed. On failure nothing needs closing. */
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e);
 void volume_close(struct volume *v);
 /* Views it so that its voxels are those of another volume, its image: the arrays may be mirrored
@@ -100,8 +100,8 @@ size_t volume_room(const struct volume *v, bool labels);
 int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room,
                 struct plane *out, struct error *e);
 
-/* Values this far below 0 are Hounsfield units of a CT, in which air is -1000: auto is the window
- * of soft tissue then, else percentiles. */
+/* Chooses a range. Values this far below 0 are Hounsfield units of a CT, in which air is -1000:
+ * auto is the window of soft tissue then, else percentiles. */
 void volume_auto_range(struct pixel_range *r, double least);
 /* Sets `window` by the range: percentiles and the full range are those of the whole volume, from up
  * to 64 slices at equal distances. */
