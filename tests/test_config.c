@@ -6,7 +6,7 @@
 #include <signal.h>
 
 #include "data/text/tokens.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "config/config_rows.h"
 #include "data/text/conversations.h"
 #include "io/temporary.h"

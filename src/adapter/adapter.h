@@ -10,6 +10,10 @@
 
 #include "base/base.h"
 #include "base/spelling.h"
+#include "config/config.h"
+#include "graph/graph.h"
+
+struct family;
 
 /* target_modules and exclude_modules: a list of names, or a regular expression that the whole name
  * must match. Both empty: not given. */
@@ -87,5 +91,50 @@ double adapter_scale(const struct adapter *a, const char *module);
 /* Returns PL_USAGE if a regular expression needed too many steps for one of the modules that were
  * asked about, so that an answer above was a guess. It is called once, behind all modules. */
 int adapter_unanswered(const struct adapter *a, const char *section, struct error *e);
+
+/* --- adapter_config.json (adapter_config.c) ------------------------------------------------- */
+
+/* Read: a key that is not done here is accepted as long as it changes nothing (null, false, empty
+ * or PEFT's default), and refused by name otherwise. Written: every key that PEFT writes today, in
+ * its order and layout, so that PeftModel.from_pretrained opens the folder. */
+
+/* Reads a file, or n bytes of text, into *out, which lives in `memory` and is checked
+ * (adapter_check). PL_USAGE: the message begins with the path, or for a text with the key. */
+int adapter_config_read(const char *path, struct bump *memory, struct adapter *out, struct error *e);
+int adapter_config_parse(const char *bytes, size_t n, struct bump *memory, struct adapter *out, struct error *e);
+
+/* Writes the text of the file, without a newline at the end, as PEFT. `base`:
+ * base_model_name_or_path; NULL: null. An adapter that was read is written as it was read. For
+ * all-linear, target_modules is the list of the n names that it means, as PEFT writes it. */
+void adapter_config_write(const struct adapter *a, const char *base, const char *const *target_names, uint32_t n,
+                          struct text *out);
+
+/* --- the keys of section adapter (adapter_keys.c) ------------------------------------------- */
+
+/* Reports whether the configuration asks for an adapter. */
+bool adapter_given(const struct config *c);
+/* Fills `out` for a model of that family; what it points to is in `b`. With adapter.path the
+ * settings are those of the folder's adapter_config.json, and another key with a value of its own
+ * is PL_USAGE; only adapter.lora_dropout may differ. */
+int adapter_open(const struct config *c, const struct family *family, struct bump *b, struct adapter *out,
+                 struct error *e);
+
+/* --- adapters in a model's forward (lora.c) ------------------------------------------------- */
+
+/* Adds the adapters to the forward of the current program, built for B samples, and freezes every
+ * other parameter except those that the adapter trains as a whole. */
+void pass_lora(struct graph *g, const struct adapter *a, int64_t B);
+
+/* Returns PL_USAGE if a name of the adapter matches no module of the forward, built without
+ * adapters, or a module that LoRA does not adapt; the message names the module, or the nearest
+ * one. */
+int lora_check(const struct graph *g, const struct adapter *a, struct error *e);
+
+/* Lists the names of the modules that have an adapter, in the order of the forward, in `b`; returns
+ * their number. */
+uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const **names);
+/* Prints "LoRA on 64 modules (q_proj 32, v_proj 32); 4,194,304 of 6,742,609,920 weights are trained
+ * (0.0622 %)" for a forward with adapters. */
+void lora_print(const struct graph *g, struct text *out);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * adapter_config.c: adapter_config.json (see adapter_config.h).
+ * adapter_config.c: adapter_config.json (see adapter.h).
  */
-#include "adapter/adapter_config.h"
+#include "adapter/adapter.h"
 
 #include <stdio.h>
 #include <string.h>

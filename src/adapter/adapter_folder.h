@@ -17,7 +17,7 @@
 #ifndef ADAPTER_FOLDER_H
 #define ADAPTER_FOLDER_H
 
-#include "adapter/adapter_config.h"
+#include "adapter/adapter.h"
 #include "io/pth.h"
 #include "io/safetensors.h"
 

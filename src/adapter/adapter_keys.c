@@ -1,13 +1,15 @@
 /*
- * adapter_keys.c: see adapter_keys.h.
+ * adapter_keys.c: the LoRA adapter of a run: the keys of section adapter, or the folder
+ * adapter.path.
  */
-#include "adapter/adapter_keys.h"
+#include "adapter/adapter.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "adapter/adapter_folder.h"
+#include "models/model.h"
 
 static bool has_names(const struct config_names *n) { return n->text || n->list.n; }
 

@@ -18,7 +18,7 @@
  * The pass runs when the forward is built, before the parameters are frozen and grouped by the
  * configuration: the names of adapters are parameter names like others.
  */
-#include "adapter/lora.h"
+#include "adapter/adapter.h"
 
 #include <math.h>
 #include <stdio.h>

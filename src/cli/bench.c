@@ -13,7 +13,7 @@
 #include "io/json.h"
 #include "calibrate/bench.h"
 #include "cost/links.h"
-#include "planning/offload_budget.h"
+#include "planning/planned.h"
 #include "feed/feed.h"
 #include "plan/communication.h"
 

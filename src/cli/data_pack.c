@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/progress.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/fill.h"

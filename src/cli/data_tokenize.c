@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "cli/data.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "feed/text_source.h"
 #include "io/json.h"
 #include "io/temporary.h"

@@ -22,7 +22,7 @@
 #include "report/lives.h"
 #include "calibrate/bench.h"
 #include "calibrate/time_factor.h"
-#include "planning/offload_budget.h"
+#include "planning/planned.h"
 #include "feed/feed.h"
 
 /* WARM: steps that run before leaks are measured, the first of them in bench_open */

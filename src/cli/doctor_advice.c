@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planning/offload_budget.h"
+#include "planning/planned.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
 #include "io/json.h"

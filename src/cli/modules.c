@@ -10,9 +10,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "config/config_model.h"
-#include "adapter/adapter_keys.h"
-#include "adapter/lora.h"
+#include "models/model.h"
+#include "adapter/adapter.h"
 #include "planning/parameter_groups.h"
 #include "planning/planned.h"
 #include "graph/ops.h"

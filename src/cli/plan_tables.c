@@ -12,11 +12,11 @@
 
 #include "base/progress.h"
 #include "calibrate/time_factor.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "io/json.h"
 #include "cost/calibration.h"
 #include "cost/profile.h"
-#include "adapter/adapter_keys.h"
+#include "adapter/adapter.h"
 #include "feed/feed.h"
 #include "models/images.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "cli/predict.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "data/detect/match.h"
 #include "data/image_list.h"
 #include "feed/batch_plan.h"

@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/config_model.h"
+#include "models/model.h"
 #include "base/random.h"
 #include "data/samples.h"
 #include "cli/predict_many.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "data/images/resize.h"
 #include "data/loader.h"
 #include "feed/feed.h"

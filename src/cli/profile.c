@@ -20,7 +20,7 @@
 #include "report/page.h"
 #include "report/trace.h"
 #include "calibrate/bench.h"
-#include "planning/offload_budget.h"
+#include "planning/planned.h"
 #include "feed/feed.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };

@@ -17,7 +17,7 @@
  */
 #include "cli/cli.h"
 #include "cli/step.h"
-#include "config/config_model.h"
+#include "models/model.h"
 #include "feed/batch_plan.h"
 #include "io/file.h"
 

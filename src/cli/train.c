@@ -11,7 +11,7 @@
 #include "calibrate/time_factor.h"
 #include "cli/ranks.h"
 #include "cli/worst.h"
-#include "adapter/adapter_keys.h"
+#include "adapter/adapter.h"
 #include "io/json.h"
 #include "report/html.h"
 #include "feed/feed.h"

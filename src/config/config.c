@@ -445,3 +445,13 @@ int config_at_key(const struct config *c, enum config_key key, struct error *e)
     if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
     return c->file ? error_prepend(e, "%s", c->file) : e->code;
 }
+
+int config_pin(struct config *c, const struct settings *s, struct error *e)
+{
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        char key[80], value[SETTING_ROOM];
+        snprintf(key, sizeof key, "%s.%s", techniques[id].section, techniques[id].name);
+        TRY(config_assign(c, key, technique_print(id, s, value), e));
+    }
+    return PL_OK;
+}

@@ -20,13 +20,11 @@
 
 #include "base/base.h"
 #include "passes/passes.h"
-#include "config/schedule.h"
 
 /* Values of the CHOICE keys, in the order of their words in config.def.
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
  * data.strategy enum sampler_strategy, data.train_on enum train_on, data.too_long enum too_long,
- * data.too_many_images enum too_many, train.schedule enum schedule_kind, model.head enum
- * head_kind. */
+ * data.too_many_images enum too_many, model.head enum head_kind. */
 enum config_format {
     FORMAT_TOKENS,
     FORMAT_BYTES,
@@ -47,6 +45,7 @@ enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
 enum config_decoder { DECODER_AUTO, DECODER_FUSION, DECODER_PROMPTED };
 enum config_dropout { DROPOUT_AUTO, DROPOUT_NONE };
 enum config_mask_reads { MASK_READS_QUESTION, MASK_READS_ANSWER };
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_STEP };
 enum config_schedule_as { SCHEDULE_AS_TRANSFORMERS, SCHEDULE_AS_DEEPSPEED };
 enum config_warmup_shape { WARMUP_LINEAR, WARMUP_LOG };
 enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
@@ -274,7 +273,41 @@ bool config_warms_up(const struct config *c);
 /* Prints all keys with types, defaults and docs, from the table. */
 void config_help(struct text *out);
 
-/* Sets the memory keys to a plan's techniques; the budget is unchanged (pin.c). */
+/* Sets the memory keys to a plan's techniques; the budget is unchanged. Changing one
+ * key then gives the plan that differs only in this technique. */
 int config_pin(struct config *c, const struct settings *s, struct error *e);
+
+struct model;
+struct model_choices;
+/* Returns what section `model` chooses besides the folder or preset. */
+struct model_choices config_choices(const struct config *c);
+/* Opens model.path or model.preset, with these choices. */
+int config_open_model(const struct config *c, struct model *m, struct error *e);
+/* Returns PL_USAGE if a key was given that has no effect with this model. */
+int config_check_model(const struct config *c, const struct model *m, struct error *e);
+
+/* --- the learning rate over the steps (schedule.c) ------------------------------------------ */
+
+/* Constant, linear and cosine are the transformers library's get_*_schedule_with_warmup, with its
+ * min_lr_rate; step is torch's StepLR or MultiStepLR after the same warmup. With `deepspeed` the
+ * first three are WarmupLR, WarmupDecayLR and WarmupCosineLR of DeepSpeed. */
+struct schedule {
+    enum schedule_kind kind;
+    int64_t warmup;             /* steps of the rise to 1... */
+    double start;               /* ...from this factor */
+    bool log;                   /* the rise is a logarithm instead of a line */
+    bool deepspeed;             /* DeepSpeed's count of the steps: warmup and line come one step later */
+    int64_t total;              /* steps of the whole run: linear and cosine end there */
+    double floor;               /* linear and cosine: the factor at the end */
+    double gamma;               /* step: the factor of each drop, at... */
+    int64_t every;              /* ...multiples of this, counted from the end of the warmup; 0: */
+    const int64_t *milestones;  /* at these steps of the run, ascending */
+    uint32_t n_milestones;
+};
+
+/* Returns the factor on train.learning_rate in optimizer step `step`, counted from 0. The first
+ * step of a warmup has the factor `start`. A pure function, so a resumed run needs no state for
+ * it. */
+double schedule_factor(const struct schedule *s, int64_t step);
 
 #endif

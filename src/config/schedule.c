@@ -13,9 +13,7 @@
  *       |   /      `----.
  *     0 |__/____________`--
  */
-#include "config/schedule.h"
-
-#include "base/base.h"
+#include "config/config.h"
 
 #include <math.h>
 

@@ -10,7 +10,7 @@
 
 #include "dist/agree.h"
 #include "adapter/adapter_folder.h"
-#include "planning/offload_budget.h"
+#include "planning/planned.h"
 #include "io/file.h"
 #include "run/ranks.h"
 

@@ -14,8 +14,7 @@
 
 #include "data/dataset.h"
 #include "data/formats/memmap.h"
-#include "adapter/adapter_keys.h"
-#include "adapter/lora.h"
+#include "adapter/adapter.h"
 #include "planning/parameter_groups.h"
 #include "feed/batch_plan.h"
 

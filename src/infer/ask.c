@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "config/config_model.h"
+#include "models/model.h"
 #include "data/images/image_processor.h"
 #include "infer/generation_config.h"
 #include "models/prs_med.h"

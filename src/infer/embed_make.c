@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/config_model.h"
+#include "models/model.h"
 #include "folder/transfer.h"
 #include "feed/embed.h"
 #include "infer/embed_make.h"

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "config/config_model.h"
+#include "models/model.h"
 #include "dist/agree.h"
 
 /* --- opening ---------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "config/config_model.h"
+#include "models/model.h"
 #include "infer/upsample.h"
 
 /* --- a forward run of encoder or decoder --------------------------------------------------- */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "config/config_model.h"
+#include "models/model.h"
 #include "data/text/tokenize.h"
 #include "feed/batch_plan.h"
 #include "feed/text_source.h"

@@ -10,7 +10,7 @@
 #ifndef PLANNED_H
 #define PLANNED_H
 
-#include "adapter/lora.h"
+#include "adapter/adapter.h"
 #include "config/config.h"
 #include "folder/weights_4bit.h"
 #include "models/images.h"
@@ -79,7 +79,7 @@ struct planned {
     bool has_space, has_graph;
     struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
     int n_remedies;
-    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (memory_check.c) */
+    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (memory_budget.c) */
     int n_warnings;
     struct bump memory;          /* of the update rules, of `batches` and of the profile */
 };
@@ -141,6 +141,30 @@ uint64_t planned_cpu_budget(uint64_t free);
  * memory of a GPU that has less than twice that. */
 enum { GPU_RESERVE = 1 << 30 };
 uint64_t planned_gpu_budget(uint64_t memory);
+
+/* --- memory for offload: memory.host_budget (memory_budget.c) -------------------------------- */
+
+/* Returns the folder of the CPU's offload file for a run that writes to `out`; NULL or "": it has
+ * no output folder, and the file is in /tmp. The folder need not exist yet. */
+const char *offload_folder(const char *out);
+
+/* Finds memory.host_budget in bytes, 0: none, and in *rule where auto's comes from, for messages;
+ * NULL unless the bound is auto's. The `local` ranks of a host share what it has; `ranks` NULL:
+ * they are only planned for. `auto` is:
+ *     the CPU, which offloads to a file   half of the free disk space of the file's folder, at most
+ *                                         half of this machine's memory: copies are priced at the
+ *                                         speed of the page cache, in which a larger file does not
+ *                                         stay
+ *     a GPU of this machine               the memory that is free for this process, less 1 GiB
+ *     a GPU elsewhere                     no bound: the memory of its machine is not known */
+int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here, const struct ranks *ranks, int local,
+                   uint64_t *bytes, const char **rule, struct error *e);
+
+/* Estimates the host memory of a machine with a GPU of `gpu_memory` bytes: twice as much, at least
+ * 32 GiB. */
+uint64_t offload_likely(uint64_t gpu_memory);
+
+/* --- planning ------------------------------------------------------------------------------- */
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
 int planned_open(struct planned *r, const struct config *c, const struct run_options *o, struct error *e);

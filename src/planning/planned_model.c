@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#include "config/config_model.h"
-#include "adapter/adapter_keys.h"
+#include "models/model.h"
+#include "adapter/adapter.h"
 #include "planning/parameter_groups.h"
 
 /* Tokens of a prompt that an evaluation processes at once, at most. */

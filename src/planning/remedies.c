@@ -1,5 +1,5 @@
 /*
- * remedies.c: suggests changes of the configuration if no plan fits the budget.
+ * remedies.c: plans a run, and suggests changes of its configuration if no plan fits the budget.
  *
  * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
  * The smallest bound on host memory needs no new search: the space that was searched already
@@ -13,8 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "adapter/adapter_keys.h"
-#include "planning/offload_budget.h"
+#include "adapter/adapter.h"
 #include "planning/stages.h"
 
 /* Plans another configuration within the same budget; the caller closes `probe`. */
@@ -249,7 +248,8 @@ void remedies_print(const struct remedy *remedy, int n, const char *host_name, s
     }
 }
 
-void planned_add_remedies(struct planned *r, const struct run_options *o, struct error *e)
+/* Searches changes of the configuration that would fit, and appends them to the error. */
+static void add_remedies(struct planned *r, const struct run_options *o, struct error *e)
 {
     char size[32];
     struct text words = {0};
@@ -269,4 +269,12 @@ void planned_add_remedies(struct planned *r, const struct run_options *o, struct
     const size_t n = strlen(e->text);
     snprintf(e->text + n, sizeof e->text - n, "%s", words.at);
     text_free(&words);
+}
+
+int planned_open(struct planned *r, const struct config *c, const struct run_options *o, struct error *e)
+{
+    int rc = planned_make(r, c, o, e);
+    if (rc == PL_NOFIT && !o->plan && !o->generate) add_remedies(r, o, e);
+    if (!o->several) planned_close_space(r);
+    return rc;
 }

@@ -1,12 +1,12 @@
 /*
- * stages.c: the stages of planning a run, in order, and the search for its plan (see stages.h).
+ * stages.c: the stages of planning a run, in order, the search for its plan (see stages.h), and
+ * what is said about it.
  */
 #include "planning/stages.h"
 
 #include <string.h>
 
 #include "cuda/cuda.h"
-#include "planning/offload_budget.h"
 #include "run/ranks.h"
 
 static int open_machine(struct planned *r, const struct run_options *o, struct error *e)
@@ -144,4 +144,52 @@ int planned_make(struct planned *r, const struct config *c, const struct run_opt
     begin(r, c, o);
     for (size_t i = 0; i < COUNT(stages); i++) TRY(stages[i](r, o, e));
     return PL_OK;
+}
+
+/* --- what is said about a plan -------------------------------------------------------------- */
+
+struct plan_note planned_note(const struct planned *r, bool fits)
+{
+    const bool host = !fits && planned_exceeds_host(r),
+               stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
+    return (struct plan_note){.fits = fits,
+                              .refused_by = fits   ? NULL
+                                            : host ? "memory.host_budget"
+                                                   : "memory.budget",
+                              .budget = r->budget,
+                              .host_budget = stated ? r->host_budget : 0,
+                              .effective_batch = r->effective_batch,
+                              .profile = &r->profile,
+                              .adapter = r->adapted,
+                              .remedy = r->remedy,
+                              .n_remedies = r->n_remedies,
+                              .warning = r->warning,
+                              .n_warnings = r->n_warnings};
+}
+
+bool planned_print_order(const struct planned *r, struct text *out)
+{
+    char value[SETTING_ROOM];
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const struct technique *t = &techniques[id];
+        if (!t->orders_sums || config_technique(r->config, id)->chosen ||
+            (t->models && technique_is_off(id, &r->plan.settings)))
+            continue;
+        text_printf(out, "%s%s.%s: %s", out->n ? ", " : "", t->section, t->name,
+                    technique_print(id, &r->plan.settings, value));
+    }
+    return out->n;
+}
+
+bool planned_print_batch(const struct planned *r, struct text *out)
+{
+    enum { USUAL_LEAST = 8, USUAL_MOST = 32 };
+    const int ranks = (int)max_i64(1, r->plan.settings.ranks), most = USUAL_MOST * ranks;
+    if (!r->config->model_path || r->config->data_format < FORMAT_CONVERSATIONS ||
+        (r->effective_batch >= USUAL_LEAST && r->effective_batch <= most))
+        return false;
+    text_printf(out, "train.effective_batch is %d: recipes for fine-tuning have %d to %d samples a step",
+                r->effective_batch, USUAL_LEAST, most);
+    if (ranks > 1) text_printf(out, " on %d ranks", ranks);
+    return true;
 }

@@ -1,7 +1,7 @@
 /*
  * stages.h: the stages of planning, for the files of this folder.
  *
- *     planned_open_shares    ranks and shares                                planned_ranks.c
+ *     planned_open_shares    ranks and shares                                planned_inputs.c
  *     planned_open_model     the model, its adapter, its 4-bit weights       planned_model.c
  *     planned_open_batches   what a batch holds
  *     planned_open_groups    groups of batch normalization
@@ -29,7 +29,7 @@ stage planned_open_model, planned_open_batches, planned_open_groups;
  * Errors of the model's builder are left to the planner. */
 stage planned_check_names;
 
-/* --- planned_ranks.c ------------------------------------------------------------------------ */
+/* --- planned_inputs.c ------------------------------------------------------------------------ */
 
 /* Sets the number of shares of a step. `plan` may be asked for ranks that are not there. */
 stage planned_open_shares;
@@ -43,10 +43,8 @@ int planned_open_links(struct planned *r, struct error *e);
 /* Returns an error if groups of a host are not ranks that follow each other. */
 int planned_check_hosts(const struct planned *r, struct error *e);
 
-/* --- the device: device_choice.c, device_profile.c, device_budget.c, memory_check.c --------- */
+/* --- device_choice.c, memory_budget.c ------------------------------------------------------- */
 
-/* Sets the device's kind and, for a present GPU, its profile (device_choice.c). */
-void planned_choose_device(struct planned *r);
 /* Reports whether the plan's GPU is in this machine. */
 bool planned_gpu_is_here(const struct planned *r);
 /* Fills the device's kind and profile; no device is opened. A given profile file
@@ -84,7 +82,7 @@ bool planned_allows_nf4(const struct config *c);
 /* Follows the plan of a plan file, if it is for this run. */
 int planned_follow_plan(struct planned *r, struct settings s, const char *path, struct error *e);
 
-/* --- plan_generation.c, remedies.c, planned_inputs.c ------------------------------------------ */
+/* --- plan_generation.c, planned_inputs.c ------------------------------------------------------ */
 
 /* Finds the fastest plan of a run that generates, within its budgets: prompts at once, chunks of
  * them, with and without offloaded weights. On PL_NOFIT it is the smallest one. */
@@ -93,8 +91,6 @@ int planned_search_generation(struct planned *r, struct settings s, const struct
  * allows with the settings of its plan; without a budget, how many need at most 1 % more memory
  * than the plan has. */
 int planned_search_answers(struct planned *r, int64_t most, struct error *e);
-/* Searches changes of the configuration that would fit, and appends them to the error */
-void planned_add_remedies(struct planned *r, const struct run_options *o, struct error *e);
 /* Checks that in a user-defined model ids of tables and classes are inputs, or views of inputs. */
 int planned_check_ids(const struct planned *r, struct error *e);
 

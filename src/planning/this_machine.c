@@ -14,7 +14,6 @@
 #include "data/images/video_file.h"
 #include "data/images/webp.h"
 #include "data/volumes/dicom_j2k.h"
-#include "planning/offload_budget.h"
 #include "planning/planned.h"
 #include "io/codec.h"
 #include "io/file.h"

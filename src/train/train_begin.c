@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
-#include "planning/offload_budget.h"
+#include "planning/planned.h"
 #include "io/file.h"
 #include "train/signals.h"
 

@@ -24,7 +24,7 @@
 #include "infer/mask_scores.h"
 #include "infer/retrieval.h"
 #include "engine/run.h"
-#include "config/schedule.h"
+#include "config/config.h"
 #include "folder/train_state.h"
 #include "engine/ticket.h"
 #include "train/train.h"

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "adapter/adapter_config.h"
+#include "adapter/adapter.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

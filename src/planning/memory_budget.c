@@ -1,5 +1,6 @@
 /*
- * memory_check.c: compares a plan with the machine that it is for: memory, disk space, the GPU.
+ * memory_budget.c: the memory that a run may take, and that its machine has: memory.budget,
+ * memory.host_budget, and the check of a plan against both.
  *
  *     arena          a CPU    this machine's memory
  *                    a GPU    its memory less the reserve of memory.budget auto
@@ -15,10 +16,141 @@
 #include <string.h>
 
 #include "base/system.h"
+#include "cuda/cuda.h"
 #include "io/file.h"
-#include "planning/offload_budget.h"
 #include "planning/stages.h"
 #include "run/ranks.h"
+
+/* --- device memory: memory.budget ----------------------------------------------------------- */
+
+/* Returns the number of ranks that share a GPU of this host (parallel.crowd). */
+static int64_t ranks_of_gpu(const struct planned *r)
+{
+    return r->ranks && r->kind == DEVICE_CUDA ? ceil_div(r->ranks->local, max_i64(1, cuda_gpus())) : 1;
+}
+
+uint64_t planned_cpu_budget(uint64_t free) { return free - min_u64(BUDGET_RESERVE, free); }
+
+uint64_t planned_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
+
+/* Estimates the GPU memory that NCCL takes for itself: with one peer, and for each further one. */
+static uint64_t nccl_reserve(const struct planned *r)
+{
+    const int64_t n = r->ranks ? r->ranks->n : r->config->parallel_ranks;
+    return n > 1 ? (uint64_t)(512 + 32 * (n - 1)) << 20 : 0;
+}
+
+int planned_check_gpus(const struct planned *r, struct error *e)
+{
+    if (!r->ranks || r->config->parallel_crowd || !planned_gpu_is_here(r) || ranks_of_gpu(r) == 1) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "%d ranks were started on %s, which has %d GPU%s: start one for each GPU, or set parallel.crowd "
+                     "true, with which they share them",
+                     r->ranks->local, r->ranks->host, cuda_gpus(), cuda_gpus() == 1 ? "" : "s");
+}
+
+/* Returns the free memory of this machine for each of its ranks. */
+static uint64_t free_host_memory(const struct planned *r)
+{
+    struct system_memory m;
+    if (r->ranks && r->ranks->share.free) return r->ranks->share.free;
+    system_memory(&m); /* what the control group leaves, where it is less */
+    return m.available / (uint64_t)planned_host_ranks(r);
+}
+
+/* Returns the free memory of the plan's GPU, which need not be present. */
+static uint64_t free_gpu_memory(const struct planned *r)
+{
+    const uint64_t each = planned_gpu_budget(r->profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);
+    return each - min_u64(nccl_reserve(r), each / 2);
+}
+
+uint64_t planned_free_memory(const struct planned *r)
+{
+    if (r->kind == DEVICE_CUDA) return free_gpu_memory(r);
+    return planned_cpu_budget(free_host_memory(r));
+}
+
+int planned_resolve_budget(struct planned *r, struct error *e)
+{
+    const struct config_budget *b = &r->config->memory_budget;
+    char have[32], keep[32];
+    r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
+    if (b->kind != BUDGET_AUTO) return PL_OK;
+    if (r->kind == DEVICE_CUDA) {
+        if (!r->profile.memory_bytes)
+            return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
+        r->budget = free_gpu_memory(r);
+        return PL_OK;
+    }
+    const uint64_t free = free_host_memory(r);
+    if (!planned_cpu_budget(free))
+        return error_set(e, PL_FAIL,
+                         "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
+                         size_print(free, have), size_print(BUDGET_RESERVE, keep));
+    r->budget = planned_cpu_budget(free);
+    log_note("memory.budget auto: %s free, %s kept in reserve", size_print(free, have),
+             size_print(BUDGET_RESERVE, keep));
+    return PL_OK;
+}
+
+bool planned_exceeds_host(const struct planned *r)
+{
+    return r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget;
+}
+
+/* --- for offload: memory.host_budget -------------------------------------------------------- */
+
+/* Reserve of `memory.host_budget: auto` beside a GPU, for the system. */
+enum { MEMORY_RESERVE = 1 << 30 };
+static const uint64_t LIKELY_LEAST = (uint64_t)32 << 30;
+
+const char *offload_folder(const char *out) { return out && *out ? out : "/tmp"; }
+
+/* Returns the bound, at least 1, because 0 means none. */
+static uint64_t at_least_one(uint64_t bytes) { return bytes ? bytes : 1; }
+
+/* Finds what a host has for each of its ranks: as the ranks agreed, or by this machine. */
+static int find_share(const char *folder, const struct ranks *ranks, int local, struct rank_share *out, struct error *e)
+{
+    struct system_memory now;
+    if (ranks) *out = ranks->share;
+    if (ranks && out->free) return PL_OK;
+    system_memory(&now);
+    *out = (struct rank_share){now.available / (uint64_t)local, now.total / (uint64_t)local, 0};
+    if (!folder) return PL_OK;
+    if (disk_free(folder, &out->disk, e)) return error_prepend(e, "memory.host_budget auto");
+    out->disk /= (uint64_t)local;
+    return PL_OK;
+}
+
+int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here, const struct ranks *ranks, int local,
+                   uint64_t *bytes, const char **rule, struct error *e)
+{
+    const struct config_budget *b = &c->memory_host_budget;
+    const bool file = kind != DEVICE_CUDA;
+    struct rank_share x;
+    *bytes = b->kind == BUDGET_BYTES ? b->bytes : 0;
+    *rule = NULL;
+    if (b->kind != BUDGET_AUTO || (kind == DEVICE_CUDA && !gpu_here)) return PL_OK;
+    if (find_share(file ? offload_folder(c->train_out) : NULL, ranks, local, &x, e)) return e->code;
+    const bool memory = x.memory && x.memory < x.disk;
+    *bytes = at_least_one(file ? (memory ? x.memory : x.disk) / 2
+                               : x.free - min_u64((uint64_t)MEMORY_RESERVE / (uint64_t)local, x.free));
+    if (local > 1)
+        *rule = !file    ? "a rank's part of the free memory less 1 GiB"
+                : memory ? "a rank's part of half of its host's memory"
+                         : "a rank's part of half of the free disk space";
+    else
+        *rule = !file    ? "the free memory less 1 GiB"
+                : memory ? "half of this machine's memory"
+                         : "half of the free disk space";
+    return PL_OK;
+}
+
+uint64_t offload_likely(uint64_t gpu_memory) { return 2 * gpu_memory > LIKELY_LEAST ? 2 * gpu_memory : LIKELY_LEAST; }
+
+/* --- a plan and its machine ----------------------------------------------------------------- */
 
 static void warn(struct planned *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void warn(struct planned *r, const char *fmt, ...)
