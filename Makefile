@@ -187,7 +187,7 @@ $(BUILD)/profiles/%.inc: src/cost/profiles/%.json
 $(BUILD)/cost/profile_stored.o: OWN += -I$(BUILD)
 $(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 # The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
-UNROLL := rows/activations attention/attention rows/elementwise rows/softmax rows/tokens
+UNROLL := rows/activations attention/attention rows/elementwise rows/norms rows/sums rows/tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): OWN += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
 EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))

@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 
 #include "cpu/cpu.h"
-#include "cpu/peak.h"
 #include "graph/ops.h"
 
 static const char *filter = "";

@@ -21,7 +21,6 @@
 #include "cpu/products/micro.h"
 #include "cpu/products/micro_bf16.h"
 #include "cpu/products/onednn.h"
-#include "cpu/peak.h"
 #include "graph/ops.h"
 
 static bool small_pages;

@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 
 #include "opcases.h"
-#include "cpu/peak.h"
+#include "cpu/cpu.h"
 
 enum { SIZES = 6 };
 

@@ -4,7 +4,7 @@
  * of 8-bit codes, the bytes of optimizer state in a plan, and the effect of the fused step on a
  * program.
  */
-#include "cpu/update/codes.h"
+#include "base/state_codes.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "io/safetensors.h"

@@ -8,7 +8,8 @@
 #include "trial.h"
 
 #include "cpu/cpu.h"
-#include "cpu/update/round.h"
+#include "base/random.h"
+#include "cpu/update/update.h"
 
 /* --- the loss scale ------------------------------------------------------------------- */
 
@@ -90,8 +91,7 @@ enum { DRAWS = 1 << 16 };
 
 static void round_all(uint16_t *to, const float *from, int64_t n, uint64_t key, int tile)
 {
-    struct operand x = {.data = to, .dtype = DT_BF16, .rank = 1, .dim = {n}, .stride = {1}};
-    for (int64_t at = 0; at < n; at += tile) store_weight(&x, at, 0, (int)min_i64(tile, n - at), from + at, key);
+    for (int64_t at = 0; at < n; at += tile) round_store(to, at, 0, (int)min_i64(tile, n - at), from + at, key);
 }
 
 /* The fraction rounded up equals the position between the neighbours; five deviations. */

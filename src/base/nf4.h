@@ -41,7 +41,7 @@ enum {
 /* The number from -0.993 to 1 that a scale's byte stands for. From 127, the code of 0, to either
  * side: 2^i numbers of decade i, 10^(i-7) to 10^(i-6), i = 0..6, half way between equal steps; 255
  * is 1. Each step is rounded to f32, as torch.linspace does it, so the numbers of the optimizer's
- * map (cpu/update/codes.h) may differ in the last bit. */
+ * map (base/state_codes.h) may differ in the last bit. */
 SHARED float nf4_step(int i, int k)
 {
     const double step = (double)shared_sub(1.0f, 0.1f) / (1 << i); /* exact: a power of two */

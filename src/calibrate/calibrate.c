@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cpu/peak.h"
+#include "cpu/cpu.h"
 #include "calibrate/bench.h"
 #include "calibrate/curve_fit.h"
 #include "feed/feed.h"

@@ -7,7 +7,7 @@
  */
 #pragma GCC optimize("fp-contract=fast")
 
-#include "cpu/peak.h"
+#include "cpu/cpu.h"
 
 #include <stdio.h>
 #include <string.h>

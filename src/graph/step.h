@@ -42,7 +42,10 @@ struct step_block {
     float next_scale;    /* f16: loss_scale of the next step */
 };
 
-/* SCALER: the next loss scale, as torch.amp.GradScaler (cpu/update/scaler.c). */
+/* Returns p * 2^32: DROPOUT drops an element whose random word is below this. */
+SHARED uint32_t step_dropout_threshold(float p) { return (uint32_t)((double)p * 4294967296.0); }
+
+/* Computes the next loss scale for SCALER, as torch.amp.GradScaler (cpu/update/optimizers.c). */
 SHARED void step_scale(struct step_block *step, int finite)
 {
     step->found_inf = !finite;
@@ -59,7 +62,7 @@ SHARED void step_scale(struct step_block *step, int finite)
     }
 }
 
-/* CLIP: the gradient norm and the factor on gradients, from the sum of their squares. As
+/* Computes the gradient norm for CLIP and the factor on gradients, from the sum of their squares. As
  * clip_grad_norm_: the norm is increased by 1e-6 before it divides. A NaN norm gives a NaN factor,
  * so that the failure is visible. Gradients of a scaled loss are divided by the scale first: the
  * factor does both. */

@@ -9,7 +9,7 @@
  *     the loss: ALL_REDUCE over ranks, so that all of them see one that is not finite
  *
  * A share begins at zero wherever it runs and with the same program, so its gradients have the same
- * bits there. FOLD adds them in a binary tree over shares (cpu/update/fold.c), and reduce.c goes on with
+ * bits there. FOLD adds them in a binary tree over shares (cpu/update/collective.c), and reduce.c goes on with
  * the same tree over ranks: N ranks have the bits of one rank with N shares. log2 of a rank's
  * shares partial sums of every gradient are alive in the step; a single share needs none.
  *

@@ -41,7 +41,6 @@
 #include "cpu/attention/grid.h"
 #include "cpu/products/micro.h"
 #include "cpu/products/pack.h"
-#include "cpu/rows.h"
 
 /* Multiples of PANEL_B and PANEL_A. With more queries per block the keys are packed less often;
  * more keys make longer sums; everything fits the L2 cache. */

@@ -46,7 +46,6 @@
 #include "cpu/attention/grid.h"
 #include "cpu/products/micro.h"
 #include "cpu/products/pack.h"
-#include "cpu/rows.h"
 
 /* Multiples of PANEL_A and PANEL_B. With more keys per block the queries are packed less often. */
 enum { QUERIES = 96, KEYS = 192, KEYS_ALONE = 288 };

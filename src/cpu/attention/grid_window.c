@@ -16,7 +16,6 @@
 
 #include "cpu/cpu.h"
 #include "cpu/attention/grid.h"
-#include "cpu/rows.h"
 
 /* Minimum number of heads of windows per chunk: enough for many threads. */
 enum { ITEMS = 96 };

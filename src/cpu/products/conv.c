@@ -10,7 +10,7 @@
  *     patch     [ ... a = 0 ... ][ a = 1 ][ a = 2 ]   K = ky kx C
  *
  *     CONV     y  = patches(x)  weights^T
- *     CONV_DX  dx = patches(dy) weights, a product per phase (conv.h)
+ *     CONV_DX  dx = patches(dy) weights, a product per phase (graph/sweep.h)
  *     CONV_DW  dw = dy^T patches(x)
  *
  * A 1x1 kernel of stride 1 needs no patches: the maps are matrices. A kernel as large as its
@@ -25,10 +25,8 @@
 
 #include <string.h>
 
-#include "cpu/cpu.h"
 #include "cpu/products/gemm.h"
 #include "cpu/products/pack.h"
-#include "cpu/rows.h"
 
 
 /* --- shapes -------------------------------------------------------------------------------- */

@@ -26,7 +26,6 @@
 #include <omp.h>
 #include <string.h>
 
-#include "cpu/rows.h"
 
 /* The pixels of a stage are PITCH floats apart: loads of neighbouring pixels then use different
  * cache banks. */
@@ -352,7 +351,7 @@ void depthwise_dw_run(const struct launch *l, const struct conv *n)
         for (int64_t g = k * blocks.each; g < min_i64((k + 1) * blocks.each, n->B * down); g++)
             lines_product(l, &s, g / down, g % down * LINES, sum, stages + omp_get_thread_num() * dw_stage(n));
     }
-    row_combine(total, partial, blocks.n, sums, false, l->threads);
+    row_combine(&(struct operand){total, DT_F32, 1, {sums}, {1}}, partial, blocks.n, false, l->threads);
     for (int64_t c = 0; c < n->C; c += DEEP) {
         struct conv some = *n;
         some.O = min_i64(DEEP, n->C - c);

@@ -1,5 +1,5 @@
 /*
- * gemm.c: packed, blocked matrix products, and the kernels LINEAR and MATMUL.
+ * gemm.c: packed, blocked matrix products, and the kernels LINEAR, LINEAR_ACT and MATMUL.
  *
  * C is partitioned into tiles, one thread each. A thread iterates over K in blocks. For each block
  * it packs a slab of B, then block after block of A's rows, and multiplies panel by panel
@@ -27,18 +27,17 @@
  *
  *     work: thread 0 [A block | B slab | f32 tile] thread 1 [...] ...
  */
-#include "cpu/products/gemm.h"
-
 #include <omp.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/products/gemm.h"
 #include "cpu/products/micro.h"
-#include "cpu/products/onednn.h"
 #include "cpu/products/micro_bf16.h"
+#include "cpu/products/onednn.h"
 #include "cpu/products/pack.h"
-#include "cpu/rows.h"
+#include "cpu/rows/activations.h"
 
 /* Multiples of PANEL_A, TILE_ROWS, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
  * cache: without huge pages a larger block would evict itself. SCRATCH_ROWS bounds the f32 tile of
@@ -431,11 +430,6 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
 
 /* --- LINEAR and MATMUL --------------------------------------------------------------------- */
 
-static bool is_matrix(const struct tensor *t)
-{
-    return tensor_is_dense(t) && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
-}
-
 /* A dense tensor as the matrix [rows x last], or its transpose. */
 static struct matrix matrix_of(const struct operand *x, bool transposed)
 {
@@ -448,8 +442,8 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
 static bool linear_match(const struct query *q)
 {
     const struct tensor *bias = query_in(q, 2), *add = query_in(q, 3);
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias)) &&
-           (!add || is_matrix(add));
+    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->in[1]) && tensor_is_fast(q->out[0]) && (!bias || tensor_is_fast(bias)) &&
+           (!add || tensor_is_fast(add));
 }
 
 static uint64_t linear_workspace(const struct query *q)
@@ -458,23 +452,23 @@ static uint64_t linear_workspace(const struct query *q)
     return gemm_workspace(tensor_rows(x), w->dim[0], tensor_last(x), y->dtype, q->profile->threads);
 }
 
+/* Returns the product x w^T + bias, stored into `to`. */
+static struct gemm linear_product(const struct launch *l, const struct operand *to)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1];
+    return (struct gemm){.M = operand_rows(x), .N = w->dim[0], .K = operand_last(x),
+                         .rows = portion_whole(l->portion, operand_rows(x)),
+                         .a = matrix_of(x, false), .b = matrix_of(w, true), .c = matrix_of(to, false),
+                         .bias = l->nin > 2 ? l->in[2].data : NULL,
+                         .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE};
+}
+
 /* The added tensor is copied to the destination of the sum, unless it is there already: same
  * bits. */
 static void linear_run(const struct launch *l)
 {
-    const struct operand *x = &l->in[0], *w = &l->in[1];
-    struct gemm g = {
-        .M = operand_rows(x),
-        .N = w->dim[0],
-        .K = operand_last(x),
-        .rows = portion_whole(l->portion, operand_rows(x)),
-        .a = matrix_of(x, false),
-        .b = matrix_of(w, true),
-        .c = matrix_of(&l->out[0], false),
-        .bias = l->nin > 2 ? l->in[2].data : NULL,
-        .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE,
-        .add = launch_has(l, 3),
-    };
+    struct gemm g = linear_product(l, &l->out[0]);
+    g.add = launch_has(l, 3);
     if (g.add) row_copy(&l->out[0], &l->in[3], l->threads);
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
@@ -483,8 +477,8 @@ static void linear_run(const struct launch *l)
 static bool matmul_match(const struct query *q)
 {
     const struct tensor *acc = q->nin > 2 ? q->in[2] : NULL;
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) &&
-           (!acc || (is_matrix(acc) && acc->dtype == q->out[0]->dtype));
+    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->in[1]) && tensor_is_fast(q->out[0]) &&
+           (!acc || (tensor_is_fast(acc) && acc->dtype == q->out[0]->dtype));
 }
 
 static uint64_t matmul_workspace(const struct query *q)
@@ -517,3 +511,50 @@ CPU_KERNELS(LINEAR, {0, "onednn_linear", onednn_linear_match, onednn_linear_work
             KERNEL_WORK(linear));
 CPU_KERNELS(MATMUL, {0, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run},
             KERNEL_WORK(matmul));
+
+/* --- LINEAR_ACT: a matrix product with an activation as its epilogue --------------------------
+ *
+ *     x w^T + bias --round--> z --f--> y
+ *
+ * The product is LINEAR's, stored into z, or into y if z is not read. The epilogue then reads the
+ * stored, rounded elements while they are in cache. The result is therefore bit-identical to LINEAR
+ * followed by ACT, and z is not read from memory a second time.
+ *
+ * oneDNN's products have no epilogue of ours: there the function follows the product, as ACT would.
+ * Whether oneDNN computes the product is decided as for LINEAR: fusing changes no bit. */
+
+struct apply {
+    struct epilogue epilogue;
+    enum act_kind kind;
+    const struct operand *y, *z; /* [rows x N] */
+    int64_t N;
+};
+
+static void apply_take(const struct epilogue *e, int64_t i, int64_t m, int64_t j, int64_t n)
+{
+    const struct apply *a = (const struct apply *)e;
+    for (int64_t r = i; r < i + m; r++)
+        for (int64_t c = j; c < j + n; c += TILE) act_tile(a->kind, a->y, a->z, r * a->N + c, row_tile(j + n - c));
+}
+
+/* Returns the destination of the product: y if z is not read. */
+static const struct operand *stored(const struct launch *l) { return l->out[1].data ? &l->out[1] : &l->out[0]; }
+
+static void linear_act_run(const struct launch *l)
+{
+    struct gemm g = linear_product(l, stored(l));
+    const struct apply apply = {{apply_take}, l->attr->act.kind, &l->out[0], stored(l), g.N};
+    g.epilogue = &apply.epilogue;
+    gemm_run(&g, l->work, l->work_bytes, l->threads);
+}
+
+void onednn_linear_act_run(const struct launch *l)
+{
+    struct launch product = *l;
+    product.out[0] = *stored(l);
+    onednn_linear_run(&product);
+    act_all(l->attr->act.kind, &l->out[0], stored(l), l->threads);
+}
+
+CPU_KERNELS(LINEAR_ACT, {0, "onednn_linear_act", onednn_linear_match, onednn_linear_workspace, onednn_linear_act_run},
+            {0, "cpu_linear_act", query_is_fast, linear_workspace, linear_act_run});

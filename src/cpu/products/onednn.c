@@ -33,7 +33,7 @@
 
 #include "base/processor.h"
 #include "cpu/products/micro.h"
-#include "cpu/rows.h"
+#include "cpu/cpu.h"
 #include "run/device.h"
 
 #if DNNL_VERSION_MAJOR != 2

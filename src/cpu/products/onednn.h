@@ -10,15 +10,15 @@
 bool onednn_linear_match(const struct query *q), onednn_matmul_match(const struct query *q);
 uint64_t onednn_linear_workspace(const struct query *q), onednn_matmul_workspace(const struct query *q);
 void onednn_linear_run(const struct launch *l), onednn_matmul_run(const struct launch *l);
-/* LINEAR's product followed by an activation (linear_act.c, in every build). */
+/* Computes LINEAR's product, then an activation (gemm.c, in every build). */
 void onednn_linear_act_run(const struct launch *l);
 
-/* Before step 0: creates the primitive of a launch of one of these kernels and attaches it to the
- * launch (launches of other kernels are unchanged); and releases it. */
+/* Create, before step 0, the primitive of a launch of one of these kernels and attaches it to the
+ * launch (launches of other kernels are unchanged), and release it. */
 int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e);
 void onednn_release(const struct kernel *k, struct launch *l);
 
-/* The implementation that oneDNN would select for a product, whether or not the kernel's match
+/* Returns the implementation that oneDNN would select for a product, whether or not the kernel's match
  * accepts it; NULL: none. For the benchmark. */
 const char *onednn_implementation(const struct query *q, bool linear);
 

@@ -54,11 +54,9 @@ double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int6
     return sum;
 }
 
-bool ref_has(const struct launch *l, int input) { return input < l->nin && l->in[input].data; }
-
 double ref_get_acc(const struct launch *l, int input, int64_t i)
 {
-    return ref_has(l, input) ? ref_get(&l->in[input], i) : 0;
+    return launch_has(l, input) ? ref_get(&l->in[input], i) : 0;
 }
 
 /* --- elementwise ----------------------------------------------------------------- */

@@ -7,11 +7,11 @@
 #ifndef REF_H
 #define REF_H
 
-#include "run/kernel.h"
+#include "cpu/cpu.h"
 
 enum { REF_IGNORED = -100 }; /* a label that is ignored */
 
-/* Element i (row-major) of an operand of any dtype and strides. */
+/* Read and write element i (row-major) of an operand of any dtype and strides. */
 double ref_get(const struct operand *x, int64_t i);
 void ref_put(const struct operand *x, int64_t i, double value);
 
@@ -22,7 +22,7 @@ struct ref_row {
     enum dtype dtype;
     int64_t at, step; /* in elements */
 };
-/* The row that begins with element i (row-major). */
+/* Returns the row that begins with element i (row-major). */
 struct ref_row ref_row(const struct operand *x, int64_t i);
 static inline double ref_at(const struct ref_row *r, int64_t k)
 {
@@ -32,20 +32,22 @@ static inline double ref_at(const struct ref_row *r, int64_t k)
     if (r->dtype == DT_F32) return ((const float *)r->data)[at];
     return dtype_load(r->data, r->dtype, at);
 }
-/* The sum of the products of the n elements after element i of x and element j of y. */
+/* Returns the sum of the products of the n elements from element i of x and element j of y. */
 double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t n);
 
-/* Element i of an accumulator; 0 if it is not given. */
+/* Returns element i of an accumulator; 0 if it is not given. */
 double ref_get_acc(const struct launch *l, int input, int64_t i);
-/* True if an optional input is given. */
-bool ref_has(const struct launch *l, int input);
-/* For an ADD_ op: computes its sum, and sets `rest` to the launch of the op on it. */
+/* Computes the sum of an ADD_ op, and sets `rest` to the launch of the op on it. */
 void ref_add_first(const struct launch *l, struct launch *rest);
 
-/* Declares ref_NAME as the reference kernel of an op; with _WORK it needs the scratch memory of
- * ref_NAME_workspace. It matches everything. The table in ref.c is generated from ops.def. */
+/* Declare ref_NAME as the reference kernel of an op, which matches everything; with _WORK it needs
+ * the scratch memory of ref_NAME_workspace. With _AS the op has one implementation: the CPU's kernel
+ * is the reference too. The table in ref.c is generated from ops.def. */
 #define REF_KERNEL(OP, name) const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, NULL, ref_##name}, {0}}
 #define REF_KERNEL_WORK(OP, name) \
     const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, ref_##name##_workspace, ref_##name}, {0}}
+#define REF_KERNEL_AS(OP, name) const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, NULL, name##_run}, {0}}
+#define REF_KERNEL_AS_WORK(OP, name) \
+    const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, name##_workspace, name##_run}, {0}}
 
 #endif

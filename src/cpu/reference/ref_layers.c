@@ -1,6 +1,6 @@
 /*
- * ref_layers.c: reference kernels of matrix products, norms, rotary position and the gated
- * activation (see ref.c for the reference's guarantees).
+ * ref_layers.c: reference kernels of matrix products, norms, rotary position, activations, broadcast
+ * sums and softmax (see ref.c for the reference's guarantees).
  */
 #include <math.h>
 
@@ -21,7 +21,7 @@ static void ref_linear(const struct launch *l)
         }
 }
 
-/* a and b as matrices [rows, last]; ta and tb determine which dimension is summed over. */
+/* Reads a and b as matrices [rows, last]; ta and tb determine which dimension is summed over. */
 static void ref_matmul(const struct launch *l)
 {
     const struct operand *a = &l->in[0], *b = &l->in[1];
@@ -121,12 +121,12 @@ static double ref_angle(const struct operand *inv_freq, int64_t t, int64_t i)
     return inv_freq->dtype == DT_F64 ? exact : (double)(float)exact;
 }
 
-/* The position that pair i of token bt = b T + t turns by. */
+/* Returns the position that pair i of token bt = b T + t turns by. */
 static int64_t ref_position(const struct launch *l, int64_t bt, int64_t T, int64_t i)
 {
     const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
     const int64_t *sections = l->attr->rope.sections;
-    if (!ref_has(l, 2)) return bt % T;
+    if (!launch_has(l, 2)) return bt % T;
     if (p->rank == 2) return (int64_t)ref_get(p, bt);
     return (int64_t)ref_get(p, bt * 3 + (i >= sections[0]) + (i >= sections[0] + sections[1]));
 }
@@ -167,6 +167,351 @@ static void ref_silu_gate_bwd(const struct launch *l)
     }
 }
 
+/* --- sums over broadcast dimensions ----------------------------------------------------- */
+
+/* Returns the index in x of the r-th element that result o sums: o varies in the dimensions that the result
+ * keeps, r in the others. */
+static int64_t summed_index(const struct operand *x, const struct operand *y, int64_t o, int64_t r)
+{
+    int64_t at = 0, stride = 1;
+    for (int d = x->rank - 1, k = y->rank - 1; d >= 0; stride *= x->dim[d], d--, k--) {
+        int64_t *rest = k >= 0 && y->dim[k] == x->dim[d] ? &o : &r;
+        at += *rest % x->dim[d] * stride;
+        *rest /= x->dim[d];
+    }
+    return at;
+}
+
+static void ref_sum_to(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const int64_t N = operand_elements(y), count = operand_elements(x) / N;
+    for (int64_t o = 0; o < N; o++) {
+        double sum = ref_get_acc(l, 1, o);
+        for (int64_t r = 0; r < count; r++) sum += ref_get(x, summed_index(x, y, o, r));
+        ref_put(y, o, sum);
+    }
+}
+
+/* --- layer norm ---------------------------------------------------------------------- */
+
+static void ref_layernorm(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1], *b = &l->in[2];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = 0, variance = 0;
+        for (int64_t c = 0; c < C; c++) mean += ref_get(x, r * C + c) / (double)C;
+        for (int64_t c = 0; c < C; c++) variance += pow(ref_get(x, r * C + c) - mean, 2) / (double)C;
+        double rstd = 1 / sqrt(variance + l->attr->layernorm.eps);
+        ref_put(&l->out[1], r, mean);
+        ref_put(&l->out[2], r, rstd);
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c, (ref_get(x, r * C + c) - mean) * rstd * ref_get(w, c) + ref_get(b, c));
+    }
+}
+
+static void ref_add_layernorm(const struct launch *l)
+{
+    struct launch rest;
+    ref_add_first(l, &rest);
+    ref_layernorm(&rest);
+}
+
+/* Returns h of element i, in row i / C. */
+static double ref_normal(const struct launch *l, int64_t i, int64_t C)
+{
+    return (ref_get(&l->in[1], i) - ref_get(&l->in[3], i / C)) * ref_get(&l->in[4], i / C);
+}
+
+/* y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2.
+ *   dw = sum over rows of dy h,  db = sum over rows of dy
+ * With g = dy w:  dm/dx_j = 1/C  and  dr/dx_j = -r^2 h_j / C  (the term through m
+ * vanishes: sum of x - m is 0), so
+ *   dx = r (g - mean(g) - h mean(g h)) */
+static void ref_layernorm_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *w = &l->in[2];
+    const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
+    for (int64_t c = 0; c < C; c++) {
+        double dw = 0, db = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            dw += ref_get(dy, r * C + c) * ref_normal(l, r * C + c, C);
+            db += ref_get(dy, r * C + c);
+        }
+        ref_put(&l->out[1], c, dw);
+        ref_put(&l->out[2], c, db);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double g = 0, gh = 0;
+        for (int64_t c = 0; c < C; c++) {
+            double one = ref_get(dy, r * C + c) * ref_get(w, c);
+            g += one / (double)C;
+            gh += one * ref_normal(l, r * C + c, C) / (double)C;
+        }
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c,
+                    ref_get(&l->in[4], r) *
+                            (ref_get(dy, r * C + c) * ref_get(w, c) - g - ref_normal(l, r * C + c, C) * gh) +
+                        ref_get_acc(l, 5, r * C + c));
+    }
+}
+
+/* --- activations ------------------------------------------------------------------------ */
+
+static const double root_half = 0.70710678118654752440, root_two_over_pi = 0.79788456080286535588;
+
+static double logistic(double x) { return 1 / (1 + exp(-x)); }
+
+/* Return the inner function of GELU_TANH, and its derivative. */
+static double gelu_u(double x) { return root_two_over_pi * (x + 0.044715 * x * x * x); }
+static double gelu_du(double x) { return root_two_over_pi * (1 + 3 * 0.044715 * x * x); }
+
+static double act_value(enum act_kind kind, double x)
+{
+    switch (kind) {
+    case ACT_GELU: return 0.5 * x * (1 + erf(x * root_half));
+    case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(gelu_u(x)));
+    case ACT_QUICK_GELU: return x * logistic(1.702 * x);
+    case ACT_RELU: return x < 0 ? 0 : x;
+    case ACT_SIGMOID: return logistic(x);
+    case ACT_SILU: return x * logistic(x);
+    case ACT_TANH: return tanh(x);
+    case ACT_EXP: return exp(x);
+    default: CHECK(false, "activation %d", kind);
+    }
+    return 0;
+}
+
+static double act_slope(enum act_kind kind, double x)
+{
+    double s = logistic(kind == ACT_QUICK_GELU ? 1.702 * x : x), t = tanh(kind == ACT_GELU_TANH ? gelu_u(x) : x);
+    switch (kind) {
+    case ACT_GELU: return 0.5 * (1 + erf(x * root_half)) + x * 0.5 * root_two_over_pi * exp(-0.5 * x * x);
+    case ACT_GELU_TANH: return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * gelu_du(x);
+    case ACT_QUICK_GELU: return s + 1.702 * x * s * (1 - s);
+    case ACT_RELU: return x > 0;
+    case ACT_SIGMOID: return s * (1 - s);
+    case ACT_SILU: return s + x * s * (1 - s);
+    case ACT_TANH: return 1 - t * t;
+    case ACT_EXP: return exp(x);
+    default: CHECK(false, "activation %d", kind);
+    }
+    return 0;
+}
+
+static void ref_act(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
+}
+
+/* z is rounded first; without an output z it is stored in y temporarily. */
+static void ref_linear_act(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0], *z = l->out[1].data ? &l->out[1] : y;
+    const int64_t rows = operand_rows(x), K = operand_last(x), N = w->dim[0];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < N; n++) {
+            double sum = ref_get_acc(l, 2, n);
+            for (int64_t k = 0; k < K; k++) sum += ref_get(x, r * K + k) * ref_get(w, n * K + k);
+            ref_put(z, r * N + n, sum);
+            ref_put(y, r * N + n, act_value(l->attr->act.kind, ref_get(z, r * N + n)));
+        }
+}
+
+/* y = f(x):  dx = dy f'(x). */
+static void ref_act_bwd(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
+}
+
+/* Sums the stored values. dx and y may be in place of dy and x. */
+static void ref_act_bwd_sum(const struct launch *l)
+{
+    const struct operand *dx = &l->out[0];
+    const int64_t rows = operand_rows(dx), C = operand_last(dx);
+    for (int64_t i = 0; i < rows * C; i++) {
+        const double dy = ref_get(&l->in[0], i), x = ref_get(&l->in[1], i);
+        ref_put(dx, i, dy * act_slope(l->attr->act.kind, x));
+        if (l->nout > 2) ref_put(&l->out[2], i, act_value(l->attr->act.kind, x));
+    }
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += ref_get(dx, r * C + c);
+        ref_put(&l->out[1], c, sum);
+    }
+}
+
+/* y = a f(z)^T, for each batch. */
+struct ref_filter {
+    int64_t batches, M, N, K;
+};
+
+static struct ref_filter ref_filter_of(const struct operand *a, const struct operand *z)
+{
+    struct ref_filter n = {1, a->dim[a->rank - 2], z->dim[z->rank - 2], operand_last(a)};
+    for (int i = 0; i + 2 < a->rank; i++) n.batches *= a->dim[i];
+    return n;
+}
+
+static void ref_bmm_act(const struct launch *l)
+{
+    const struct ref_filter x = ref_filter_of(&l->in[0], &l->in[1]);
+    for (int64_t b = 0; b < x.batches; b++)
+        for (int64_t m = 0; m < x.M; m++)
+            for (int64_t n = 0; n < x.N; n++) {
+                double sum = 0;
+                for (int64_t k = 0; k < x.K; k++)
+                    sum += ref_get(&l->in[0], (b * x.M + m) * x.K + k) *
+                           act_value(l->attr->act.kind, ref_get(&l->in[1], (b * x.N + n) * x.K + k));
+                ref_put(&l->out[0], (b * x.M + m) * x.N + n, sum);
+            }
+}
+
+/* da = dy f(z), dz = (dy^T a) f'(z). All of da first: dz may be in place of z. */
+static void ref_bmm_act_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2];
+    const struct ref_filter x = ref_filter_of(a, z);
+    const enum act_kind kind = l->attr->act.kind;
+    for (int64_t b = 0; b < x.batches; b++)
+        for (int64_t i = 0; i < x.M * x.K; i++) {
+            const int64_t m = i / x.K, k = i % x.K;
+            double sum = 0;
+            for (int64_t n = 0; n < x.N; n++)
+                sum += ref_get(dy, (b * x.M + m) * x.N + n) * act_value(kind, ref_get(z, (b * x.N + n) * x.K + k));
+            ref_put(&l->out[0], (b * x.M + m) * x.K + k, sum);
+        }
+    for (int64_t b = 0; b < x.batches; b++)
+        for (int64_t i = 0; i < x.N * x.K; i++) {
+            const int64_t n = i / x.K, k = i % x.K, at = (b * x.N + n) * x.K + k;
+            double sum = 0;
+            for (int64_t m = 0; m < x.M; m++)
+                sum += ref_get(dy, (b * x.M + m) * x.N + n) * ref_get(a, (b * x.M + m) * x.K + k);
+            ref_put(&l->out[1], at, sum * act_slope(kind, ref_get(z, at)));
+        }
+}
+
+/* --- softmax --------------------------------------------------------------------------------- */
+
+static void ref_softmax(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double most = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < C; c++) most = fmax(most, ref_get(x, r * C + c));
+        for (int64_t c = 0; c < C; c++) sum += exp(ref_get(x, r * C + c) - most);
+        for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, exp(ref_get(x, r * C + c) - most) / sum);
+    }
+}
+
+/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
+static void ref_softmax_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *y = &l->in[1];
+    const int64_t rows = operand_rows(y), C = operand_last(y);
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int64_t c = 0; c < C; c++) sum += ref_get(dy, r * C + c) * ref_get(y, r * C + c);
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c, ref_get(y, r * C + c) * (ref_get(dy, r * C + c) - sum));
+    }
+}
+
+/* --- batch normalisation: a map [B,H,W,C] is rows of C, a group is n consecutive rows --------- */
+
+static void ref_batchnorm(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t C = operand_last(x), G = l->out[1].dim[0], n = operand_rows(x) / G;
+    for (int64_t k = 0; k < G * C; k++) {
+        const int64_t g = k / C, c = k % C;
+        double mean = 0, var = 0;
+        for (int64_t r = g * n; r < (g + 1) * n; r++) mean += ref_get(x, r * C + c) / (double)n;
+        for (int64_t r = g * n; r < (g + 1) * n; r++) var += pow(ref_get(x, r * C + c) - mean, 2) / (double)n;
+        const double rstd = 1 / sqrt(var + l->attr->batchnorm.eps);
+        for (int64_t r = g * n; r < (g + 1) * n; r++)
+            ref_put(&l->out[0], r * C + c,
+                    (ref_get(x, r * C + c) - mean) * rstd * ref_get(&l->in[1], c) + ref_get(&l->in[2], c));
+        ref_put(&l->out[1], k, mean);
+        ref_put(&l->out[2], k, rstd);
+    }
+}
+
+/* Per channel and group of n elements, with r = rstd and h = (x - mean) r, y = h w + b:
+ *   db = sum dy,  dw = sum dy h
+ *   dx = w r (dy - sum(dy)/n - h sum(dy h)/n)      since dmean/dx = 1/n, dr/dx = -r^2 h/n
+ * where the last line's sums are the group's and dw, db are over all groups. */
+static void ref_batchnorm_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *x = &l->in[1];
+    const int64_t C = operand_last(x), G = l->in[3].dim[0], n = operand_rows(x) / G;
+    for (int64_t c = 0; c < C; c++) {
+        double dw = 0, db = 0;
+        for (int64_t g = 0; g < G; g++) {
+            const double mean = ref_get(&l->in[3], g * C + c), rstd = ref_get(&l->in[4], g * C + c);
+            double sum = 0, dot = 0;
+            for (int64_t r = g * n; r < (g + 1) * n; r++) {
+                sum += ref_get(dy, r * C + c);
+                dot += ref_get(dy, r * C + c) * (ref_get(x, r * C + c) - mean) * rstd;
+            }
+            for (int64_t r = g * n; r < (g + 1) * n; r++) {
+                double h = (ref_get(x, r * C + c) - mean) * rstd, d = ref_get(dy, r * C + c);
+                ref_put(&l->out[0], r * C + c,
+                        ref_get(&l->in[2], c) * rstd * (d - sum / (double)n - h * dot / (double)n));
+            }
+            dw += dot;
+            db += sum;
+        }
+        ref_put(&l->out[1], c, dw);
+        ref_put(&l->out[2], c, db);
+    }
+}
+
+static void ref_batchnorm_frozen(const struct launch *l)
+{
+    const int64_t C = operand_last(&l->in[0]);
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
+        const double rstd = 1 / sqrt(ref_get(&l->in[4], i % C) + l->attr->batchnorm_frozen.eps);
+        const double h = (ref_get(&l->in[0], i) - ref_get(&l->in[3], i % C)) * rstd;
+        ref_put(&l->out[0], i, h * ref_get(&l->in[1], i % C) + ref_get(&l->in[2], i % C));
+    }
+}
+
+/* mean and var are given: dx = w dy / sqrt(var + eps), the others as above. */
+static void ref_batchnorm_frozen_bwd(const struct launch *l)
+{
+    const int64_t C = operand_last(&l->in[1]), rows = operand_rows(&l->in[1]);
+    for (int64_t c = 0; c < C; c++) {
+        const double rstd = 1 / sqrt(ref_get(&l->in[4], c) + l->attr->batchnorm_frozen.eps);
+        double dw = 0, db = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            const double d = ref_get(&l->in[0], r * C + c), x = ref_get(&l->in[1], r * C + c);
+            dw += d * (x - ref_get(&l->in[3], c)) * rstd;
+            db += d;
+            ref_put(&l->out[0], r * C + c, d * ref_get(&l->in[2], c) * rstd);
+        }
+        ref_put(&l->out[1], c, dw);
+        ref_put(&l->out[2], c, db);
+    }
+}
+
+/* Updates running statistics as torch.nn.BatchNorm2d updates them, with one update per group. */
+static void ref_batchnorm_update(const struct launch *l)
+{
+    const int64_t G = l->in[0].dim[0], C = l->in[0].dim[1], count = l->attr->batchnorm_update.count;
+    const double m = l->attr->batchnorm_update.momentum, unbiased = (double)count / (double)(count - 1);
+    for (int64_t c = 0; c < C; c++)
+        for (int64_t g = 0; g < G; g++) {
+            double rstd = ref_get(&l->in[1], g * C + c), var = 1 / (rstd * rstd) - l->attr->batchnorm_update.eps;
+            ref_put(&l->out[0], c, (1 - m) * ref_get(&l->in[2], c) + m * ref_get(&l->in[0], g * C + c));
+            ref_put(&l->out[1], c, (1 - m) * ref_get(&l->in[3], c) + m * fmax(0, var) * unbiased);
+        }
+}
+
 REF_KERNEL(LINEAR, linear);
 REF_KERNEL(MATMUL, matmul);
 REF_KERNEL(BMM, bmm);
@@ -177,3 +522,20 @@ REF_KERNEL(ROPE, rope);
 REF_KERNEL(SILU_GATE, silu_gate);
 REF_KERNEL(SILU_GATE_BWD, silu_gate_bwd);
 REF_KERNEL(SILU_GATE_BWD_Y, silu_gate_bwd);
+REF_KERNEL(SUM_TO, sum_to);
+REF_KERNEL(LAYERNORM, layernorm);
+REF_KERNEL(LAYERNORM_BWD, layernorm_bwd);
+REF_KERNEL(ADD_LAYERNORM, add_layernorm);
+REF_KERNEL(ACT, act);
+REF_KERNEL(LINEAR_ACT, linear_act);
+REF_KERNEL(ACT_BWD, act_bwd);
+REF_KERNEL(ACT_BWD_SUM, act_bwd_sum);
+REF_KERNEL(BMM_ACT, bmm_act);
+REF_KERNEL(BMM_ACT_BWD, bmm_act_bwd);
+REF_KERNEL(SOFTMAX, softmax);
+REF_KERNEL(SOFTMAX_BWD, softmax_bwd);
+REF_KERNEL(BATCHNORM, batchnorm);
+REF_KERNEL(BATCHNORM_BWD, batchnorm_bwd);
+REF_KERNEL(BATCHNORM_FROZEN, batchnorm_frozen);
+REF_KERNEL(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd);
+REF_KERNEL(BATCHNORM_UPDATE, batchnorm_update);

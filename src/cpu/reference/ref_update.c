@@ -4,21 +4,21 @@
  */
 #include <math.h>
 
-#include "cpu/update/adafactor.h"
-#include "cpu/update/codes.h"
+#include "base/random.h"
+#include "base/state_codes.h"
 #include "cpu/reference/ref.h"
-#include "cpu/update/round.h"
+#include "cpu/update/update.h"
 #include "graph/sizes.h"
 
 static bool is_off(const struct launch *l, struct update_slots at)
 {
     const struct step_block *step = l->in[at.step].data;
-    return step->found_inf || (ref_has(l, at.clip) && !isfinite(ref_get(&l->in[at.clip], 0)));
+    return step->found_inf || (launch_has(l, at.clip) && !isfinite(ref_get(&l->in[at.clip], 0)));
 }
 
 static double gradient(const struct launch *l, struct update_slots at, int64_t i)
 {
-    return ref_get(&l->in[1], i) * (ref_has(l, at.clip) ? ref_get(&l->in[at.clip], 1) : 1);
+    return ref_get(&l->in[1], i) * (launch_has(l, at.clip) ? ref_get(&l->in[at.clip], 1) : 1);
 }
 
 /* w is rounded from the stored p, so that the two never differ by a double rounding. */
@@ -31,7 +31,7 @@ static void put_weight(const struct launch *l, struct update_slots at, int w_out
         p = bf16_to_f32(round_at_random((float)p, (uint32_t)bits));
     }
     ref_put(&l->out[0], i, p);
-    if (ref_has(l, at.w)) ref_put(&l->out[w_out], i, ref_get(&l->out[0], i));
+    if (launch_has(l, at.w)) ref_put(&l->out[w_out], i, ref_get(&l->out[0], i));
 }
 
 /* --- Adam ------------------------------------------------------------------------------ */
@@ -113,7 +113,7 @@ static void ref_sgd(const struct launch *l)
     if (is_off(l, at)) return;
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
         double p = ref_get(&l->in[0], i), d = gradient(l, at, i) + l->attr->adamw.weight_decay * p;
-        if (ref_has(l, 5)) {
+        if (launch_has(l, 5)) {
             d += l->attr->adamw.beta1 * ref_get(&l->in[5], i);
             ref_put(&l->out[2], i, d);
         }
@@ -137,7 +137,7 @@ static double mean_square(const struct launch *l, int64_t from, int64_t count, i
 static void moments(const struct launch *l, struct matrices x, double beta)
 {
     const struct operand *r = &l->out[1], *c = &l->out[3];
-    if (!ref_has(l, ADAFACTOR_COLUMNS)) {
+    if (!launch_has(l, ADAFACTOR_COLUMNS)) {
         for (int64_t i = 0; i < operand_elements(r); i++)
             ref_put(r, i, beta * ref_get(&l->in[ADAFACTOR_ROWS], i) + (1 - beta) * mean_square(l, i, 1, 1));
         return;
@@ -154,7 +154,7 @@ static void moments(const struct launch *l, struct matrices x, double beta)
 static double second_moment(const struct launch *l, struct matrices x, int64_t i)
 {
     const struct operand *r = &l->out[1], *c = &l->out[3];
-    if (!ref_has(l, ADAFACTOR_COLUMNS)) return ref_get(r, i);
+    if (!launch_has(l, ADAFACTOR_COLUMNS)) return ref_get(r, i);
     const int64_t row = i / x.C, matrix = row / x.R;
     double mean = 0;
     for (int64_t k = 0; k < x.R; k++) mean += ref_get(r, matrix * x.R + k) / (double)x.R;

@@ -13,7 +13,6 @@
 
 #include "cpu/cpu.h"
 #include "cpu/math.h"
-#include "cpu/rows.h"
 
 /* Below this many elements waking the threads costs more than it saves. */
 enum { SERIAL = 16384 };
@@ -126,9 +125,6 @@ static const struct {
 
 /* --- the kernels --------------------------------------------------------------------- */
 
-static bool act_match(const struct query *q) { return query_is_fast(q); }
-static bool act_bwd_match(const struct query *q) { return query_is_fast(q); }
-
 void act_tile(enum act_kind kind, const struct operand *y, const struct operand *x, int64_t at, int n)
 {
     float scratch[TILE];
@@ -176,15 +172,13 @@ static void act_bwd_run(const struct launch *l)
     }
 }
 
-CPU_KERNEL(ACT, act);
-CPU_KERNEL(ACT_BWD, act_bwd);
+CPU_KERNEL_DENSE(ACT, act);
+CPU_KERNEL_DENSE(ACT_BWD, act_bwd);
 
 /* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of its result; and ACT of x, if that output is given
  * ----------- */
 
 extern const struct kernel cpu_SUM_TO[];
-
-static bool act_bwd_sum_match(const struct query *q) { return query_is_fast(q); }
 
 static uint64_t act_bwd_sum_workspace(const struct query *q)
 {
@@ -223,4 +217,4 @@ static void act_bwd_sum_run(const struct launch *l)
     cpu_SUM_TO->run(&sum);
 }
 
-CPU_KERNEL_WORK(ACT_BWD_SUM, act_bwd_sum);
+CPU_KERNEL_DENSE_WORK(ACT_BWD_SUM, act_bwd_sum);

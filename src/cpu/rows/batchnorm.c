@@ -17,7 +17,6 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/rows.h"
 
 enum { SERIAL = 8192 }; /* below this many elements one thread is faster */
 
@@ -151,8 +150,6 @@ static void batchnorm_run(const struct launch *l)
     }
     normalise(&l->out[0], x, &p, mean, scale, b, l->threads);
 }
-
-static bool batchnorm_frozen_match(const struct query *q) { return query_is_fast(q); }
 
 /* mean [C], scale [C], w [C], b [C]. */
 static uint64_t batchnorm_frozen_workspace(const struct query *q)
@@ -336,6 +333,6 @@ static void batchnorm_update_run(const struct launch *l)
 
 CPU_KERNEL_WORK(BATCHNORM, batchnorm);
 CPU_KERNEL_WORK(BATCHNORM_BWD, batchnorm_bwd);
-CPU_KERNEL_WORK(BATCHNORM_FROZEN, batchnorm_frozen);
+CPU_KERNEL_DENSE_WORK(BATCHNORM_FROZEN, batchnorm_frozen);
 CPU_KERNEL_WORK(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd);
 CPU_KERNEL(BATCHNORM_UPDATE, batchnorm_update);

@@ -11,7 +11,6 @@
 #include "cpu/cpu.h"
 #include "cpu/math.h"
 #include "cpu/reference/ref.h"
-#include "cpu/rows.h"
 
 enum { SERIAL = 8192 }; /* elements up to which one thread is faster */
 #define ROOT_TWO_OVER_PI 0.79788456080286535588
@@ -40,9 +39,6 @@ static void ref_gelu_gate_bwd(const struct launch *l)
 }
 
 /* --- fast ---------------------------------------------------------------------------- */
-
-static bool gelu_gate_match(const struct query *q) { return query_is_fast(q); }
-static bool gelu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
 
 static inline float share_fast(float g)
 {
@@ -88,5 +84,5 @@ static void gelu_gate_bwd_run(const struct launch *l)
 
 REF_KERNEL(GELU_GATE, gelu_gate);
 REF_KERNEL(GELU_GATE_BWD, gelu_gate_bwd);
-CPU_KERNEL(GELU_GATE, gelu_gate);
-CPU_KERNEL(GELU_GATE_BWD, gelu_gate_bwd);
+CPU_KERNEL_DENSE(GELU_GATE, gelu_gate);
+CPU_KERNEL_DENSE(GELU_GATE_BWD, gelu_gate_bwd);

@@ -13,7 +13,6 @@
 #include <math.h>
 
 #include "cpu/cpu.h"
-#include "cpu/rows.h"
 
 static bool rope_match(const struct query *q)
 {

@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/rows.h"
 
 /* The tap of a pixel of the forward's result: pixels first .. first + count of the map, with weight
  * a for the first and b for the others. */
@@ -216,11 +215,6 @@ static uint64_t workspace_of(const struct query *q, const struct tensor *map, co
     return separable_workspace(&n, q->profile->threads);
 }
 
-static bool resize_match(const struct query *q) { return query_is_fast(q); }
-static bool resize_bwd_match(const struct query *q) { return query_is_fast(q); }
-static bool avgpool_match(const struct query *q) { return query_is_fast(q); }
-static bool avgpool_bwd_match(const struct query *q) { return query_is_fast(q); }
-
 static uint64_t resize_workspace(const struct query *q) { return workspace_of(q, q->in[0], q->out[0]); }
 static uint64_t resize_bwd_workspace(const struct query *q) { return workspace_of(q, q->out[0], q->in[0]); }
 static uint64_t avgpool_workspace(const struct query *q) { return workspace_of(q, q->in[0], q->out[0]); }
@@ -231,7 +225,7 @@ static void resize_bwd_run(const struct launch *l) { separable_run(l, true, fill
 static void avgpool_run(const struct launch *l) { separable_run(l, false, fill_pool); }
 static void avgpool_bwd_run(const struct launch *l) { separable_run(l, true, fill_pool); }
 
-CPU_KERNEL_WORK(RESIZE, resize);
-CPU_KERNEL_WORK(RESIZE_BWD, resize_bwd);
-CPU_KERNEL_WORK(AVGPOOL, avgpool);
-CPU_KERNEL_WORK(AVGPOOL_BWD, avgpool_bwd);
+CPU_KERNEL_DENSE_WORK(RESIZE, resize);
+CPU_KERNEL_DENSE_WORK(RESIZE_BWD, resize_bwd);
+CPU_KERNEL_DENSE_WORK(AVGPOOL, avgpool);
+CPU_KERNEL_DENSE_WORK(AVGPOOL_BWD, avgpool_bwd);

@@ -14,9 +14,8 @@
  *
  *     workspace   a double per row (or tile): its sum of u^2 | a float per row | a float per column
  */
-#include "cpu/update/adafactor.h"
+#include "cpu/update/update.h"
 
-#include "cpu/cpu.h"
 
 struct factor {
     const struct launch *l;

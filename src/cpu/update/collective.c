@@ -1,8 +1,165 @@
 /*
- * collective.c: ops in which all ranks meet: ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER. A transport
- * moves bytes (run/ranks.h); sums are made here, in the tree of fold.c.
+ * collective.c: FOLD, sums over shares; SQUARES and TOTAL, the norm of what shares and ranks leave;
+ * and the ops in which all ranks meet: ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER. A transport moves
+ * bytes (run/ranks.h); sums are made here.
  *
- *     REDUCE_SCATTER    x    [ part 0 | part 1 | part 2 ]     rank r gets everyone's part r, and adds them in the tree
+ * One tree adds leaves 0..n-1, whoever holds them:
+ *
+ *     for w = 1, 2, 4 .. < n:   for k = 0, 2w, 4w ..:   x[k] += x[k + w]
+ *
+ *     0   1   2   3   4
+ *      \ /     \ /   |
+ *        \     /     |
+ *           \        /
+ *
+ * A rank's consecutive leaves are a subtree if their number is a power of two, so 2 ranks of 2
+ * shares give the bits of 4 ranks and of 4 shares. Each sum of two is rounded to the dtype: also in
+ * bf16 the grouping changes no bit.
+ */
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/reference/ref.h"
+#include "run/ranks.h"
+
+/* Computes to = a + b, n elements of dense memory; `to` may be a or b. */
+static void fold_add(void *to, const void *a, const void *b, enum dtype t, int64_t n, int threads)
+{
+    if (t == DT_F64) {
+        for (int64_t i = 0; i < n; i++) ((double *)to)[i] = ((const double *)a)[i] + ((const double *)b)[i];
+        return;
+    }
+    struct operand r = {.data = to, .dtype = t}, x = {.data = (void *)(uintptr_t)a, .dtype = t},
+                   y = {.data = (void *)(uintptr_t)b, .dtype = t};
+    const int64_t each = 64 * TILE, blocks = ceil_div(n, each);
+#pragma omp parallel for num_threads(threads) schedule(static) if (blocks > 1)
+    for (int64_t k = 0; k < blocks; k++) row_add(&r, &x, &y, k * each, min_i64(each, n - k * each));
+}
+
+/* --- FOLD: sums over shares -------------------------------------------------------------------
+ *
+ * FOLD meets the leaves one after the other. Before leaf i, partial[l] is the sum of 2^l leaves for
+ * every bit l of i. The leaf takes the partials of i's trailing ones, which are complete with it,
+ * or after the last leaf all of them. */
+
+static bool fold_match(const struct query *q)
+{
+    return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], q->in[0]->dtype);
+}
+
+static void fold_run(const struct launch *l)
+{
+    const uint32_t i = l->iteration;
+    const bool last = (int)i + 1 == l->attr->fold.shares;
+    const enum dtype t = l->out[0].dtype;
+    const int64_t n = operand_elements(&l->out[0]);
+    const size_t bytes = (size_t)n * dtype_size(t);
+    char *x = l->out[0].data, *partials = l->out[1].data;
+    int level = 0;
+    CHECK(l->in[0].data == x && l->in[1].data == partials, "x and the partial sums are updated in place");
+    for (; last ? i >> level : i >> level & 1; level++)
+        if (i >> level & 1) fold_add(x, partials + (size_t)level * bytes, x, t, n, l->threads);
+    if (!last) memcpy(partials + (size_t)level * bytes, x, bytes);
+}
+
+/* Does the same in double, with any strides of x. */
+static void ref_fold(const struct launch *l)
+{
+    const uint32_t i = l->iteration;
+    const bool last = (int)i + 1 == l->attr->fold.shares;
+    const int64_t n = operand_elements(&l->out[0]);
+    int level = 0;
+    for (; last ? i >> level : i >> level & 1; level++)
+        for (int64_t k = 0; k < n && i >> level & 1; k++)
+            ref_put(&l->out[0], k, ref_get(&l->in[1], level * n + k) + ref_get(&l->out[0], k));
+    for (int64_t k = 0; k < n && !last; k++) ref_put(&l->out[1], level * n + k, ref_get(&l->out[0], k));
+}
+
+CPU_KERNEL(FOLD, fold);
+REF_KERNEL(FOLD, fold);
+
+/* --- SQUARES and TOTAL: the norm of what shares and ranks leave ------------------------------- */
+
+static bool squares_match(const struct query *q) { return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_F64); }
+
+/* Return the place of x in the whole gradient, and its elements without the padding of a shard. */
+static int64_t squares_first(const struct launch *l) { return launch_first(l, l->attr->squares.part); }
+static int64_t squares_elements(const struct launch *l)
+{
+    const int64_t n = operand_elements(&l->in[0]);
+    return l->attr->squares.part ? max_i64(0, min_i64(n, l->attr->squares.n - squares_first(l))) : n;
+}
+
+/* Makes eight sums over the elements with the same index modulo 8, then their tree: the order
+ * depends only on the cell. */
+static double squares_of(const struct operand *x, int64_t from, int64_t to)
+{
+    double sum[8] = {0};
+    float scratch[TILE];
+    for (int64_t at = from; at < to; at += TILE) {
+        const int n = row_tile(to - at);
+        const float *v = row_view(x, at, n, scratch);
+        int i = 0;
+        for (; i + 8 <= n; i += 8)
+            for (int k = 0; k < 8; k++) sum[k] += (double)v[i + k] * (double)v[i + k];
+        for (; i < n; i++) sum[i % 8] += (double)v[i] * (double)v[i];
+    }
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
+static void squares_run(const struct launch *l)
+{
+    const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l),
+                  cells = ceil_div(n, cell);
+    double *to = (double *)l->out[0].data + l->attr->squares.at + first / cell;
+    CHECK(l->in[1].data == l->out[0].data, "the cells are updated in place");
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 32768)
+    for (int64_t c = 0; c < cells; c++) to[c] = squares_of(&l->in[0], c * cell, min_i64(n, (c + 1) * cell));
+}
+
+static void ref_squares(const struct launch *l)
+{
+    const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l);
+    for (int64_t c = 0; c < ceil_div(n, cell); c++) {
+        double sum = 0;
+        for (int64_t i = c * cell; i < min_i64(n, (c + 1) * cell); i++)
+            sum += ref_get(&l->in[0], i) * ref_get(&l->in[0], i);
+        ref_put(&l->out[0], l->attr->squares.at + first / cell + c, sum);
+    }
+}
+
+CPU_KERNEL(SQUARES, squares);
+REF_KERNEL(SQUARES, squares);
+
+enum { TOTAL_BLOCK = 1024 };
+
+static bool total_match(const struct query *q) { return tensor_is(q->in[0], DT_F64); }
+static uint64_t total_workspace(const struct query *q)
+{
+    return (uint64_t)ceil_div(tensor_elements(q->in[0]), TOTAL_BLOCK) * sizeof(double);
+}
+
+static void total_run(const struct launch *l)
+{
+    const int64_t n = operand_elements(&l->in[0]), blocks = ceil_div(n, TOTAL_BLOCK);
+    const double *x = l->in[0].data;
+    double *sum = l->work;
+    for (int64_t b = 0; b < blocks; b++) {
+        sum[b] = 0;
+        for (int64_t i = b * TOTAL_BLOCK; i < min_i64(n, (b + 1) * TOTAL_BLOCK); i++) sum[b] += x[i];
+    }
+    for (int64_t w = 1; w < blocks; w *= 2)
+        for (int64_t k = 0; k + w < blocks; k += 2 * w) sum[k] += sum[k + w];
+    *(double *)l->out[0].data = blocks ? sum[0] : 0;
+}
+
+CPU_KERNEL_WORK(TOTAL, total);
+/* f64 is the reference's own precision: one order of the sum. */
+REF_KERNEL_AS_WORK(TOTAL, total);
+
+/* --- collectives ------------------------------------------------------------------------------
+ *
+ *     REDUCE_SCATTER    x    [ part 0 | part 1 | part 2 ]     rank r gets everyone's part r and adds them
  *                       y             [ sum ]
  *     ALL_GATHER        y    [ of 0   | of 1   | of 2   ]     rank r sends its part to all
  *     ALL_REDUCE        both, in place
@@ -16,23 +173,15 @@
  *
  *     x                                [ a0 | b0 | a1 | b1 ]     part = number on the host x hosts + host
  *     inside: a0 gets of a0 and a1     [ a0 | b0 ]               and adds them
- *     across: a0 gets of a0 and b0     [ a0 ]                    and adds them: the tree over all ranks, as without hosts
- */
-#include <string.h>
-
-#include "cpu/cpu.h"
-#include "cpu/update/fold.h"
-#include "cpu/reference/ref.h"
-#include "cpu/rows.h"
-#include "run/ranks.h"
+ *     across: a0 gets of a0 and b0     [ a0 ]                    and adds them: the tree over all ranks */
 
 /* Bytes of the pieces of a round, at most; a part of ALL_REDUCE begins at a multiple of PART
  * elements. */
 enum { ROUND_BYTES = 8 << 20, PART = 64 };
 
-/* Elements of a part of ALL_REDUCE: the last ones may be shorter or empty. */
+/* Returns the elements of a part of ALL_REDUCE: the last ones may be shorter or empty. */
 static int64_t part_of(int64_t n, int ranks) { return ceil_div(ceil_div(n, ranks), PART) * PART; }
-/* Elements of a piece: a part, or a part of it. */
+/* Returns the elements of a piece: a part, or a part of it. */
 static int64_t piece_of(int64_t part, int ranks, size_t size)
 {
     const int64_t most = ROUND_BYTES / ranks / (int64_t)size / PART * PART;
@@ -72,30 +221,21 @@ static struct collective begin(const struct launch *l, const char *name, const s
     const bool some = l->attr->group.axis > AXIS_ALL, across = l->attr->group.axis == AXIS_ACROSS;
     CHECK(all < 2 || (l->ranks && (some ? l->ranks->n % all == 0 : l->ranks->n == all)), "the plan is for %d ranks",
           all);
-    struct collective c = {.name = name,
-                           .ranks = l->ranks,
-                           .n = n,
-                           .hosts = all / n,
-                           .across = across,
-                           .dtype = x->dtype,
-                           .size = dtype_size(x->dtype),
-                           .x = x->data,
-                           .moves = l->work,
-                           .pieces = (char *)l->work + moves_bytes(all),
-                           .elements = operand_elements(x),
-                           .part = part,
-                           .threads = l->threads};
+    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .hosts = all / n, .across = across,
+                           .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
+                           .pieces = (char *)l->work + moves_bytes(all), .elements = operand_elements(x),
+                           .part = part, .threads = l->threads};
     if (n > 1) c.self = ranks_place(l->ranks->n, l->ranks->rank, n, across);
     if (host) c.host = ranks_place(l->ranks->n, l->ranks->rank, c.hosts, true);
     c.piece = piece_of(part, all, c.size);
     return c;
 }
 
-/* Parts are numbered by the place of their rank on its host, then by host. */
+/* Returns the number of a part: parts are numbered by the place of their rank on its host, then by host. */
 static int part_number(const struct collective *c, int place, int host) { return place * c->hosts + host; }
 static int own_part(const struct collective *c) { return part_number(c, c->self, c->host); }
 
-/* The piece of a part in this round. */
+/* Returns the piece of a part in this round, and its elements. */
 static char *piece_at(const struct collective *c, int number, int64_t *n)
 {
     const int64_t from = number * c->part + c->at, end = min_i64(c->elements, (number + 1) * c->part);
@@ -103,13 +243,13 @@ static char *piece_at(const struct collective *c, int number, int64_t *n)
     return c->x + (*n ? (size_t)from * c->size : 0);
 }
 
-/* Room for a piece of each part. */
+/* Returns the room for a piece of a part. */
 static char *leaf_of(const struct collective *c, int number)
 {
     return c->pieces + (size_t)(number * c->piece) * c->size;
 }
 
-/* Parts that follow each other are one move, where a round has all of them. */
+/* Adds a move. Parts that follow each other are one move, where a round has all of them. */
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
     const uint64_t bytes = (uint64_t)elements * c->size;
@@ -119,7 +259,7 @@ static void add_move(const struct collective *c, int *n, int peer, void *at, int
     else if (elements) c->moves[(*n)++] = (struct move){peer, at, bytes, send};
 }
 
-/* The rank at a place of this host, or of those that take part; the rank of this place on another
+/* Return the rank at a place of this host, or of those that take part; and the rank of this place on another
  * host. */
 static int inside(const struct collective *c, int place)
 {
@@ -130,7 +270,7 @@ static int beyond(const struct collective *c, int host)
     return ranks_member(c->ranks->n, c->ranks->rank, c->hosts, true, host);
 }
 
-/* Without moves of this rank, too: others may have some. */
+/* Exchanges n moves; also without moves of this rank: others may have some. */
 static void exchange(const struct collective *c, int n)
 {
     struct error e = {0};
@@ -139,7 +279,7 @@ static void exchange(const struct collective *c, int n)
     c->ranks->where = NULL;
 }
 
-/* The first of n leaves becomes their sum, in the tree; from one to the next it is `stride`
+/* Sums n leaves into the first, in the tree; from one to the next it is `stride`
  * leaves. */
 static void sum_leaves(const struct collective *c, int first, int stride, int n, int64_t elements)
 {
@@ -150,7 +290,7 @@ static void sum_leaves(const struct collective *c, int first, int stride, int n,
         }
 }
 
-/* Everyone's piece of each part goes to the rank of this host that takes it, which adds them:
+/* Sends everyone's piece of each part to the rank of this host that takes it, which adds them:
  * leaves 0 to hosts - 1. */
 static void reduce_inside(const struct collective *c)
 {
@@ -175,7 +315,7 @@ static void reduce_inside(const struct collective *c)
     }
 }
 
-/* The sums of the hosts go to the rank whose part they are, which adds them, in the leaves behind
+/* Sends the sums of the hosts to the rank whose part they are, which adds them, in the leaves behind
  * those sums. */
 static void reduce_across(const struct collective *c, int64_t mine)
 {
@@ -192,7 +332,7 @@ static void reduce_across(const struct collective *c, int64_t mine)
     sum_leaves(c, c->hosts, 1, c->hosts, mine);
 }
 
-/* The sum of everyone's piece of the own part, of `mine` elements. */
+/* Returns the sum of everyone's piece of the own part, of `mine` elements. */
 static char *reduce_round(const struct collective *c, int64_t *mine)
 {
     piece_at(c, own_part(c), mine);
@@ -201,7 +341,7 @@ static char *reduce_round(const struct collective *c, int64_t *mine)
     return leaf_of(c, c->hosts > 1 ? c->hosts : 0);
 }
 
-/* Everyone gets the pieces of all parts: first those of its place on all hosts, then these of all
+/* Gives everyone the pieces of all parts: first those of its place on all hosts, then these of all
  * places. */
 static void gather_round(const struct collective *c)
 {
@@ -249,12 +389,9 @@ static void all_reduce_run(const struct launch *l)
     }
 }
 
-static uint64_t ref_all_reduce_workspace(const struct query *q) { return all_reduce_workspace(q); }
-/* The order of the sum is the result: there is no other one to compare with. */
-static void ref_all_reduce(const struct launch *l) { all_reduce_run(l); }
-
 CPU_KERNEL_WORK(ALL_REDUCE, all_reduce);
-REF_KERNEL_WORK(ALL_REDUCE, all_reduce);
+/* The order of the sum is the result: there is no other one to compare with. */
+REF_KERNEL_AS_WORK(ALL_REDUCE, all_reduce);
 
 /* --- REDUCE_SCATTER --------------------------------------------------------------------------- */
 
@@ -264,7 +401,7 @@ static uint64_t reduce_scatter_workspace(const struct query *q)
     return reduce_bytes(q->attr->group.part, q->attr->group.ranks, dtype_size(q->in[0]->dtype));
 }
 
-/* y = sum, or acc + sum, in y's elements from `at` on; zeros behind the end of x. */
+/* Writes y = sum, or acc + sum, in y's elements from `at` on; zeros behind the end of x. */
 static void put_sum(const struct launch *l, const struct collective *c, const char *sum, int64_t mine)
 {
     char *y = (char *)l->out[0].data + (size_t)c->at * c->size;
@@ -293,11 +430,8 @@ static void reduce_scatter_run(const struct launch *l)
     }
 }
 
-static uint64_t ref_reduce_scatter_workspace(const struct query *q) { return reduce_scatter_workspace(q); }
-static void ref_reduce_scatter(const struct launch *l) { reduce_scatter_run(l); }
-
 CPU_KERNEL_WORK(REDUCE_SCATTER, reduce_scatter);
-REF_KERNEL_WORK(REDUCE_SCATTER, reduce_scatter);
+REF_KERNEL_AS_WORK(REDUCE_SCATTER, reduce_scatter);
 
 /* --- ALL_GATHER ------------------------------------------------------------------------------- */
 
@@ -313,8 +447,5 @@ static void all_gather_run(const struct launch *l)
     if (c.n > 1) gather_round(&c);
 }
 
-static uint64_t ref_all_gather_workspace(const struct query *q) { return all_gather_workspace(q); }
-static void ref_all_gather(const struct launch *l) { all_gather_run(l); }
-
 CPU_KERNEL_WORK(ALL_GATHER, all_gather);
-REF_KERNEL_WORK(ALL_GATHER, all_gather);
+REF_KERNEL_AS_WORK(ALL_GATHER, all_gather);

@@ -5,15 +5,15 @@
 #ifndef LAUNCH_MASKS_H
 #define LAUNCH_MASKS_H
 
-#include "base/shared.h"
+#include "base/mask_terms.h"
 #include "cuda/device/typed_ptr.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Rows of a mask per partial sum, and the number of sums. */
-enum { MASK_ROWS = 16, MASK_SUMS = 6 };
+/* Rows of a mask per partial sum. */
+enum { MASK_ROWS = 16 };
 static inline int64_t mask_blocks(int64_t h) { return (h + MASK_ROWS - 1) / MASK_ROWS; }
 
 struct mask_task {
@@ -33,8 +33,8 @@ cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_
 cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss,
                                struct mask_task t, int access, cudaStream_t stream);
 
-/* Rows and columns of a mask per partial sum, and the number of sums. */
-enum { STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256, STRUCTURE_SUMS = 7 };
+/* Rows and columns of a mask per partial sum. */
+enum { STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256 };
 SHARED int64_t structure_blocks(int64_t h, int64_t w)
 {
     return (h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS * ((w + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS);

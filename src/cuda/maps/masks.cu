@@ -1,9 +1,6 @@
 /*
  * masks.cu: focal and dice loss of candidate masks against a bit mask, and its gradient, each in a
- * single pass over the logits (formulas: graph/masks.c).
- *
- * All terms of a logit x are computed from e = exp(-|x|), which neither overflows nor cancels:
- * sigmoid(|x|) = 1/(1+e), sigmoid(-|x|) = e/(1+e), log(1 + e^-z) = max(-z, 0) + log(1+e).
+ * single pass over the logits (formulas: graph/masks.c; arithmetic: base/mask_terms.h).
  *
  *     block (rows of a mask, candidate of a mask) --> f64 [N,K,blocks,SUMS] --> mask, loss
  *
@@ -12,42 +9,23 @@
 #include "cuda/maps/launch_masks.h"
 #include "cuda/rows/rows.cuh"
 
-enum { FOCAL, SUM_P, SUM_PG, SUM_G, BOTH, PREDICTED };
 constexpr int STATS = 4;
 
 /* --- a pixel --------------------------------------------------------------------------------- */
 
-struct pixel {
-    float p;       /* sigmoid(x) */
-    float q, rest; /* sigmoid(-z), 1 - q, where z is x inside the mask and -x outside */
-    float S;       /* log(1 + e^-z) */
-    float weight;  /* q^gamma */
-    float slope;   /* p (1 - p) */
-};
-
 template <typename T> static __device__ inline float log1p_of(float e) { return __logf(1.0f + e); }
 template <> __device__ inline float log1p_of<float>(float e) { return log1pf(e); }
 
-template <typename T> static __device__ inline pixel pixel_of(float x, bool g, float gamma)
+template <typename T> static __device__ inline mask_pixel pixel_of(float x, bool g)
 {
-    const float e = exp_of<T>(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, log1pe = log1p_of<T>(e);
-    const float z = g ? x : -x;
-    pixel y;
-    y.p = x > 0.0f ? large : small;
-    y.q = z > 0.0f ? small : large;
-    y.rest = z > 0.0f ? large : small;
-    y.S = (z > 0.0f ? 0.0f : -z) + log1pe;
-    /* log q = -log(1 + e^z) */
-    y.weight = gamma == 2.0f ? y.q * y.q : exp_of<T>(-gamma * ((z > 0.0f ? z : 0.0f) + log1pe));
-    y.slope = large * small;
-    return y;
+    const float e = exp_of<T>(-fabsf(x));
+    return mask_pixel_of(x, g, e, __frcp_rn(1.0f + e), log1p_of<T>(e));
 }
 
-/* The number of valid rows or columns, at most `most`; masks that only pad a chunk have a negative
- * value. */
-static __device__ inline int64_t valid_of(int32_t valid, int64_t most)
+/* Returns q^gamma. */
+template <typename T> static __device__ inline float weight_of(const mask_pixel &p, float gamma)
 {
-    return valid < 0 ? 0 : valid < most ? valid : most;
+    return gamma == 2.0f ? p.q * p.q : exp_of<T>(-gamma * mask_minus_log_q(&p));
 }
 
 /* A block's part of a mask: rows from y0 on of candidate k. */
@@ -61,8 +39,8 @@ static __device__ area area_of(const mask_task &t)
     area a;
     a.n = blockIdx.y / t.K;
     a.k = blockIdx.y % t.K;
-    a.rows = valid_of(t.valid[2 * a.n], t.h);
-    a.columns = valid_of(t.valid[2 * a.n + 1], t.w);
+    a.rows = mask_valid(t.valid[2 * a.n], t.h);
+    a.columns = mask_valid(t.valid[2 * a.n + 1], t.w);
     a.y0 = blockIdx.x * MASK_ROWS;
     a.y1 = a.y0 + MASK_ROWS < t.h ? a.y0 + MASK_ROWS : (int)t.h;
     return a;
@@ -95,13 +73,13 @@ template <typename T, int V> static __global__ void sums_kernel(double *work, ma
         for (int i = 0; i < V; i++) {
             if (x0 + i >= a.columns) continue;
             const bool g = bits >> i & 1, on = x[i] > 0.0f;
-            const pixel p = pixel_of<T>(x[i], g, t.gamma);
-            sum[FOCAL] += (g ? t.alpha_on : t.alpha_off) * p.weight * p.S;
-            sum[SUM_P] += p.p;
-            sum[SUM_PG] += g ? p.p : 0.0f;
-            sum[SUM_G] += g ? 1.0f : 0.0f;
-            sum[BOTH] += on && g ? 1.0f : 0.0f;
-            sum[PREDICTED] += on ? 1.0f : 0.0f;
+            const mask_pixel p = pixel_of<T>(x[i], g);
+            sum[MASK_FOCAL] += (g ? t.alpha_on : t.alpha_off) * weight_of<T>(p, t.gamma) * p.S;
+            sum[MASK_P] += p.p;
+            sum[MASK_PG] += g ? p.p : 0.0f;
+            sum[MASK_G] += g ? 1.0f : 0.0f;
+            sum[MASK_BOTH] += on && g ? 1.0f : 0.0f;
+            sum[MASK_ON] += on ? 1.0f : 0.0f;
         }
     }
 #pragma unroll
@@ -120,18 +98,17 @@ template <typename T, int V> static __global__ void sums_kernel(double *work, ma
 static __device__ double finish_mask(float *stats, const double *sums, const mask_task &t, int64_t n)
 {
     const int64_t blocks = (t.h + MASK_ROWS - 1) / MASK_ROWS;
-    const int64_t rows = valid_of(t.valid[2 * n], t.h), columns = valid_of(t.valid[2 * n + 1], t.w);
+    const int64_t rows = mask_valid(t.valid[2 * n], t.h), columns = mask_valid(t.valid[2 * n + 1], t.w);
     double best = 0, A0 = 0, B0 = 0, iou = 0;
     int64_t chosen = -1;
     for (int64_t k = 0; k < t.K && rows * columns > 0; k++) {
         double s[MASK_SUMS] = {};
         for (int64_t b = 0; b < blocks; b++)
             for (int i = 0; i < MASK_SUMS; i++) s[i] += sums[((n * t.K + k) * blocks + b) * MASK_SUMS + i];
-        const double A = 2 * s[SUM_PG] + (double)t.smooth, B = s[SUM_P] + s[SUM_G] + (double)t.smooth;
-        const double loss = (double)t.focal * s[FOCAL] / (double)(rows * columns) + (double)t.dice * (1 - A / B);
+        double A, B;
+        const double loss = mask_candidate(s, t.focal, t.dice, t.smooth, (double)(rows * columns), &A, &B);
         if (k && !(loss < best)) continue;
-        const double either = s[SUM_G] + s[PREDICTED] - s[BOTH];
-        chosen = k, best = loss, A0 = A, B0 = B, iou = s[BOTH] / (either < 1 ? 1 : either);
+        chosen = k, best = loss, A0 = A, B0 = B, iou = mask_iou(s[MASK_BOTH], s[MASK_ON], s[MASK_G]);
     }
     stats[0] = (float)chosen, stats[1] = (float)A0, stats[2] = (float)B0, stats[3] = (float)iou;
     if (chosen < 0) return 0;
@@ -167,30 +144,17 @@ extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, m
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-/* The factors shared by all pixels of a mask: those of the focal loss, and the derivative of dice
- * by p. */
-struct slopes {
-    float focal_off, focal_on, dice_off, dice_on;
-};
-
-static __device__ slopes slopes_of(const mask_task &t, const area &a, const float *stats, double factor)
-{
-    const double A = stats[1], B = stats[2];
-    const double focal = (double)t.focal * factor / (double)(a.rows * a.columns),
-                 dice = (double)t.dice * factor / (B * B);
-    return {(float)(focal * (double)t.alpha_off), (float)(focal * (double)t.alpha_on), (float)(dice * A),
-            (float)(dice * (A - 2 * B))};
-}
-
 template <typename T, int V>
 static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t)
 {
-    __shared__ slopes s;
+    __shared__ mask_slopes s;
     const area a = area_of(t);
     const bool chosen = stats[a.n * STATS] == (float)a.k;
     if (threadIdx.x == 0) {
         const double factor = (double)*t.inv_count * (double)*dloss;
-        if (chosen) s = slopes_of(t, a, stats + a.n * STATS, factor);
+        if (chosen)
+            s = mask_slopes_of(t.focal, t.dice, t.alpha_off, t.alpha_on, stats + a.n * STATS,
+                               (double)(a.rows * a.columns), factor);
         if (blockIdx.x == 0) {
             const int64_t at = a.n * t.K + a.k;
             const double off = chosen ? (double)element(t.iou, at) - (double)stats[a.n * STATS + 3] : 0;
@@ -211,8 +175,8 @@ static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, c
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const bool g = bits >> i & 1;
-                const pixel p = pixel_of<T>(x[i], g, t.gamma);
-                const float focal = p.weight * (t.gamma * p.rest * p.S + p.q);
+                const mask_pixel p = pixel_of<T>(x[i], g);
+                const float focal = weight_of<T>(p, t.gamma) * (t.gamma * p.rest * p.S + p.q);
                 const float slope = (g ? -s.focal_on : s.focal_off) * focal + (g ? s.dice_on : s.dice_off) * p.slope;
                 x[i] = x0 + i < a.columns ? slope : 0.0f;
             }

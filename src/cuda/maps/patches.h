@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A sweep over a map [B,H,W,C] (cpu/products/conv.h): where the patch of result (i,j) begins. */
+/* A sweep over a map [B,H,W,C] (graph/sweep.h): where the patch of result (i,j) begins. */
 struct patch_grid {
     int64_t H, W, C, ny, nx, step, y0, x0, ky, kx;
 };

@@ -8,7 +8,7 @@
  *     tiles      CONV_DX of patches that neither overlap nor leave gaps: one matmul whose rows
  *                are whole patches, which are then copied to their pixels; with a small stride,
  *                written there directly, line by line (conv.c, lines)
- *     phases     CONV_DX otherwise: stride x stride sweeps (cpu/products/conv.h), each a matmul of patches
+ *     phases     CONV_DX otherwise: stride x stride sweeps (graph/sweep.h), each a matmul of patches
  *                of dy; with a stride above 1, results are copied to their pixels
  *     depthwise  each channel has its own filter: direct sums
  *
@@ -21,7 +21,7 @@
 #ifndef PLAN_CONV_H
 #define PLAN_CONV_H
 
-#include "cpu/products/conv.h"
+#include "graph/sweep.h"
 #include "cuda/maps/conv_tiles.h"
 #include "cuda/maps/patches.h"
 #include "graph/ops.h"

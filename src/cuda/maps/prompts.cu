@@ -1,6 +1,6 @@
 /*
  * prompts.cu: a simulated user: MASK_PICK, the candidate that is fed back, and PROMPT_NEXT, the
- * next pixel that is clicked (cpu/rows/prompt_next.c has the rules).
+ * next pixel that is clicked (cpu/rows/prompts.c has the rules).
  *
  * PROMPT_NEXT has one block per mask. A warp takes words of 32 pixels of a row, a pixel per lane,
  * and determines by a ballot which of them are in the region; its words are consecutive, so that

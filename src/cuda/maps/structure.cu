@@ -4,15 +4,13 @@
  *
  * A thread takes a column of a block's rows. It counts the target's bits in the window around its
  * first pixel, and then from row to row adds the row that enters the window and subtracts the one
- * that leaves it (base/edges.h).
+ * that leaves it (base/mask_terms.h).
  *
  *     block (rows and columns of a mask) --> f64 [N,blocks,SUMS] --> mask, loss
  */
-#include "base/edges.h"
 #include "cuda/maps/launch_masks.h"
 #include "cuda/rows/rows.cuh"
 
-enum { BCE, WEIGHTS, INTERSECTION, SUM, IN_MASK, BOTH, PREDICTED };
 constexpr int STATS = 4;
 
 /* --- edges ------------------------------------------------------------------------------------ */
@@ -26,11 +24,6 @@ struct column {
     int count;             /* of the window around the current row */
 };
 
-static __device__ inline int64_t valid_of(int32_t valid, int64_t most)
-{
-    return valid < 0 ? 0 : valid < most ? valid : most;
-}
-
 static __device__ inline int row_count(const structure_task &t, const column &c, int64_t y)
 {
     return y >= 0 && y < c.rows ? edge_count(c.bits + y * t.row_bytes, c.x, c.columns, t.size / 2) : 0;
@@ -42,8 +35,8 @@ static __device__ column column_of(const structure_task &t)
     c.n = blockIdx.z;
     c.x = (int64_t)blockIdx.y * BLOCK + threadIdx.x;
     c.bits = t.bits + c.n * t.h * t.row_bytes;
-    c.rows = valid_of(t.valid[2 * c.n], t.h);
-    c.columns = valid_of(t.valid[2 * c.n + 1], t.w);
+    c.rows = mask_valid(t.valid[2 * c.n], t.h);
+    c.columns = mask_valid(t.valid[2 * c.n + 1], t.w);
     c.y0 = blockIdx.x * STRUCTURE_ROWS;
     c.y1 = c.y0 + STRUCTURE_ROWS < t.h ? c.y0 + STRUCTURE_ROWS : (int)t.h;
     c.count = 0;
@@ -65,15 +58,10 @@ static __device__ inline void go_on(const structure_task &t, column &c, int64_t 
 
 /* --- a pixel ---------------------------------------------------------------------------------- */
 
-struct pixel {
-    float p, q, S; /* sigmoid(x); 1 - the probability of the right class, and minus its logarithm */
-    float slope;   /* p (1 - p) */
-};
-
-static __device__ inline pixel pixel_of(float x, bool g)
+static __device__ inline mask_pixel pixel_of(float x, bool g)
 {
-    const float e = expf(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, z = g ? x : -x;
-    return {x > 0.0f ? large : small, z > 0.0f ? small : large, (z > 0.0f ? 0.0f : -z) + log1pf(e), large * small};
+    const float e = expf(-fabsf(x));
+    return mask_pixel_of(x, g, e, __frcp_rn(1.0f + e), log1pf(e));
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
@@ -91,14 +79,14 @@ template <typename T> static __global__ void sums_kernel(double *work, structure
         const bool g = bit_at(t, c, y), on = x[0] > 0.0f;
         const float d = edge_distance(c.count, t.size, g ? 1.0f : 0.0f), w = 1.0f + t.bce_edge * d,
                     v = 1.0f + t.edge * d;
-        const pixel p = pixel_of(x[0], g);
-        sum[BCE] += w * p.S;
-        sum[WEIGHTS] += w;
-        sum[INTERSECTION] += g ? v * p.p : 0.0f;
-        sum[SUM] += v * (p.p + (g ? 1.0f : 0.0f));
-        sum[IN_MASK] += g ? 1.0f : 0.0f;
-        sum[BOTH] += on && g ? 1.0f : 0.0f;
-        sum[PREDICTED] += on ? 1.0f : 0.0f;
+        const mask_pixel p = pixel_of(x[0], g);
+        sum[STRUCTURE_BCE] += w * p.S;
+        sum[STRUCTURE_WEIGHTS] += w;
+        sum[STRUCTURE_SHARED] += g ? v * p.p : 0.0f;
+        sum[STRUCTURE_SUM] += v * (p.p + (g ? 1.0f : 0.0f));
+        sum[STRUCTURE_G] += g ? 1.0f : 0.0f;
+        sum[STRUCTURE_BOTH] += on && g ? 1.0f : 0.0f;
+        sum[STRUCTURE_ON] += on ? 1.0f : 0.0f;
     }
 #pragma unroll
     for (int s = 0; s < STRUCTURE_SUMS; s++) {
@@ -124,11 +112,7 @@ static __device__ double finish_mask(float *stats, float *weights, const double 
     if (!any) return 0;
     for (int64_t b = 0; b < blocks; b++)
         for (int i = 0; i < STRUCTURE_SUMS; i++) s[i] += sums[(n * blocks + b) * STRUCTURE_SUMS + i];
-    const double A = s[INTERSECTION] + (double)t.smooth, B = s[SUM] - s[INTERSECTION] + (double)t.smooth,
-                 either = s[IN_MASK] + s[PREDICTED] - s[BOTH];
-    stats[0] = 0, stats[1] = (float)A, stats[2] = (float)B, stats[3] = (float)(s[BOTH] / (either < 1 ? 1 : either));
-    *weights = (float)s[WEIGHTS];
-    return s[BCE] / s[WEIGHTS] + 1 - A / B;
+    return structure_finish(s, t.smooth, stats, weights);
 }
 
 /* One block: a thread takes every 256th mask, then the threads' losses are added in order. */
@@ -168,18 +152,17 @@ static __global__ void slopes_kernel(T *d, const float *stats, const float *weig
     if (c.x >= t.w) return;
     const int64_t base = c.n * t.h * t.w + c.x;
     const T *logits = static_cast<const T *>(t.logits) + base;
-    const double factor = (double)*t.inv_count * (double)*dloss, A = stats[c.n * STATS + 1], B = stats[c.n * STATS + 2];
-    const float bce = (float)(factor / (double)weights[c.n]), outside = (float)(factor * A / (B * B)),
-                inside = (float)(-factor / B);
+    const structure_slopes s =
+        structure_slopes_of(stats + c.n * STATS, weights[c.n], (double)*t.inv_count * (double)*dloss);
     for (int64_t y = c.y0; y < c.y1; y++) {
         float x[1] = {};
         if (y < c.rows && c.x < c.columns) {
             load<1>(x, logits + y * t.w);
             const bool g = bit_at(t, c, y);
             const float far = edge_distance(c.count, t.size, g ? 1.0f : 0.0f);
-            const pixel p = pixel_of(x[0], g);
-            x[0] = (1.0f + t.bce_edge * far) * (g ? -p.q : p.q) * bce +
-                   (1.0f + t.edge * far) * (g ? inside : outside) * p.slope;
+            const mask_pixel p = pixel_of(x[0], g);
+            x[0] = (1.0f + t.bce_edge * far) * (g ? -p.q : p.q) * s.bce +
+                   (1.0f + t.edge * far) * (g ? s.inside : s.outside) * p.slope;
             go_on(t, c, y);
         }
         store<1>(d + base + y * t.w, x);

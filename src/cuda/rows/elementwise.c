@@ -6,7 +6,6 @@
  */
 #include "cuda/rows/operand_loops.h"
 
-#include "cpu/rows/dropout.h"
 
 _Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 &&
                    ACT_SILU == 5 && ACT_TANH == 6 && ACT_EXP == 7 && ACT_KINDS == 8,
@@ -172,7 +171,7 @@ static int launch_dropout(const struct launch *l, struct error *e)
     const struct operand *x = &l->in[0];
     const float p = l->attr->dropout.p;
     TRY_CUDA(cuda_dropout(l->out[0].data, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype), x->dim[0],
-                          operand_elements(x) / x->dim[0], l->attr->dropout.key, dropout_threshold(p),
+                          operand_elements(x) / x->dim[0], l->attr->dropout.key, step_dropout_threshold(p),
                           1.0f / (1.0f - p), l->attr->dropout.per_sample, l->access, l->stream));
     return PL_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * keyed.cuh: the random streams of base/random.h by name, and the stochastic rounding of
- * cpu/update/round.h that uses them, on the GPU.
+ * cpu/update/update.h that uses them, on the GPU.
  */
 #ifndef KEYED_CUH
 #define KEYED_CUH

@@ -55,7 +55,7 @@ cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, 
                                enum store type, int64_t n, int access, cudaStream_t stream);
 cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, int access,
                         cudaStream_t stream);
-/* x [B,each]; see cpu/rows/dropout.h. */
+/* x [B,each]; see cpu/rows/elementwise.c. */
 cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, enum store type,
                          int64_t B, int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample,
                          int access, cudaStream_t stream);

@@ -1,5 +1,5 @@
 /*
- * fold.cu: FOLD over the shares of a step, and the norm by cells: SQUARES and TOTAL (cpu/update/fold.c has
+ * fold.cu: FOLD over the shares of a step, and the norm by cells: SQUARES and TOTAL (cpu/update/collective.c has
  * the tree, and why).
  *
  * Each sum of two elements is one f32 addition, rounded to the dtype: the bits are those of the

@@ -5,7 +5,7 @@
 #ifndef LAUNCH_UPDATE_H
 #define LAUNCH_UPDATE_H
 
-#include "cpu/update/codes.h"
+#include "base/state_codes.h"
 #include "cuda/device/typed_ptr.h"
 #include "cuda/update/update_blocks.h"
 

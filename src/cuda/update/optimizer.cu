@@ -104,7 +104,7 @@ extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block
     return cudaGetLastError();
 }
 
-/* Updates the loss scale (cpu/update/scaler.c). */
+/* Updates the loss scale (cpu/update/optimizers.c). */
 static __global__ void scaler_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     const bool finite = isfinite(*sum) && (!loss.data || isfinite(element(loss, 0)));

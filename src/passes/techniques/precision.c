@@ -8,7 +8,7 @@
  * remains as the master weight that the optimizer updates. Shape rules then propagate the dtype
  * through the forward: results that depend on a bf16 weight are bf16, statistics and losses are
  * f32. Weight gradients are f32 (vjp.c; except in gradients.c). A frozen weight has no master and
- * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/update/round.h). Running
+ * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/update/update.h). Running
  * statistics stay f32, because bf16 would round their small changes away. So do coordinates and
  * their frequencies, which become angles; the result of FOURIER is of lower precision; and weights
  * that a model itself casts to f32, such as the logarithm of a temperature. f32 inputs

@@ -1,8 +1,10 @@
 /*
- * copy.c: COPY, between two operands with any strides; CONCAT and PAD, which copy into slices of
- * their output.
+ * moves.c: ops that move elements as they are, in any dtype: COPY, between two operands with any
+ * strides; CONCAT and PAD, which copy into slices of their output; GATHER, REPLACE_ROWS,
+ * CACHE_WRITE, REPEAT, WINDOW and UNWINDOW, which move rows; and SCATTER_ADD, the gradient of
+ * GATHER. For some of them the reference is here too.
  *
- * An operand of up to six dimensions is first normalised: dimensions of 1 are dropped, the others
+ * For COPY an operand of up to six dimensions is first normalised: dimensions of 1 are dropped, the others
  * are sorted by the target's strides, and neighbours that are contiguous in both operands are
  * merged. Three cases remain:
  *
@@ -17,6 +19,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/reference/ref.h"
 
 enum {
     SERIAL_BYTES = 1 << 17, /* below it waking the threads costs more than it saves */
@@ -304,3 +307,270 @@ static void pad_run(const struct launch *l)
 CPU_KERNEL(COPY, copy);
 CPU_KERNEL(CONCAT, concat);
 CPU_KERNEL(PAD, pad);
+
+/* --- GATHER ----------------------------------------------------------------------------------- */
+
+/* An index outside 0..N-1 reads zeros. */
+static bool gather_match(const struct query *q)
+{
+    return tensor_is_dense(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->out[0], q->in[0]->dtype);
+}
+
+static void gather_run(const struct launch *l)
+{
+    const int64_t N = l->in[0].dim[1], M = l->out[0].dim[1], rows = l->out[0].dim[0] * M;
+    const size_t bytes = (size_t)l->in[0].dim[2] * dtype_size(l->in[0].dtype);
+    const int32_t *index = l->in[1].data; // [B,M]
+    const char *from = l->in[0].data;     // [B,N,C]
+    char *to = l->out[0].data;            // [B,M,C]
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * (int64_t)bytes > 65536)
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t n = index[r];
+        if (n < 0 || n >= N) memset(to + (size_t)r * bytes, 0, bytes);
+        else memcpy(to + (size_t)r * bytes, from + (size_t)(r / M * N + n) * bytes, bytes);
+    }
+}
+
+/* --- SCATTER_ADD: sums of rows by index -------------------------------------------------------
+ *
+ * Indices repeat, so the terms of each sum must be found before threads can share the sums: the
+ * indices of each image are sorted by counting into
+ *
+ *     first [N+1]   where the list of row n begins
+ *     order [M]     the rows of y, listed by the index they have, in order
+ *
+ * Each row of the result is then computed by one thread, in f32, its terms in order. An index
+ * outside 0..N-1 adds nothing. */
+
+static bool scatter_add_match(const struct query *q)
+{
+    const struct tensor *acc = query_in(q, 2);
+    return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is_fast(q->out[0]) &&
+           (!acc || tensor_is(acc, q->out[0]->dtype));
+}
+
+/* Per image: first [N+1], order [M]. */
+static int64_t lists_length(int64_t N, int64_t M) { return N + 1 + M; }
+
+static uint64_t scatter_add_workspace(const struct query *q)
+{
+    const struct tensor *x = q->out[0];
+    return (uint64_t)(x->dim[0] * lists_length(x->dim[1], q->in[1]->dim[1])) * sizeof(int32_t);
+}
+
+/* Sorts the indices of one image; first[n] .. first[n+1] is then the list of row n. */
+static void sort_by_row(int32_t *first, int32_t *order, const int32_t *index, int64_t N, int64_t M)
+{
+    memset(first, 0, (size_t)(N + 1) * sizeof *first);
+    for (int64_t m = 0; m < M; m++)
+        if (index[m] >= 0 && index[m] < N) first[index[m]]++;
+    int32_t end = 0;
+    for (int64_t n = 0; n <= N; n++) first[n] = end += n < N ? first[n] : 0;
+    /* Iterates backwards, so each list fills from its end: afterwards first[n] is its beginning. */
+    for (int64_t m = M; m-- > 0;)
+        if (index[m] >= 0 && index[m] < N) order[--first[index[m]]] = (int32_t)m;
+}
+
+/* Computes row n of an image: the sum of the rows of y in its list, added to acc. */
+static void sum_row(const struct launch *l, int64_t b, int64_t n, const int32_t *first, const int32_t *order)
+{
+    const struct operand *y = &l->in[0], *x = &l->out[0];
+    const int64_t C = y->dim[2], row = (b * x->dim[1] + n) * C;
+    for (int64_t c = 0; c < C; c += TILE) {
+        float sum[TILE] = {0}, scratch[TILE];
+        const int width = row_tile(C - c);
+        if (launch_has(l, 2)) memcpy(sum, row_view(x, row + c, width, scratch), (size_t)width * sizeof *sum);
+        for (int32_t k = first[n]; k < first[n + 1]; k++) {
+            const float *v = row_view(y, (b * y->dim[1] + order[k]) * C + c, width, scratch);
+#pragma omp simd
+            for (int i = 0; i < width; i++) sum[i] += v[i];
+        }
+        row_store(x, row + c, width, sum);
+    }
+}
+
+static void scatter_add_run(const struct launch *l)
+{
+    const int64_t B = l->out[0].dim[0], N = l->out[0].dim[1], M = l->in[1].dim[1], C = l->out[0].dim[2];
+    const int64_t each = lists_length(N, M);
+    int32_t *lists = l->work; // [B, each]
+    CHECK(!launch_has(l, 2) || l->in[2].data == l->out[0].data, "the accumulator is updated in place");
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (B * M > 8192)
+    for (int64_t b = 0; b < B; b++)
+        sort_by_row(lists + b * each, lists + b * each + N + 1, (const int32_t *)l->in[1].data + b * M, N, M);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (B * (M + N) * C > 8192)
+    for (int64_t r = 0; r < B * N; r++) {
+        const int32_t *first = lists + r / N * each;
+        sum_row(l, r / N, r % N, first, first + N + 1);
+    }
+}
+
+CPU_KERNEL(GATHER, gather);
+CPU_KERNEL_WORK(SCATTER_ADD, scatter_add);
+
+/* --- REPLACE_ROWS: rows of one tensor, and rows of another where an index says so ------------- */
+
+/* The result may be x itself: then the rows that stay are not touched. */
+static bool replace_rows_match(const struct query *q)
+{
+    const struct tensor *y = query_in(q, 2);
+    return tensor_is_dense(q->in[0]) && tensor_is(q->in[1], DT_I32) && (!y || tensor_is_dense(y)) &&
+           tensor_is(q->out[0], q->in[0]->dtype);
+}
+
+/* Return N, 0 without y; and how far the rows of two samples lie apart, 0 if they share them. */
+static int64_t other_rows(const struct launch *l) { return launch_has(l, 2) ? l->in[2].dim[l->in[2].rank - 2] : 0; }
+static int64_t rows_each(const struct launch *l)
+{
+    return launch_has(l, 2) && l->in[2].rank == 3 ? l->in[2].dim[1] : 0;
+}
+
+static void replace_rows_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];  // [B,T,C]
+    const int32_t *index = l->in[1].data; // [B,T]
+    const int64_t T = x->dim[1], rows = x->dim[0] * T, N = other_rows(l), each = rows_each(l);
+    const size_t bytes = (size_t)x->dim[2] * dtype_size(x->dtype);
+    const char *from = x->data, *other = N ? l->in[2].data : NULL; // [N,C] or [B,N,C]
+    char *to = l->out[0].data;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * (int64_t)bytes > 65536)
+    for (int64_t r = 0; r < rows; r++) {
+        char *row = to + (size_t)r * bytes;
+        if (index[r] >= 0 && index[r] < N) memcpy(row, other + (size_t)(r / T * each + index[r]) * bytes, bytes);
+        else if (index[r] >= 0) memset(row, 0, bytes);
+        else if (to != from) memcpy(row, from + (size_t)r * bytes, bytes);
+    }
+}
+
+static void ref_replace_rows(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t T = x->dim[1], C = x->dim[2], N = other_rows(l), each = rows_each(l);
+    for (int64_t i = 0; i < operand_elements(x); i++) {
+        const int64_t n = (int64_t)ref_get(&l->in[1], i / C);
+        ref_put(&l->out[0], i,
+                n < 0   ? ref_get(x, i)
+                : n < N ? ref_get(&l->in[2], (i / C / T * each + n) * C + i % C)
+                        : 0);
+    }
+}
+
+REF_KERNEL(REPLACE_ROWS, replace_rows);
+CPU_KERNEL(REPLACE_ROWS, replace_rows);
+
+/* --- CACHE_WRITE: rows into a cache, each at the position of its token ------------------------ */
+
+static bool cache_write_match(const struct query *q)
+{
+    return tensor_is_dense(q->in[1]) && tensor_is_dense(q->in[2]);
+}
+
+static void cache_write_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[1];     // [B,T,...]
+    const int32_t *position = l->in[2].data; // [B,T]
+    const int64_t S = l->out[0].dim[1], T = x->dim[1], rows = x->dim[0] * T;
+    const size_t bytes = rows ? (size_t)(operand_elements(x) / rows) * dtype_size(x->dtype) : 0;
+    CHECK(l->in[0].data == l->out[0].data, "the cache is updated in place");
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * (int64_t)bytes > 65536)
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t s = position[r];
+        if (s >= 0 && s < S)
+            memcpy((char *)l->out[0].data + (size_t)(r / T * S + s) * bytes, (const char *)x->data + (size_t)r * bytes,
+                   bytes);
+    }
+}
+
+static void ref_cache_write(const struct launch *l)
+{
+    const struct operand *x = &l->in[1];
+    const int64_t S = l->out[0].dim[1], T = x->dim[1], each = operand_elements(x) / (x->dim[0] * T);
+    for (int64_t i = 0; i < operand_elements(x); i++) {
+        const int64_t r = i / each, s = (int64_t)ref_get(&l->in[2], r);
+        if (s >= 0 && s < S) ref_put(&l->out[0], (r / T * S + s) * each + i % each, ref_get(x, i));
+    }
+}
+
+REF_KERNEL(CACHE_WRITE, cache_write);
+CPU_KERNEL(CACHE_WRITE, cache_write);
+
+/* --- REPEAT: repeats rows consecutively. Its gradient is SUM_TO ------------------------------- */
+
+static bool repeat_match(const struct query *q)
+{
+    return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]) && q->in[0]->dtype == q->out[0]->dtype;
+}
+
+static void repeat_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const int64_t rows = y->dim[0], n = rows / x->dim[0];
+    const size_t bytes = (size_t)(operand_elements(x) / x->dim[0]) * dtype_size(x->dtype);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if ((size_t)rows * bytes > 16384)
+    for (int64_t r = 0; r < rows; r++)
+        memcpy((char *)y->data + (size_t)r * bytes, (const char *)x->data + (size_t)(r / n) * bytes, bytes);
+}
+
+static void ref_repeat(const struct launch *l)
+{
+    const int64_t each = operand_elements(&l->in[0]) / l->in[0].dim[0], n = l->out[0].dim[0] / l->in[0].dim[0];
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[0], i / each / n * each + i % each));
+}
+
+CPU_KERNEL(REPEAT, repeat);
+REF_KERNEL(REPEAT, repeat);
+
+/* --- WINDOW and UNWINDOW: window partition of a map and its inverse ---------------------------
+ *
+ *     map      [B,H,W,C]                rows of a window, of size x C elements, are segments of
+ *     windows  [B nh nw,size,size,C]    the map's rows: one copy in each direction
+ *
+ * Window positions beyond the map are zeros, and are dropped in the inverse. */
+
+static bool window_match(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
+static bool unwindow_match(const struct query *q) { return window_match(q); }
+
+/* Row r of all windows' rows: the index of its first element in the map, and how many of its pixels
+ * are in the map. */
+struct segment {
+    int64_t at, pixels;
+};
+
+static struct segment piece_of(const struct operand *map, int64_t size, int64_t r)
+{
+    const int64_t H = map->dim[1], W = map->dim[2], C = map->dim[3];
+    const int64_t across = (W + size - 1) / size, down = (H + size - 1) / size, window = r / size;
+    int64_t x = window % across * size, y = window / across % down * size + r % size, b = window / across / down;
+    return (struct segment){((b * H + y) * W + x) * C, y < H ? min_i64(size, W - x) : 0};
+}
+
+static void window_run(const struct launch *l)
+{
+    const struct operand *map = &l->in[0], *windows = &l->out[0];
+    const int64_t size = windows->dim[1], rows = windows->dim[0] * size, element = dtype_size(map->dtype);
+    const int64_t pixel = map->dim[3] * element;
+#pragma omp parallel for num_threads(l->threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        struct segment p = piece_of(map, size, r);
+        char *to = (char *)windows->data + r * size * pixel;
+        if (p.pixels) memcpy(to, (const char *)map->data + p.at * element, (size_t)(p.pixels * pixel));
+        memset(to + p.pixels * pixel, 0, (size_t)((size - p.pixels) * pixel));
+    }
+}
+
+static void unwindow_run(const struct launch *l)
+{
+    const struct operand *map = &l->out[0], *windows = &l->in[0];
+    const int64_t size = windows->dim[1], rows = windows->dim[0] * size, element = dtype_size(map->dtype);
+    const int64_t pixel = map->dim[3] * element;
+#pragma omp parallel for num_threads(l->threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        struct segment p = piece_of(map, size, r);
+        const char *from = (const char *)windows->data + r * size * pixel;
+        if (p.pixels) memcpy((char *)map->data + p.at * element, from, (size_t)(p.pixels * pixel));
+    }
+}
+
+CPU_KERNEL(WINDOW, window);
+CPU_KERNEL(UNWINDOW, unwindow);

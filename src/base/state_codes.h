@@ -1,5 +1,5 @@
 /*
- * codes.h: numbers between -1 and 1 as one byte: the dynamic quantisation maps of 8-bit optimizer
+ * state_codes.h: numbers between -1 and 1 as one byte: the dynamic quantisation maps of 8-bit optimizer
  * state.
  *
  * A code spends its bits according to the magnitude: far below 1 on the power of ten, near 1 on the
@@ -13,8 +13,8 @@
  *
  * -1 has no code. The values are computed from this rule; there is no table of constants.
  */
-#ifndef CPU_CODES_H
-#define CPU_CODES_H
+#ifndef STATE_CODES_H
+#define STATE_CODES_H
 
 #include "base/shared.h"
 
@@ -30,11 +30,11 @@ struct codes {
     int last;                    /* the largest magnitude; for a negative number it is last - 1 */
 };
 
-/* Built on the first call; thread-safe. */
+/* Return a map, built on the first call; thread-safe. */
 const struct codes *codes_signed(void);
 const struct codes *codes_unsigned(void);
 
-/* The code of the value nearest to x in 0..1, in an unsigned map, or counted from the code of 0. */
+/* Returns the code of the value nearest to x in 0..1, in an unsigned map, or counted from the code of 0. */
 SHARED int code_magnitude(const struct codes *c, float x)
 {
     int at = (int)(shared_bits(x) >> 16) - CODE_LOW;
@@ -43,7 +43,7 @@ SHARED int code_magnitude(const struct codes *c, float x)
     return k + (x > c->border[k]);
 }
 
-/* The code of x in -1..1. A negative number never becomes 0: a moment keeps its sign. */
+/* Returns the code of x in -1..1. A negative number never becomes 0: a moment keeps its sign. */
 SHARED int code_signed(const struct codes *c, float x)
 {
     int k = code_magnitude(c, x < 0 ? -x : x);

@@ -1,8 +1,8 @@
 /*
- * codes.c: see codes.h. code_magnitude relies on at most one border per bucket, which is checked
+ * state_codes.c: see state_codes.h. code_magnitude relies on at most one border per bucket, which is checked
  * when a map is built.
  */
-#include "cpu/update/codes.h"
+#include "base/state_codes.h"
 
 #include <math.h>
 #include <pthread.h>
