@@ -307,7 +307,7 @@ asan: deps
 FUZZ_SECONDS ?= 60
 FUZZ_FLAGS   := $(CSTD) -g -O1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fno-sanitize-recover=undefined -Isrc -Iinclude
 # Every reader of files, without the kernels: a target links with what it calls.
-FUZZ_OBJS    := $(patsubst src/%.c,$(BUILD)/fuzz/src/%.o,$(filter-out src/cpu/% src/cuda/% src/cli/% src/lib/% src/calibrate/% src/infer/%,$(SRCS)) src/cuda/products/autotune_file.c src/cli/predict_prompts.c)
+FUZZ_OBJS    := $(patsubst src/%.c,$(BUILD)/fuzz/src/%.o,$(filter-out src/cpu/% src/cuda/% src/cli/% src/lib/% src/calibrate/% src/infer/%,$(SRCS)) src/cuda/products/autotune_file.c src/infer/image_prompts.c)
 $(BUILD)/fuzz/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	clang $(FUZZ_FLAGS) $(OWN) $(DEP) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@

@@ -98,7 +98,7 @@ python Training/train.py --learning_rate 1e-4 --batch_size 8 --gradient_accumula
     --output_dir out --hub_repo_id me/model --wandb_project arr --wandb_run_name first
 EOT
 check 'names of accumulation, services and hubs' set_to "$tmp/allocate.sh" 'train.effective_batch = 16 ' 'train.epochs = 1 ' 'train.out = out ' 'hub_repo_id: Plimsoll uses files of this machine' 'wandb_project, wandb_run_name: '
-no_room() { expect 2 'data.sequence is 256, and the image alone takes 576 tokens of a row; question and answer need room too: set it to 704' "$binary" plan --preset prs-med --memory 12GiB; }
+no_room() { expect 2 'data.sequence is 256, and the image takes 576 tokens of a row; question and answer need room too: set it to 704' "$binary" plan --preset prs-med --memory 12GiB; }
 check 'rows that the image alone fills' no_room
 
 # --- data of LLaMA-Factory ------------------------------------------------------------------------------------

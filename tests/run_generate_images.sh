@@ -154,7 +154,7 @@ check "evaluations in training answer about images" trains
 # --- what is refused --------------------------------------------------------------------------------------
 
 llava=(--model $text/llava --max-new 2)
-check "a model of text" expect 2 'takes text alone' generate --model tests/golden/chat/model --image $images/small.png --prompt Hi
+check "a model of text" expect 2 'takes only text' generate --model tests/golden/chat/model --image $images/small.png --prompt Hi
 check "more <image> than images" expect 2 '2 <image>, and 1 image is given' generate "${llava[@]}" --image $images/small.png --prompt '<image><image>'
 check "fewer <image> than images" expect 2 '1 <image>, and 2 images are given' generate "${llava[@]}" --image $images/small.png --image $images/wide.png --prompt '<image>'
 check "<image> without an image" expect 2 '1 <image>, and 0 images are given' generate "${llava[@]}" --prompt '<image> what?'

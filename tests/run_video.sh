@@ -338,7 +338,7 @@ check 'evaluations in training answer about videos' trained
 unplanned() { expect 2 'a video is given: set data.max_frames' ask --video "$held/videos/0" --prompt Hi --set data.max_frames=0; }
 check 'generate --video without data.max_frames' unplanned
 check 'generate --video without a video' expect 2 'video:.*none: there is no such file' ask --video "$tmp/none" --prompt Hi
-check 'generate --video of a model of text' expect 2 'takes text alone' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
+check 'generate --video of a model of text' expect 2 'takes only text' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
 check 'generate: more <video> than videos' expect 2 'its text has 2 <video> for 1 video' ask --video "$held/videos/0" --prompt '<video><video>'
 
 # --- SmolVLM: a video is described in the text ---

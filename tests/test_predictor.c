@@ -77,16 +77,16 @@ static struct config config(void)
     return c;
 }
 
-static void open_image(struct predictor_image *p, const char *path)
+static void open_image(struct image *p, const char *path)
 {
     struct error e;
-    if (predictor_image_read(p, path, &(struct pixel_range){0}, &e)) fail_msg("%s", e.text);
+    if (image_read(p, path, &(struct pixel_range){0}, &e)) fail_msg("%s", e.text);
 }
 
 static void check_case(const struct prompt_case *c)
 {
     struct config settings = config();
-    struct predictor_image p;
+    struct image p;
     struct png_pixels expect;
     struct predictor a;
     struct error e;
@@ -96,10 +96,10 @@ static void check_case(const struct prompt_case *c)
     if (png_read(path, PNG_AS_LABELS, 0, NULL, 0, &expect, &e)) fail_msg("%s", e.text);
     if (predictor_open(&a, &settings, &p, &c->shape, &e) || predictor_run(&a, &c->prompt, 1, &e))
         fail_msg("%s: %s", c->name, e.text);
-    assert_true(expect.width == p.w && expect.height == p.h);
+    assert_true(expect.width == p.width && expect.height == p.height);
     int64_t best = predictor_best(&a, 0);
-    uint8_t *mask = mem_alloc((size_t)p.w * p.h);
-    double stability = predictor_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h),
+    uint8_t *mask = mem_alloc((size_t)p.width * p.height);
+    double stability = predictor_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.width * p.height),
            score = expected_score(c->name);
     print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same,
                   (double)a.scores[best], score, stability);
@@ -109,7 +109,7 @@ static void check_case(const struct prompt_case *c)
     mem_free(mask);
     mem_free(expect.at);
     predictor_close(&a);
-    predictor_image_free(&p);
+    image_free(&p);
     config_free(&settings);
 }
 
@@ -136,7 +136,7 @@ TEST(test_batches)
     static const float points[3][1][2] = {{{150, 60}}, {{40, 30}}, {{10, 110}}};
     static const int on[1] = {1};
     struct config settings = config();
-    struct predictor_image p;
+    struct image p;
     struct predictor one, many;
     struct error e;
     struct predictor_prompt q[3];
@@ -154,7 +154,7 @@ TEST(test_batches)
     }
     predictor_close(&one);
     predictor_close(&many);
-    predictor_image_free(&p);
+    image_free(&p);
     config_free(&settings);
 }
 
@@ -162,7 +162,7 @@ TEST(test_batches)
 TEST(test_memory)
 {
     struct config settings;
-    struct predictor_image p = {.w = 64, .h = 48, .rgb = mem_alloc(64 * 48 * 3)};
+    struct image p = {.width = 64, .height = 48, .rgb = mem_alloc(64 * 48 * 3)};
     struct predictor a;
     struct error e;
     config_init(&settings);
@@ -181,21 +181,21 @@ TEST(test_memory)
     assert_int_equal(a.fit_h, 96);
     assert_true(a.run.planned.plan.peak.by_kind[KIND_GRAD] == 0);
     predictor_close(&a);
-    predictor_image_free(&p);
+    image_free(&p);
     config_free(&settings);
 }
 
 TEST(test_other_models)
 {
     struct config settings = config();
-    struct predictor_image p = {.w = 4, .h = 4, .rgb = mem_alloc(48)};
+    struct image p = {.width = 4, .height = 4, .rgb = mem_alloc(48)};
     struct predictor a;
     struct error e;
     settings.model_path = (char *)"tests/golden/clip_vision";
     assert_int_equal(predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e),
                      PL_USAGE);
     assert_non_null(strstr(e.text, "clip_vision_model predicts no masks"));
-    predictor_image_free(&p);
+    image_free(&p);
     config_free(&settings);
 }
 

@@ -27,8 +27,8 @@ int data_options(const struct command *c, const struct data_option *table, size_
                  struct names *paths, bool *help, struct error *e);
 /* Refuses an output that would be written as PNG under the name of another image format. */
 int data_check_png(const char *option, const char *path, struct error *e);
-/* `data inspect` of conversations (data_inspect_text.c): the files of `paths`, or of the
- * configuration `run`. */
+/* Inspects conversations (data_inspect_text.c): the files of `paths`, or of the configuration
+ * `run`. */
 struct inspect_text {
     const struct names *paths, *set; /* set: KEY=VALUE */
     const char *run;                 /* NULL: none */
@@ -41,17 +41,8 @@ int inspect_text(const struct inspect_text *o, struct error *e);
 /* Parses "WxH". */
 bool data_parse_size(const char *s, uint32_t size[2]);
 
-/* `data pack --embeddings` of a model of images and text: PATHS are conversations
- * (data_pack_images.c). */
-struct image_packing {
-    const char *folder, *dtype;      /* of the model; --embeddings-dtype */
-    const struct names *set, *paths;
-    const char *where;               /* --images; NULL: data.images */
-    const char *output;
-};
-int pack_images(const struct image_packing *p, struct error *e);
-/* Whether the first path is such a store; `data inspect` of it and, with `check`, `data verify`
- * (data_embeddings.c). */
+/* Reports whether the first path is a store of the embeddings of conversations' images; inspects it
+ * or, with `check`, verifies it (data_embeddings.c). */
 bool embeddings_alone(const struct names *paths);
 int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);
 

@@ -23,7 +23,7 @@ bool embeddings_alone(const struct names *paths)
     return packed_is(paths->at[0]) && !packed_peek(paths->at[0], &h, &x, &ignored) && x.tokens;
 }
 
-/* `check`: compares the checksums, and prints what cannot be used. */
+/* Looks at all images. `check`: compares the checksums, and prints what cannot be used. */
 static void look(const struct dataset *d, bool check, struct counts *n)
 {
     struct progress progress;

@@ -1,9 +1,6 @@
 /*
  * data_inspect_text.c: `plimsoll data inspect` of conversations: what the files hold, what cannot
  * be used and why, lengths and labels, and some samples with the tokens that have labels marked.
- *
- * The numbers come from a token store, which is made in a temporary file with the code that
- * training uses. Without a tokenizer the files are read as far as that is possible.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,140 +9,12 @@
 
 #include "cli/data.h"
 #include "data/text/tokens.h"
-#include "data/text/records.h"
-#include "feed/batch_plan.h"
-#include "feed/text_source.h"
+#include "feed/text_facts.h"
 #include "io/json.h"
-#include "io/temporary.h"
-
-/* ---- reading, without a tokenizer ---- */
-
-struct facts {
-    struct sample_report report;
-    /* of samples that can be read; turns are messages */
-    uint64_t counted, turns, most_turns, with_system, with_tools, with_media;
-    const char *format;        /* of the first sample */
-};
-
-static void count_sample(struct facts *f, const struct conversation *c)
-{
-    const uint64_t turns = c->messages ? c->messages->count : 1;
-    f->counted++;
-    f->turns += turns;
-    if (turns > f->most_turns) f->most_turns = turns;
-    if (c->messages && turns) f->with_system += !strcmp(value_get(c->messages->items[0], "role")->text, "system");
-    f->with_tools += c->tools != NULL;
-    f->with_media += c->media->count > 0;
-}
-
-static int open_records(const struct config *c, const char *path, struct records *r, struct error *e)
-{
-    return c->data_format == FORMAT_TEXT ? records_open_text(r, path, e) : records_open(r, path, batch_room(c), e);
-}
-
-static int read_file(struct facts *f, const char *path, const struct config *c, struct error *e)
-{
-    struct records r;
-    struct record x;
-    bool more = true;
-    int rc = open_records(c, path, &r, e);
-    if (rc) return rc;
-    while (!(rc = records_next(&r, &x, &more, e)) && more) {
-        struct bump b = {0};
-        struct value *sample;
-        struct conversation read;
-        struct error why = {0};
-        enum conversation_fault fault = conversation_parse(x.text, x.n, batch_room(c), &b, &sample, &why);
-        if (!fault) fault = conversation_read(sample, c->data_system, "", &b, &read, &why);
-        if (!f->format && fault != SAMPLE_JSON) f->format = conversation_format(sample);
-        report_add(&f->report, fault, x.times, path, x.line, why.text);
-        if (!fault) count_sample(f, &read);
-        bump_free(&b);
-    }
-    records_close(&r);
-    return rc;
-}
-
-static int read_files(struct facts *f, const struct config *c, struct error *e)
-{
-    struct names files;
-    int rc = tokenize_files(c->data_train.at, c->data_train.n, &files, e);
-    for (uint32_t i = 0; i < files.n && !rc; i++) rc = read_file(f, files.at[i], c, e);
-    names_free(&files);
-    return rc;
-}
-
-/* ---- lengths, with a tokenizer ---- */
-
-struct measured {
-    bool tokens;               /* the members below are filled */
-    uint64_t samples, median, p95, longest, total, labels; /* samples: those with tokens; labels: of the rows */
-    struct conversations set;
-    bool rows;                 /* `set` is open */
-    char no_rows[1024];        /* why it is not */
-    uint64_t missing;          /* samples with an image that is not there, or that may not be read; the first one: */
-    char first_missing[400];
-};
-
-static void measure_lengths(struct measured *m, const struct token_store *s)
-{
-    const uint64_t n = s->header->samples;
-    uint32_t *lengths = token_store_lengths(s);
-    m->tokens = true;
-    m->samples = n;
-    m->total = s->header->tokens;
-    m->median = length_at(lengths, n, 0.5), m->p95 = length_at(lengths, n, 0.95), m->longest = length_at(lengths, n, 1);
-    mem_free(lengths);
-}
-
-/* Looks for each image; none is decoded. */
-static void find_images(struct measured *m, const struct token_store *s, struct image_files *files)
-{
-    for (uint64_t i = 0; i < s->header->samples; i++) {
-        const struct stored_sample *x = &s->samples[i];
-        const char *name = s->names + x->media;
-        struct error e;
-        uint64_t bytes;
-        int rc = PL_OK;
-        for (uint32_t k = 0; k < x->n_media && !rc; k++, name += strlen(name) + 1)
-            rc = image_files_find(files, name, &bytes, &e);
-        if (rc && !m->missing++)
-            snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%s: %.240s", s->names + x->file,
-                     record_place(x->line).text, e.text);
-    }
-}
-
-static int measure(struct measured *m, const struct config *c, const struct text_source *s,
-                   struct sample_report *report, struct error *e)
-{
-    char path[4096];
-    struct token_store_key key = {0};
-    struct token_store store;
-    struct temporary t;
-    if (temporary_work(&t, e)) return e->code;
-    snprintf(path, sizeof path, "%s/tokenized", t.path);
-    int rc = tokenize_build(&s->options, &key, path, e);
-    if (!rc && !(rc = token_store_open(&store, path, e))) {
-        *report = store.header->report;
-        measure_lengths(m, &store);
-        if (s->images.files) find_images(m, &store, s->images.files);
-        token_store_close(&store);
-    }
-    if (!rc) {
-        struct conversations_options o = text_rows(c, s, FEED_TRAIN, 0);
-        struct error why;
-        o.max_bad = 1;
-        o.holdout = 0;
-        m->rows = !conversations_open(&m->set, path, &o, &why);
-        if (!m->rows) snprintf(m->no_rows, sizeof m->no_rows, "%.1000s", why.text);
-    }
-    temporary_drop(&t); /* the map of `set` remains */
-    return rc;
-}
 
 /* ---- samples ---- */
 
-/* Text of the data is printed as it is, but for control codes. */
+/* Prints text of the data as it is, but for control codes. */
 static void put_text(struct text *out, const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -155,7 +24,8 @@ static void put_text(struct text *out, const char *bytes, size_t n)
     }
 }
 
-/* The label ranges of the sample's tokens under data.train_on, as bytes of its text. */
+/* Prints the text with the label ranges of its tokens under data.train_on marked; returns the
+ * number of labels. */
 static uint32_t mark_labels(const struct config *c, const struct tokenized *t, const char *text, size_t n,
                             struct text *out)
 {
@@ -179,7 +49,7 @@ static uint32_t mark_labels(const struct config *c, const struct tokenized *t, c
     return labels;
 }
 
-/* The EOS that is added to a text has no bytes of it: shows it as it is stored. */
+/* Shows the EOS that is added to a text, which has no bytes of it, as it is stored. */
 static void show_end(const struct tokenize_options *o, const struct token_list *l, struct text *out)
 {
     struct token *last = l->n ? &l->at[l->n - 1] : NULL;
@@ -233,7 +103,7 @@ static int show_samples(const struct config *c, const struct text_source *s, uin
         struct records r;
         struct record x;
         bool more = true;
-        rc = open_records(c, files.at[i], &r, e);
+        rc = text_open_records(c, files.at[i], &r, e);
         while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more)
             n--, show_sample(c, &s->options, files.at[i], &x, out);
         records_close(&r);
@@ -244,7 +114,7 @@ static int show_samples(const struct config *c, const struct text_source *s, uin
 
 /* ---- printing ---- */
 
-static void print_endless(const struct measured *m, const struct tokenizer *t, struct text *out)
+static void print_endless(const struct text_measures *m, const struct tokenizer *t, struct text *out)
 {
     struct text line = {0};
     if (m->rows) text_print_endless(t, m->set.chats, m->set.endless, &line);
@@ -252,7 +122,7 @@ static void print_endless(const struct measured *m, const struct tokenizer *t, s
     text_free(&line);
 }
 
-static void print_facts(const struct facts *f, const struct measured *m, struct text *out)
+static void print_facts(const struct text_facts *f, const struct text_measures *m, struct text *out)
 {
     const struct sample_report *r = &f->report;
     const uint64_t usable = r->read - report_bad(r);
@@ -312,7 +182,7 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
         text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
 
-static void json_facts(const struct facts *f, const struct measured *m, struct text *out)
+static void json_facts(const struct text_facts *f, const struct text_measures *m, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);
@@ -361,18 +231,18 @@ static void json_facts(const struct facts *f, const struct measured *m, struct t
 
 static int inspect(const struct config *c, const struct inspect_text *o, struct error *e)
 {
-    struct facts f = {0};
-    struct measured m = {0};
+    struct text_facts f = {0};
+    struct text_measures m = {0};
     struct text_source s = {0};
     struct text out = {0};
     struct model own;
     const struct model *model = NULL;
     const bool tokenizer = c->data_tokenizer || c->model_path;
-    int rc = read_files(&f, c, e);
+    int rc = text_count(&f, c, e);
     if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &model, e);
     if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
     if (model) model_close(&own);
-    if (!rc && tokenizer) rc = measure(&m, c, &s, &f.report, e);
+    if (!rc && tokenizer) rc = text_measure(&m, c, &s, &f.report, e);
     if (!rc && o->json) json_facts(&f, &m, &out);
     else if (!rc) {
         print_facts(&f, &m, &out);

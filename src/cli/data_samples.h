@@ -18,10 +18,13 @@ struct samples_options {
 };
 /* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are
  * found. */
-#define FOLDER_OPTIONS(o)                                                                                                       \
-    {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks}, {"--image-prefix", DATA_TEXT, &(o).image_prefix}, \
-        {"--image-suffix", DATA_TEXT, &(o).image_suffix}, {"--mask-prefix", DATA_TEXT, &(o).mask_prefix},                       \
-        {"--mask-suffix", DATA_TEXT, &(o).mask_suffix}, {"--image-column", DATA_TEXT, &(o).image_column},                       \
+#define FOLDER_OPTIONS(o)                                                                         \
+    {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks},                     \
+        {"--image-prefix", DATA_TEXT, &(o).image_prefix},                                         \
+        {"--image-suffix", DATA_TEXT, &(o).image_suffix},                                         \
+        {"--mask-prefix", DATA_TEXT, &(o).mask_prefix},                                           \
+        {"--mask-suffix", DATA_TEXT, &(o).mask_suffix},                                           \
+        {"--image-column", DATA_TEXT, &(o).image_column},                                         \
         {"--mask-column", DATA_TEXT, &(o).mask_column}
 #define FOLDER_HELP                                                                                        \
     "  --images DIR, --masks DIR\n"                                                                        \
@@ -30,20 +33,21 @@ struct samples_options {
     "                  pairs: what only the names of images, or only those of masks, begin or end with\n"  \
     "  --image-column, --mask-column NAME\n"                                                               \
     "                  csv, parquet: the columns of the images and of the masks"
-#define SAMPLES_OPTIONS(o)                                                                                             \
-    {"--format", DATA_TEXT, &(o).set.format}, FOLDER_OPTIONS((o).set), {"--labels", DATA_TEXT, &(o).labels},                     \
-        {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold},                      \
-        {"--range", DATA_TEXT, &(o).range}, {"--slice-axis", DATA_TEXT, &(o).slice_axis},                              \
-        {"--modalities", DATA_TEXT, &(o).modalities},                                                                  \
-    {                                                                                                                  \
-        "--neighbours", DATA_SWITCH, &(o).set.slices.neighbours                                                                   \
+#define SAMPLES_OPTIONS(o)                                                                        \
+    {"--format", DATA_TEXT, &(o).set.format}, FOLDER_OPTIONS((o).set),                            \
+        {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore},           \
+        {"--threshold", DATA_POSITIVE, &(o).threshold}, {"--range", DATA_TEXT, &(o).range},       \
+        {"--slice-axis", DATA_TEXT, &(o).slice_axis}, {"--modalities", DATA_TEXT, &(o).modalities}, \
+    {                                                                                             \
+        "--neighbours", DATA_SWITCH, &(o).set.slices.neighbours                                   \
     }
 #define SAMPLES_HELP                                                                              \
     "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"      \
     FOLDER_HELP "\n"                                                                              \
     "  --labels KIND   data.labels, the meaning of the values of mask images: auto, binary, classes, instances\n" \
     "  --ignore N, --threshold N  data.ignore and data.threshold of mask images\n"                \
-    "  --range R       data.range of images of 16 bits and volumes: auto, full, percentiles, or LOW,HIGH for a window\n" \
+    "  --range R       data.range of images of 16 bits and volumes: auto, full, percentiles, or LOW,HIGH " \
+    "for a window\n"                                                                              \
     "  --slice-axis A  data.slice_axis of volumes: axial, coronal or sagittal\n"                  \
     "  --modalities N[,N,N]  data.modalities of volumes with several\n"                           \
     "  --neighbours    data.neighbours: the slices beside a slice are channels"

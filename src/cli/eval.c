@@ -11,7 +11,7 @@
 #include "cli/data.h"
 #include "cli/eval.h"
 #include "cli/eval_table.h"
-#include "cli/worst.h"
+#include "report/worst.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "feed/batch_plan.h"
@@ -152,12 +152,15 @@ static int draw(const struct eval *v, struct error *e)
 {
     const struct scores *s = &v->found.scores;
     struct dataset *rows = NULL;
+    struct text table = {0};
+    if (v->table.open) eval_table_page(&v->table.own.table, &table);
     int rc = v->questions ? feed_open_questions(&rows, &v->config, FEED_VALIDATION, e) : PL_OK;
     if (!rc)
         rc = worst_sheet(&(struct worst_masks){&v->config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst,
-                                               s->n_worst, v->table.open ? &v->table.own.table : NULL},
+                                               s->n_worst, table.at},
                          v->overlays, e);
     dataset_close(rows);
+    text_free(&table);
     return rc;
 }
 

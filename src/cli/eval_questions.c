@@ -10,7 +10,7 @@
 #include "cli/eval.h"
 #include "data/dataset.h"
 #include "feed/feed.h"
-#include "infer/answers.h"
+#include "infer/questions.h"
 #include "infer/ask.h"
 
 enum { NEW_TOKENS = 128, DATASETS = 64 };

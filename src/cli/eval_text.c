@@ -12,7 +12,7 @@
 #include "base/progress.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
-#include "infer/answers.h"
+#include "infer/questions.h"
 #include "io/temporary.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */

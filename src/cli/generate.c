@@ -12,7 +12,7 @@
 #include "cli/data.h"
 #include "infer/generate.h"
 #include "infer/generation_config.h"
-#include "infer/prompt_list.h"
+#include "infer/prompts.h"
 #include "io/json.h"
 #include "plan/explain.h"
 

@@ -1,7 +1,8 @@
 /*
  * init.c: `plimsoll init --model X --data DIR`: prints a RUN.yaml for this model and this data
- * (feed/suggest.h). Before it prints a configuration for images, it reads some samples with it: what
- * cannot be trained is refused here. For a vision tower the data are images with classes or texts.
+ * (feed/suggest.h). Before it prints a configuration for images, it reads some samples with it:
+ * what cannot be trained is refused here. For a vision tower the data are images with classes or
+ * texts.
  *
  * `plimsoll init --config-from FILE` prints a RUN.yaml with what the configuration of another
  * program says. Where each value comes from, and what has no effect, are comments at its beginning.
@@ -87,7 +88,8 @@ static void put_rows(const struct suggestion *r, struct text *out)
         text_printf(out, "  max_images: %" PRId64 "                  # images in a row; memory grows with it\n",
                     r->max_images);
     if (r->max_frames)
-        text_printf(out, "  max_frames: %" PRIu64 "                  # frames of videos in a row; memory grows with it\n",
+        text_printf(out,
+                    "  max_frames: %" PRIu64 "                  # frames of videos in a row; memory grows with it\n",
                     r->max_frames);
     if (r->template) put_string(out, "  template: ", r->template, "\n");
     if (r->too_long)
@@ -301,8 +303,8 @@ static void put_name(struct text *out, const char *path)
     while (out->n && out->at[out->n - 1] == '-') out->at[--out->n] = 0;
 }
 
-/* Puts "runs/MODEL-DATA": the last part of the model's path and the whole path of the data, as seen from
- * the current folder, so that each dataset has a folder of its own. A number is added if that
+/* Puts "runs/MODEL-DATA": the last part of the model's path and the whole path of the data, as seen
+ * from the current folder, so that each dataset has a folder of its own. A number is added if that
  * folder exists. A long name keeps its end and gets a hash of the whole. */
 static void default_folder(const char *model, const char *data, struct text *out)
 {

@@ -1,19 +1,42 @@
 /*
- * predict.c: `plimsoll predict`: inference: masks of an image for points, a box, or everything.
+ * predict.c: `plimsoll predict`: inference: masks of an image for points, a box, a question, or
+ * everything; masks of many images (infer/many.h); classes of images (infer/classifier.h).
  *
  * Prompts and masks are in pixels of the image as stored. The candidate with the best predicted
  * IoU is written, or all candidates.
  */
-#include "cli/predict_volumes.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/data.h"
+#include "models/model.h"
+#include "data/detect/match.h"
+#include "data/masks/rle.h"
+#include "feed/feed.h"
+#include "infer/ask.h"
+#include "infer/classifier.h"
+#include "infer/everything.h"
+#include "infer/many.h"
 #include "io/json.h"
 #include "io/png.h"
-#include "feed/feed.h"
+#include "report/draw.h"
+
+enum { NEW_TOKENS = 128, CLASSES_PRINTED = 5 };
+
+struct predict {
+    const char *image_path, *model, *adapter; /* paths */
+    struct names paths, points, set, texts;   /* as given */
+    const char *box, *question, *overlay, *memory, *data;
+    struct many_options many; /* the options that many images have, too; `common` is that of --point and --box */
+    struct everything_options every;
+    bool multimask;
+    uint64_t everything, batch, side, max_new; /* 0: not given */
+    struct config config;
+    int64_t modalities[3];
+    struct image image;
+};
 
 /* --- prompts -------------------------------------------------------------------------- */
 
@@ -32,17 +55,18 @@ static int parse_numbers(const char *s, float *out, int room)
     return 0;
 }
 
-/* Prompts of many images are checked when an image is read. */
+/* Reports whether a point is in the image. Prompts of many images are checked when they are
+ * read. */
 static bool inside(const struct predict *p, const float at[2])
 {
     if (!p->image_path) return true;
-    return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->image.w && at[1] <= (float)p->image.h;
+    return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->image.width && at[1] <= (float)p->image.height;
 }
 
 static int outside_error(const struct predict *p, const char *option, const char *given, struct error *e)
 {
     return error_set(e, PL_USAGE, "%s %s lies outside of the image: %s has %u x %u pixels, with 0,0 at the upper left",
-                     option, given, p->image_path, p->image.w, p->image.h);
+                     option, given, p->image_path, p->image.width, p->image.height);
 }
 
 static int parse_point(const struct predict *p, const char *s, float at[2], int *label, struct error *e)
@@ -69,9 +93,56 @@ static int parse_box(const struct predict *p, float box[4], struct error *e)
     return inside(p, box) && inside(p, box + 2) ? PL_OK : outside_error(p, "--box", p->box, e);
 }
 
+/* Parses --point and --box; the caller frees points and labels. */
+static int parse_prompt(const struct predict *p, struct image_prompt *q, struct error *e)
+{
+    *q = (struct image_prompt){.id = "", .category = -1, .image_id = -1, .n = p->points.n, .box = p->box};
+    q->points = mem_alloc((q->n + 1) * sizeof *q->points);
+    q->labels = mem_alloc((q->n + 1) * sizeof *q->labels);
+    int rc = p->box ? parse_box(p, q->corners, e) : PL_OK;
+    for (uint32_t i = 0; i < q->n && !rc; i++) rc = parse_point(p, p->points.at[i], q->points[i], &q->labels[i], e);
+    return rc;
+}
+
 /* --- one prompt -------------------------------------------------------------------------- */
 
-/* The path of candidate k: OUT.png becomes OUT-2.png for the second. */
+/* Puts {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n}; score NULL:
+ * it has none. */
+static void put_mask(struct json_writer *w, const char *key, const struct traced *t, uint32_t width, uint32_t height,
+                     const double *score)
+{
+    json_begin_map(w, key);
+    trace_put_runs(t, width, height, w);
+    if (score) json_put_number(w, "score", *score);
+    trace_put_box(t, w);
+    json_end(w);
+}
+
+/* Draws the mask over the image and the prompt over both. Lines and discs scale with the image, so
+ * that they are visible at any size. */
+static int write_overlay(const struct predict *p, const char *path, const uint8_t *mask,
+                         const struct predictor_prompt *q, const struct predictor_shape *shape, struct error *e)
+{
+    const uint32_t w = p->image.width, h = p->image.height;
+    const int line = (int)max_i64(1, (int64_t)(w > h ? w : h) / 400), radius = 4 + 2 * line;
+    const struct colour blue = {30, 144, 255}, foreground = {40, 190, 60}, background = {220, 50, 47},
+                        box = {255, 200, 0};
+    struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
+    draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = mask, .stride = w, .w = w, .h = h},
+                 blue, 0.45, line);
+    const float *b = q->box;
+    if (shape->box)
+        draw_box(&out, (int)lroundf(b[0]), (int)lroundf(b[1]), (int)max_i64(lroundf(b[2] - b[0]), 1),
+                 (int)max_i64(lroundf(b[3] - b[1]), 1), line + 1, box);
+    for (int64_t k = 0; k < shape->points; k++)
+        draw_point(&out, (int)q->points[k][0], (int)q->points[k][1], radius,
+                   q->labels[k] ? foreground : background);
+    int rc = png_write(path, PNG_RGB, w, h, out.rgb, 0, e);
+    canvas_free(&out);
+    return rc;
+}
+
+/* Prints the path of candidate k: OUT.png becomes OUT-2.png for the second. */
 static void numbered_path(const char *path, int64_t k, char *out, size_t room)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
@@ -93,18 +164,18 @@ static int write_mask(const struct predict *p, struct predictor *a, int64_t k, c
     uint8_t *mask = mem_alloc((size_t)w * h);
     struct traced t = {0};
     char path[4200], overlay[4200];
-    snprintf(path, sizeof path, "%s", p->output);
+    snprintf(path, sizeof path, "%s", p->many.output);
     snprintf(overlay, sizeof overlay, "%s", p->overlay ? p->overlay : "");
-    if (p->multimask) numbered_path(p->output, k, path, sizeof path);
+    if (p->multimask) numbered_path(p->many.output, k, path, sizeof path);
     if (p->multimask && p->overlay) numbered_path(p->overlay, k, overlay, sizeof overlay);
     predictor_mask(a, 0, k, 0, mask);
-    predict_trace(&t, mask, w, h);
+    trace_bytes(&t, mask, w, h);
     int rc = check_not_input(p, path, e);
     if (!rc && p->overlay) rc = check_not_input(p, overlay, e);
     if (!rc) rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
     if (!rc && p->overlay)
-        rc = predict_overlay(p, overlay, &(struct predict_drawn){mask, q, a->shape.points, a->shape.box}, e);
-    predict_put_mask(json, &t, w, h, a->scores[k]);
+        rc = write_overlay(p, overlay, mask, q, &a->shape, e);
+    put_mask(json, NULL, &t, w, h, &(double){a->scores[k]});
     if (!rc) printf("%s: predicted IoU %.4f, %u of %u x %u pixels\n", path, (double)a->scores[k], t.area, w, h);
     trace_free(&t);
     mem_free(mask);
@@ -123,19 +194,8 @@ static int write_candidates(const struct predict *p, struct predictor *a, const 
         if (p->multimask || k == best) rc = write_mask(p, a, k, q, &json, e);
     if (p->multimask) json_end(&json);
     text_printf(&out, "\n");
-    if (!rc && p->json) rc = file_write_atomic(p->json, out.at, out.n, e);
+    if (!rc && p->many.json) rc = file_write_atomic(p->many.json, out.at, out.n, e);
     text_free(&out);
-    return rc;
-}
-
-/* --point and --box; the caller frees points and labels. */
-static int parse_prompt(const struct predict *p, struct image_prompt *q, struct error *e)
-{
-    *q = (struct image_prompt){.id = "", .category = -1, .image_id = -1, .n = p->points.n, .box = p->box};
-    q->points = mem_alloc((q->n + 1) * sizeof *q->points);
-    q->labels = mem_alloc((q->n + 1) * sizeof *q->labels);
-    int rc = p->box ? parse_box(p, q->corners, e) : PL_OK;
-    for (uint32_t i = 0; i < q->n && !rc; i++) rc = parse_point(p, p->points.at[i], q->points[i], &q->labels[i], e);
     return rc;
 }
 
@@ -144,9 +204,9 @@ static int predict_one(struct predict *p, struct error *e)
     struct predictor_shape shape = {.prompts = 1,
                                     .points = p->points.n,
                                     .box = p->box,
-                                    .single = p->single,
+                                    .single = p->many.single,
                                     .side = (int64_t)p->side};
-    struct image_prompt *own = &p->common;
+    struct image_prompt *own = &p->many.common;
     struct predictor a;
     int rc = parse_prompt(p, own, e);
     struct predictor_prompt q = {.points = (const float(*)[2])own->points, .labels = own->labels};
@@ -160,18 +220,284 @@ static int predict_one(struct predict *p, struct error *e)
     return rc;
 }
 
+/* --- a question ------------------------------------------------------------------------------- */
+
+static int write_answer(const struct predict *p, struct predictor *m, const struct answer *a, struct error *e)
+{
+    const uint32_t w = m->w, h = m->h;
+    uint8_t *mask = mem_alloc((size_t)w * h);
+    const struct predictor_prompt none = {0};
+    struct traced t = {0};
+    struct text out = {0};
+    struct json_writer json = {.out = &out};
+    predictor_mask(m, 0, 0, 0, mask);
+    trace_bytes(&t, mask, w, h);
+    int rc = png_write(p->many.output, PNG_BITS, w, h, mask, 0, e);
+    if (!rc && p->overlay)
+        rc = write_overlay(p, p->overlay, mask, &none, &(struct predictor_shape){0}, e);
+    json_begin_map(&json, NULL);
+    json_put_string(&json, "question", p->question);
+    json_put_bytes(&json, "answer", a->text.n ? a->text.at : "", a->text.n);
+    json_put_string(&json, "finish", generate_end_name(a->end));
+    put_mask(&json, "mask", &t, w, h, NULL);
+    json_end(&json);
+    text_printf(&out, "\n");
+    if (!rc && p->many.json) rc = file_write_atomic(p->many.json, out.at, out.n, e);
+    if (!rc) printf("%s\n%s: %u of %u x %u pixels\n", a->text.n ? a->text.at : "", p->many.output, t.area, w, h);
+    trace_free(&t);
+    text_free(&out);
+    mem_free(mask);
+    return rc;
+}
+
+static int predict_question(struct predict *p, struct error *e)
+{
+    struct ask a;
+    struct predictor mask = {0};
+    struct answer answer = {0};
+    if (p->side) p->config.data_image_size = (int64_t)p->side; /* of the model's run */
+    int rc = ask_open(&a, &p->config, p->image_path, p->question, e);
+    if (!rc) rc = ask_mask(&a, &p->image, &mask, e);
+    if (!rc) rc = ask_answer(&a, p->max_new ? (int64_t)p->max_new : NEW_TOKENS, &answer, e);
+    if (!rc) rc = write_answer(p, &mask, &answer, e);
+    answer_free(&answer);
+    ask_mask_free(&mask);
+    ask_close(&a);
+    return rc;
+}
+
+/* --- everything ------------------------------------------------------------------------------- */
+
+static int largest_first(const void *a, const void *b)
+{
+    const struct everything_mask *const *x = a, *const *y = b;
+    if ((*x)->shape.area != (*y)->shape.area) return (*x)->shape.area < (*y)->shape.area ? 1 : -1;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Unpacks runs, which go down the columns, to rows of bytes. */
+static void unpack(const struct traced *t, uint32_t w, uint32_t h, uint8_t *columns, uint8_t *rows)
+{
+    struct rle runs = {RLE_RUNS, h, w, t->runs.at, t->runs.n};
+    enum rle_status s = rle_to_pixels(&runs, columns);
+    CHECK(s == RLE_OK, "invalid runs: %s", rle_status_text(s));
+    for (uint32_t x = 0; x < w; x++)
+        for (uint32_t y = 0; y < h; y++) rows[(size_t)y * w + x] = columns[(size_t)x * h + y];
+}
+
+/* Draws the largest masks first, so that small masks on top of them stay visible. */
+static int write_image(const struct predict *p, const struct everything *g, struct error *e)
+{
+    const uint32_t w = p->image.width, h = p->image.height, n = g->masks.n;
+    const struct everything_mask **order = mem_alloc((n + 1) * sizeof *order);
+    uint8_t *columns = mem_alloc((size_t)w * h), *rows = mem_alloc((size_t)w * h);
+    struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
+    for (uint32_t i = 0; i < n; i++) order[i] = &g->masks.at[i];
+    if (n) qsort(order, n, sizeof *order, largest_first);
+    for (uint32_t i = 0; i < n; i++) {
+        unpack(&order[i]->shape, w, h, columns, rows);
+        draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h},
+                     draw_colour(i), 0.5, (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
+    }
+    int rc = png_write(p->many.output, PNG_RGB, w, h, out.rgb, 0, e);
+    canvas_free(&out);
+    mem_free(columns);
+    mem_free(rows);
+    mem_free(order);
+    return rc;
+}
+
+static int write_annotations(const struct predict *p, const struct everything *g, struct error *e)
+{
+    const uint32_t w = p->image.width, h = p->image.height;
+    struct text out = {0};
+    const char *slash = strrchr(p->image_path, '/');
+    annotation_write_begin(&out, 0, w, h, slash ? slash + 1 : p->image_path);
+    for (uint32_t i = 0; i < g->masks.n; i++) {
+        const struct everything_mask *f = &g->masks.at[i];
+        annotation_write_mask(&out, i, w, h, &(struct annotation_mask){
+            .shape = &f->shape, .predicted_iou = f->iou, .stability = f->stability, .point = {f->point[0], f->point[1]},
+            .crop_box = {0, 0, w, h}, .id = i});
+    }
+    annotation_write_end(&out);
+    text_printf(&out, "\n");
+    int rc = file_write_atomic(p->many.json, out.at, out.n, e);
+    text_free(&out);
+    return rc;
+}
+
+static int predict_everything(struct predict *p, struct error *e)
+{
+    struct everything g;
+    p->every.points = (int64_t)p->everything, p->every.batch = (int64_t)p->batch, p->every.side = (int64_t)p->side;
+    int rc = everything_find(&g, &p->config, &p->image, &p->every, e);
+    if (!rc) rc = write_image(p, &g, e);
+    if (!rc && p->many.json) rc = write_annotations(p, &g, e);
+    if (!rc)
+        printf("%s: %u mask%s; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability "
+               "of at least %g, %llu are not empty\n",
+               p->many.output, g.masks.n, g.masks.n == 1 ? "" : "s", (unsigned long long)g.tested,
+               (unsigned long long)g.confident, p->every.min_iou, (unsigned long long)g.stable, p->every.min_stability,
+               (unsigned long long)g.filled);
+    everything_free(&g);
+    return rc;
+}
+
+/* --- many images ------------------------------------------------------------------------------- */
+
+static int predict_many(struct predict *p, struct error *e)
+{
+    struct many_options *o = &p->many;
+    struct many_result r;
+    char time[32];
+    o->config = &p->config, o->paths = &p->paths, o->batch = (int64_t)p->batch, o->side = (int64_t)p->side;
+    if (p->data && !o->derive) o->derive = "box";
+    TRY(many_predict(o, &r, e));
+    printf("%llu mask%s of %llu image%s in %s, %.2f images a second\n", (unsigned long long)r.masks,
+           r.masks == 1 ? "" : "s", (unsigned long long)r.images, r.images == 1 ? "" : "s",
+           duration_print(r.seconds, time), r.seconds > 0 ? (double)r.all / r.seconds : 0);
+    if (r.volumes)
+        printf("%llu label %s in %s\n", (unsigned long long)r.volumes, r.volumes == 1 ? "volume" : "volumes",
+               o->output);
+    if (!r.unused) return PL_OK;
+    return error_set(e, PL_FAIL,
+                     "%llu of %llu images could not be used, the first is %s; the masks of the others are written",
+                     (unsigned long long)r.unused, (unsigned long long)r.all, r.first);
+}
+
+/* --- classes ---------------------------------------------------------------------------------- */
+
+/* Returns the class with the highest probability that was not taken; of equal ones the first. */
+static int64_t next_best(const struct classifier *x, const float *p, const bool *taken)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i < x->n; i++)
+        if (!taken[i] && (best < 0 || p[i] > p[best])) best = i;
+    return best;
+}
+
+static void print_classes(const struct classifier *x, const float *p, const char *path)
+{
+    bool *taken = mem_alloc((size_t)x->n * sizeof *taken);
+    printf("%s", path);
+    for (int64_t k = 0; k < min_i64(CLASSES_PRINTED, x->n); k++) {
+        const int64_t i = next_best(x, p, taken);
+        printf("%s %s %.4f", k ? "," : ":", x->names[i], (double)p[i]);
+        taken[i] = true;
+    }
+    printf("\n");
+    mem_free(taken);
+}
+
+static void put_classes(const struct classifier *x, const float *p, const char *path, struct json_writer *w)
+{
+    bool *taken = mem_alloc((size_t)x->n * sizeof *taken);
+    const int64_t best = next_best(x, p, taken);
+    json_begin_map(w, NULL);
+    json_put_string(w, "image", path);
+    json_put_string(w, "class", x->names[best]);
+    json_put_number(w, "probability", (double)p[best]);
+    json_begin_map(w, "probabilities");
+    for (int64_t i = 0; i < x->n; i++) json_put_number(w, x->names[i], (double)p[i]);
+    json_end(w);
+    json_end(w);
+    mem_free(taken);
+}
+
+/* Reports whether the model of the configuration is a vision tower with a head. */
+static bool has_head(const struct predict *p)
+{
+    struct model m;
+    struct error ignored;
+    if (config_open_model(&p->config, &m, &ignored)) return p->texts.n; /* start reports it */
+    const bool head = m.head;
+    model_close(&m);
+    return head || p->texts.n;
+}
+
+/* Lists the images of the paths, of which some may be folders. */
+static int list_images(const struct predict *p, struct names *out, struct error *e)
+{
+    struct image_tree t;
+    for (uint32_t i = 0; i < p->paths.n; i++) {
+        if (!dir_exists(p->paths.at[i])) {
+            vec_push(out, mem_string(p->paths.at[i]));
+            continue;
+        }
+        int rc = image_tree_read(&t, p->paths.at[i], NULL, e);
+        for (uint32_t k = 0; k < t.files.n && !rc; k++)
+            vec_push(out, path_join(p->paths.at[i], t.files.at[k].path));
+        image_tree_free(&t);
+        if (rc) return rc;
+    }
+    return out->n ? PL_OK : error_set(e, PL_USAGE, "no image is given: add JPEG, PNG or WebP files, or a folder");
+}
+
+static int check_classes(const struct predict *p, struct error *e)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } options[] = {{"--point", p->points.n},
+                   {"--box", p->box},
+                   {"--question", p->question},
+                   {"-o", p->many.output},
+                   {"--overlay", p->overlay},
+                   {"--prompts", p->many.prompts},
+                   {"--data", p->data},
+                   {"--slices", p->many.slices},
+                   {"--everything", p->everything},
+                   {"--multimask", p->multimask},
+                   {"--single", p->many.single},
+                   {"--side", p->side},
+                   {"--prompt", p->many.derive},
+                   {"--max-new", p->max_new}};
+    for (size_t i = 0; i < COUNT(options); i++)
+        if (options[i].given)
+            return error_set(
+                e, PL_USAGE,
+                "%s is for masks, and %s is a vision tower with a head, which predicts classes: leave it out",
+                options[i].name, p->model);
+    return PL_OK;
+}
+
+static int predict_classes(struct predict *p, struct error *e)
+{
+    struct names images = {0};
+    struct classifier x = {0};
+    struct text out = {0};
+    struct json_writer w = {.out = &out, .indent = 2};
+    int rc = check_classes(p, e);
+    if (!rc) rc = list_images(p, &images, e);
+    if (!rc) rc = classifier_open(&x, &p->config, &p->texts, e);
+    json_begin_list(&w, NULL);
+    for (int64_t at = 0; at < images.n && !rc; at += x.rows) {
+        const int64_t n = min_i64(x.rows, images.n - at);
+        rc = classifier_run(&x, images.at + at, n, e);
+        for (int64_t i = 0; i < n && !rc; i++)
+            print_classes(&x, x.p + i * x.n, images.at[at + i]), put_classes(&x, x.p + i * x.n, images.at[at + i], &w);
+    }
+    json_end(&w);
+    text_printf(&out, "\n");
+    if (!rc && p->many.json) rc = file_write_atomic(p->many.json, out.at, out.n, e);
+    text_free(&out);
+    classifier_close(&x);
+    names_free(&images);
+    return rc;
+}
+
 /* --- the command ----------------------------------------------------------------------------- */
 
 static bool is_many(const struct predict *p)
 {
-    return (p->paths.n == 1 && predict_is_volume(p->paths.at[0])) || p->prompts || p->data || p->paths.n > 1 ||
+    return (p->paths.n == 1 && many_is_volume(p->paths.at[0])) || p->many.prompts || p->data || p->paths.n > 1 ||
            (p->paths.n && dir_exists(p->paths.at[0]));
 }
 
-/* Many images: -o is a folder. */
+/* Checks the options of many images: -o is a folder. */
 static int check_many(const struct predict *p, bool prompt, struct error *e)
 {
-    const int sources = (p->prompts != NULL) + (p->data != NULL) + prompt;
+    const int sources = (p->many.prompts != NULL) + (p->data != NULL) + prompt;
     if (p->question || p->everything || p->multimask || p->overlay)
         return error_set(e, PL_USAGE, "%s is for one image, and several are given",
                          p->question     ? "--question"
@@ -184,30 +510,32 @@ static int check_many(const struct predict *p, bool prompt, struct error *e)
                          sources ? "the images have prompts from several places" : "no prompts are given");
     if (p->data && p->paths.n)
         return error_set(e, PL_USAGE, "the images are those of %s: leave out %s", p->data, p->paths.at[0]);
-    if (p->derive && !p->data)
+    if (p->many.derive && !p->data)
         return error_set(e, PL_USAGE, "--prompt is for prompts derived from the masks of --data RUN.yaml");
-    if (!p->output && !p->json)
+    if (!p->many.output && !p->many.json)
         return error_set(e, PL_USAGE,
                          "no output is given: add -o FOLDER for masks, --json FILE for run lengths, or both");
-    const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
-    if (p->slices && !volume)
+    const bool volume = p->paths.n == 1 && many_is_volume(p->paths.at[0]);
+    if (p->many.slices && !volume)
         return error_set(
             e, PL_USAGE,
             "--slices is for one volume: a .nii, a .nii.gz, a TIFF of several pages or a folder of a DICOM series");
-    if (volume && p->prompts)
+    if (volume && p->many.prompts)
         return error_set(e, PL_USAGE,
                          "%s is a volume: give --point or --box, and --slices FIRST-LAST; or --data RUN.yaml, for "
                          "prompts from label volumes",
                          p->paths.at[0]);
-    if (volume && p->output && !path_has_ending(p->output, ".nii") && !path_has_ending(p->output, ".nii.gz"))
+    if (volume && p->many.output && !path_has_ending(p->many.output, ".nii") &&
+        !path_has_ending(p->many.output, ".nii.gz"))
         return error_set(
             e, PL_USAGE,
             "-o %s: the masks of a volume are a label volume, expected a name that ends with .nii or .nii.gz",
-            p->output);
-    if (volume && p->output && file_same(p->output, p->paths.at[0]))
-        return error_set(e, PL_USAGE, "%s is the input volume: give another output file", p->output);
-    if (!volume && p->output && file_exists(p->output) && !dir_exists(p->output))
-        return error_set(e, PL_USAGE, "-o %s is a file, expected a folder for the masks of several images", p->output);
+            p->many.output);
+    if (volume && p->many.output && file_same(p->many.output, p->paths.at[0]))
+        return error_set(e, PL_USAGE, "%s is the input volume: give another output file", p->many.output);
+    if (!volume && p->many.output && file_exists(p->many.output) && !dir_exists(p->many.output))
+        return error_set(e, PL_USAGE, "-o %s is a file, expected a folder for the masks of several images",
+                         p->many.output);
     if (!p->batch || p->batch > 1024)
         return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     return p->side > 1 << 14
@@ -218,7 +546,7 @@ static int check_many(const struct predict *p, bool prompt, struct error *e)
 static int check_options(struct predict *p, struct error *e)
 {
     const bool prompt = p->points.n || p->box;
-    if (p->question && (prompt || p->everything || p->single || p->multimask || p->side))
+    if (p->question && (prompt || p->everything || p->many.single || p->multimask || p->side))
         return error_set(e, PL_USAGE,
                          "--question asks a model for a mask in words: leave out --point, --box, --everything, "
                          "--single, --multimask and --side");
@@ -231,15 +559,15 @@ static int check_options(struct predict *p, struct error *e)
                          p->paths.n ? "expected one image: %s and %s are given"
                                     : "no image is given: add a JPEG, PNG or WebP file",
                          p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
-    if (!p->output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
+    if (!p->many.output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
     if (prompt && p->everything)
         return error_set(e, PL_USAGE, "--everything uses a grid of points: leave out --point and --box");
     if (!prompt && !p->everything && !p->question)
         return error_set(
             e, PL_USAGE,
             "no prompt is given: add --point X,Y, --box X0,Y0,X1,Y1 or --everything N; for a prs_med --question TEXT");
-    if (p->single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask exclude each other");
-    if (p->everything && (p->single || p->multimask || p->overlay))
+    if (p->many.single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask exclude each other");
+    if (p->everything && (p->many.single || p->multimask || p->overlay))
         return error_set(
             e, PL_USAGE,
             "--everything writes one image of all masks to -o: leave out --single, --multimask and --overlay");
@@ -251,12 +579,13 @@ static int check_options(struct predict *p, struct error *e)
     if (p->side > 1 << 14)
         return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
     p->image_path = p->paths.at[0];
-    if (data_check_png("-o", p->output, e) || data_check_png("--overlay", p->overlay, e)) return e->code;
-    if (check_not_input(p, p->output, e) || check_not_input(p, p->overlay, e)) return e->code;
-    return check_not_input(p, p->json, e);
+    if (data_check_png("-o", p->many.output, e) || data_check_png("--overlay", p->overlay, e)) return e->code;
+    if (check_not_input(p, p->many.output, e) || check_not_input(p, p->overlay, e)) return e->code;
+    return check_not_input(p, p->many.json, e);
 }
 
-/* `memory.precision: auto` is f32 here, as in `step`, to match the results of other frameworks. */
+/* Makes the configuration. `memory.precision: auto` is f32 here, as in `step`, to match the results
+ * of other frameworks. */
 static int make_config(struct predict *p, struct error *e)
 {
     struct config *c = &p->config;
@@ -272,39 +601,41 @@ static int make_config(struct predict *p, struct error *e)
     return rc;
 }
 
-/* What was not given is that of the model's run. */
+/* Takes what was not given from the model's run. */
 static void read_run(struct predict *p)
 {
     const struct config *c = &p->config;
-    p->range = feed_range(c);
-    p->slicing = feed_slices(c);
+    p->many.range = feed_range(c);
+    p->many.slicing = feed_slices(c);
     if (!c->model_path) return;
     const struct trained_images run =
-        predict_trained_images(p->config.adapter_path ? p->config.adapter_path : p->model);
+        predictor_trained(p->config.adapter_path ? p->config.adapter_path : p->model);
     if (!p->side) p->side = (uint64_t)run.side;
-    if (p->range.kind == RANGE_AUTO) p->range = run.range;
-    if (!config_given(c, KEY_data_slice_axis)) p->slicing.axis = run.slices.axis;
-    if (!config_given(c, KEY_data_neighbours)) p->slicing.neighbours = run.slices.neighbours;
+    if (p->many.range.kind == RANGE_AUTO) p->many.range = run.range;
+    if (!config_given(c, KEY_data_slice_axis)) p->many.slicing.axis = run.slices.axis;
+    if (!config_given(c, KEY_data_neighbours)) p->many.slicing.neighbours = run.slices.neighbours;
     if (config_given(c, KEY_data_modalities)) return;
     memcpy(p->modalities, run.modalities, sizeof p->modalities);
-    p->slicing.modalities = p->modalities, p->slicing.n_modalities = run.slices.n_modalities;
+    p->many.slicing.modalities = p->modalities, p->many.slicing.n_modalities = run.slices.n_modalities;
 }
 
 /* Reads the image and says which values of 16 bits became black and white. */
 static int read_image(struct predict *p, struct error *e)
 {
     const double *w = p->image.window;
-    if (predictor_image_read(&p->image, p->image_path, &p->range, e)) return e->code;
+    if (image_read(&p->image, p->image_path, &p->many.range, e)) return e->code;
     if (w[0] < w[1])
         log_note("%s has more than 8 bits: values from %.10g to %.10g become 0 to 255 (%s; data.range sets another)",
                  p->image_path, w[0], w[1],
-                 p->range.kind == RANGE_AUTO ? "auto, from this image" : "data.range of the run or of --set");
+                 p->many.range.kind == RANGE_AUTO ? "auto, from this image" : "data.range of the run or of --set");
     return PL_OK;
 }
 
-#define READS_OF_RUN "model.* adapter.* data.* prompts.box prompts.jitter train.seed memory.* device.*" /* with --data */
-#define READS                                                                                                                    \
-    "model.* adapter.* data.tokenizer data.template data.range data.window data.percentiles data.slice_axis data.slices data.neighbours " \
+#define READS_OF_RUN                                                                                                   \
+    "model.* adapter.* data.* prompts.box prompts.jitter train.seed memory.* device.*" /* with --data */
+#define READS                                                                                                          \
+    "model.* adapter.* data.tokenizer data.template data.range data.window data.percentiles data.slice_axis "          \
+    "data.slices data.neighbours "                                                                                     \
     "data.modalities data.volume_cache data.labels memory.* device.*"
 
 static int predict_masks(struct predict *p, struct error *e)
@@ -312,13 +643,13 @@ static int predict_masks(struct predict *p, struct error *e)
     int rc = check_options(p, e);
     if (!rc) read_run(p);
     if (!rc && is_many(p)) {
-        rc = p->points.n || p->box ? parse_prompt(p, &p->common, e) : PL_OK;
+        rc = p->points.n || p->box ? parse_prompt(p, &p->many.common, e) : PL_OK;
         if (!rc) rc = predict_many(p, e);
     } else if (!rc && !(rc = read_image(p, e)))
         rc = p->question ? predict_question(p, e) : p->everything ? predict_everything(p, e) : predict_one(p, e);
-    predictor_image_free(&p->image);
-    mem_free(p->common.points);
-    mem_free(p->common.labels);
+    image_free(&p->image);
+    mem_free(p->many.common.points);
+    mem_free(p->many.common.labels);
     return rc;
 }
 
@@ -330,39 +661,39 @@ static int predict_file(struct predict *p, struct error *e)
     int rc = make_config(p, e);
     if (!rc) rc = config_check_read(&p->config, "predict", p->data ? READS_OF_RUN : READS, e);
     if (!rc) rc = config_check(&p->config, CONFIG_OPTIONS_ONLY, e);
-    if (!rc) rc = predict_has_head(p) ? predict_classes(p, e) : predict_masks(p, e);
+    if (!rc) rc = has_head(p) ? predict_classes(p, e) : predict_masks(p, e);
     config_free(&p->config);
     return rc;
 }
 
 static int predict(int argc, char **argv, struct error *e)
 {
-    struct predict p = {.batch = 16, .min_iou = 0.88, .min_stability = 0.95, .nms = 0.7};
+    struct predict p = {.batch = 16, .every = {.min_iou = 0.88, .min_stability = 0.95, .nms = 0.7}};
     const struct data_option table[] = {
         {"--model", DATA_TEXT, &p.model},
         {"--point", DATA_LIST, &p.points},
         {"--adapter", DATA_TEXT, &p.adapter},
         {"--box", DATA_TEXT, &p.box},
         {"--multimask", DATA_SWITCH, &p.multimask},
-        {"--single", DATA_SWITCH, &p.single},
-        {"-o", DATA_TEXT, &p.output},
-        {"--out", DATA_TEXT, &p.output},
+        {"--single", DATA_SWITCH, &p.many.single},
+        {"-o", DATA_TEXT, &p.many.output},
+        {"--out", DATA_TEXT, &p.many.output},
         {"--overlay", DATA_TEXT, &p.overlay},
-        {"--json", DATA_TEXT, &p.json},
+        {"--json", DATA_TEXT, &p.many.json},
         {"--everything", DATA_POSITIVE, &p.everything},
         {"--batch", DATA_COUNT, &p.batch},
         {"--side", DATA_POSITIVE, &p.side},
-        {"--min-iou", DATA_REAL, &p.min_iou},
-        {"--min-stability", DATA_REAL, &p.min_stability},
-        {"--nms", DATA_REAL, &p.nms},
+        {"--min-iou", DATA_REAL, &p.every.min_iou},
+        {"--min-stability", DATA_REAL, &p.every.min_stability},
+        {"--nms", DATA_REAL, &p.every.nms},
         {"--set", DATA_LIST, &p.set},
         {"--memory", DATA_TEXT, &p.memory},
         {"--question", DATA_TEXT, &p.question},
         {"--max-new", DATA_POSITIVE, &p.max_new},
-        {"--prompts", DATA_TEXT, &p.prompts},
+        {"--prompts", DATA_TEXT, &p.many.prompts},
         {"--data", DATA_TEXT, &p.data},
-        {"--slices", DATA_TEXT, &p.slices},
-        {"--prompt", DATA_TEXT, &p.derive},
+        {"--slices", DATA_TEXT, &p.many.slices},
+        {"--prompt", DATA_TEXT, &p.many.derive},
         {"--text", DATA_LIST, &p.texts},
     };
     bool help;

@@ -1,21 +1,46 @@
 /*
- * step_inputs.c: the inputs of `plimsoll step`, checked against the model's ports.
+ * step_inputs.c: reads IN.safetensors of `plimsoll step` into the inputs of a run.
  *
- * A port defines the shape and the values of an input. A size that ports leave open comes from the
- * first tensor that has it, and all other tensors must agree.
+ * A port of the model defines the shape and the values of an input. A size that ports leave open
+ * comes from the first tensor that has it, and all other tensors must agree. Values are checked and
+ * converted row by row, an element of the first dimension, which usually is a sample: the memory
+ * does not grow with the batch.
+ *
+ * Inputs that follow from others are written, too:
+ *
+ *     position_ids, ranges  from attention_mask and position_ids, with the meaning that they have in
+ *                           transformers (convert_row)
+ *     image_index           where the features of images take the places of tokens (models/images.h)
+ *     candidates, answers   which masks are matched with which texts (models/grounding.h)
+ *     text_end              where CLIP pools each text (models/heads.h)
  */
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "cli/step.h"
+#include "graph/sizes.h"
+#include "models/grounding.h"
+#include "models/heads.h"
 #include "models/images.h"
 
 enum { SIZE_MOST = 1 << 20 }; /* largest size that the batch file may set */
 
+/* Returns the tensor of an input; NULL: not given. */
+static const struct st_entry *given(const struct step *s, const struct model *m, const char *name)
+{
+    const struct port *p = model_port(m, name);
+    return p ? s->given[p - m->ports] : NULL;
+}
+
+/* Reports whether the model matches the images of a batch with its texts. */
+static bool is_contrastive(const struct model *m) { return m->head && m->head->kind == HEAD_CONTRASTIVE; }
+
 /* --- tensors ------------------------------------------------------------------------- */
 
-/* "[B,T]" or "[2,3,224,224]". */
+/* Prints "[B,T]" or "[2,3,224,224]". */
 static char *print_shape(int rank, const int64_t *dim, char out[96])
 {
     size_t n = 0;
@@ -28,9 +53,7 @@ static char *print_shape(int rank, const int64_t *dim, char out[96])
     return out;
 }
 
-static bool is_real(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
-
-/* Checks one dimension: the port fixes it, or the first tensor that has it. */
+/* Reports whether a dimension is right: the port fixes it, or the first tensor that has it. */
 static bool agrees(struct step *s, int64_t wanted, int64_t found)
 {
     if (wanted > 0) return found == wanted;
@@ -39,10 +62,12 @@ static bool agrees(struct step *s, int64_t wanted, int64_t found)
     return *open == found;
 }
 
-/* The allowed dtypes of an input, for an error message; NULL: the tensor's dtype is allowed. */
+/* Returns the allowed dtypes of an input, for an error message; NULL: the tensor's dtype is
+ * allowed. */
 static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
 {
-    bool whole = t->dtype == DT_I32 || t->dtype == DT_I64, real = is_real(t->dtype);
+    bool whole = t->dtype == DT_I32 || t->dtype == DT_I64, 
+         real = t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
     bool boolean = t->dtype == DT_U8 || !strcmp(t->dtype_name, "BOOL");
     switch (p->values) {
     case VALUES_REAL: return real ? NULL : "F32, BF16 or F16";
@@ -80,7 +105,8 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     return PL_OK;
 }
 
-/* Images that are padded to one number for each sample, [B,M,...], instead of [N,...]. */
+/* Returns the port as the file has it: images may be padded to one number for each sample,
+ * [B,M,...], instead of [N,...]. */
 static struct port port_as_given(const struct model *m, const struct port *p, const struct st_entry *t)
 {
     struct port as = *p;
@@ -113,8 +139,6 @@ static int find_entries(struct step *s, const struct model *m, struct error *e)
 
 /* --- prompts and loss ------------------------------------------------------------------ */
 
-static bool is_given(const struct step *s, const struct model *m, const char *name) { return step_given(s, m, name); }
-
 /* Parses "true", "false", "1" or "0", in any case. */
 static int parse_bool(const struct step *s, const char *key, bool *out, struct error *e)
 {
@@ -134,28 +158,29 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     p->image = s->size['S'];
     s->prompted = m->masks;
     s->reasons = prs_model(m);
-    s->prs.targets = s->reasons && is_given(s, m, "gt_masks");
-    s->prs.classes = s->reasons && is_given(s, m, "class_labels");
+    s->prs.targets = s->reasons && given(s, m, "gt_masks");
+    s->prs.classes = s->reasons && given(s, m, "class_labels");
     if (!model_port(m, "input_points")) return PL_OK;
     p->masks = s->size['M'] ? s->size['M'] : 1;
-    p->points = is_given(s, m, "input_points") ? s->size['P'] : 0;
-    p->boxes = is_given(s, m, "input_boxes");
+    p->points = given(s, m, "input_points") ? s->size['P'] : 0;
+    p->boxes = given(s, m, "input_boxes");
     p->mask_inputs = s->size['N'];
-    p->targets = is_given(s, m, "gt_masks");
-    int rc = parse_bool(s, "multimask_output", &several, e);
+    p->targets = given(s, m, "gt_masks");
+    TRY(parse_bool(s, "multimask_output", &several, e));
     p->single = !several;
-    if (!rc && is_given(s, m, "input_labels") && !p->points)
-        rc = error_set(e, PL_USAGE, "%s: input_labels without input_points", s->in.path);
-    if (!rc && p->mask_inputs > 1 && p->mask_inputs != p->masks)
-        rc = error_set(e, PL_USAGE,
-                       "%s: input_masks has %lld masks for an image; expected 1, or one for each of its %lld prompts",
-                       s->in.path, (long long)p->mask_inputs, (long long)p->masks);
-    if (!rc && s->size['H'] && s->size['H'] != m->masks->side(m, p->image))
-        rc = error_set(e, PL_USAGE,
-                       "%s: masks of %lld x %lld pixels; for images of %lld pixels this model has masks of %lld x %lld",
-                       s->in.path, (long long)s->size['H'], (long long)s->size['H'], (long long)p->image,
-                       (long long)m->masks->side(m, p->image), (long long)m->masks->side(m, p->image));
-    return rc;
+    if (given(s, m, "input_labels") && !p->points)
+        return error_set(e, PL_USAGE, "%s: input_labels without input_points", s->in.path);
+    if (p->mask_inputs > 1 && p->mask_inputs != p->masks)
+        return error_set(e, PL_USAGE,
+                         "%s: input_masks has %lld masks for an image; expected 1, or one for each of its %lld prompts",
+                         s->in.path, (long long)p->mask_inputs, (long long)p->masks);
+    const long long side = (long long)m->masks->side(m, p->image), found = (long long)s->size['H'];
+    if (found && found != side)
+        return error_set(e, PL_USAGE,
+                         "%s: masks of %lld x %lld pixels; for images of %lld pixels this model has masks of %lld x "
+                         "%lld",
+                         s->in.path, found, found, (long long)p->image, side, side);
+    return PL_OK;
 }
 
 static int unknown_output(const struct step *s, const struct model *m, const char *wanted, struct error *e)
@@ -172,13 +197,13 @@ static int unknown_output(const struct step *s, const struct model *m, const cha
                      known);
 }
 
-/* A tower always has a loss; a language model has one when labels are given, grounding when targets
- * are. */
+/* Finds out whether there is a loss, and of which output: a tower always has one; a language model
+ * has one when labels are given, grounding when targets are. */
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
     s->has_loss =
-        m->loss_output || step_pairs(m) || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
+        m->loss_output || is_contrastive(m) || given(s, m, "labels") || given(s, m, "target_masks") || s->prs.targets;
     if (!wanted) return PL_OK;
     if (!m->loss_output)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path,
@@ -191,15 +216,475 @@ static int find_loss(struct step *s, const struct model *m, struct error *e)
     return PL_OK;
 }
 
+/* --- rows ----------------------------------------------------------------------------------- */
+
+/* Reads row r of a tensor, n integers or booleans. */
+static int read_ints(const struct step *s, const struct st_entry *t, int64_t r, int64_t n, int64_t *out,
+                     struct error *e)
+{
+    const uint64_t size = t->bytes / (uint64_t)t->elements, bytes = (uint64_t)n * size;
+    const char *raw =
+        (char *)out + (uint64_t)n * sizeof *out - bytes; /* at the end of `out`, which then grows over it */
+    TRY(st_read(&s->in, t, (uint64_t)r * bytes, bytes, (char *)out + (uint64_t)n * sizeof *out - bytes, e));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x = 0;
+        int32_t half;
+        if (size == 8) memcpy(&x, raw + i * 8, 8);
+        else if (size == 4) memcpy(&half, raw + i * 4, 4), x = half;
+        else x = ((const uint8_t *)raw)[i];
+        out[i] = x;
+    }
+    return PL_OK;
+}
+
+/* Reads row r of a tensor, n numbers of any dtype, through `raw`, 8 bytes each. */
+static int read_reals(const struct step *s, const struct st_entry *t, int64_t r, int64_t n, void *raw, float *out,
+                      struct error *e)
+{
+    const uint64_t bytes = (uint64_t)n * dtype_size(t->dtype);
+    TRY(st_read(&s->in, t, (uint64_t)r * bytes, bytes, raw, e));
+    dtype_convert(out, DT_F32, raw, t->dtype, n);
+    return PL_OK;
+}
+
+static void *room(struct step *s, int64_t n, size_t size) { return bump_alloc(&s->memory, (size_t)n * size); }
+
+/* --- attention_mask and position_ids -------------------------------------------------------- */
+
+/* Finds the tokens begin .. end that are no padding. */
+static int check_padding(const struct step *s, int64_t r, const int64_t *mask, int64_t *begin, int64_t *end,
+                         struct error *e)
+{
+    *begin = *end = 0;
+    for (int64_t i = 0; i < s->T; i++) {
+        if (mask[i] != 0 && mask[i] != 1)
+            return error_set(e, PL_USAGE, "%s: attention_mask[%lld,%lld] is %lld, expected 1, or 0 for padding",
+                             s->in.path, (long long)r, (long long)i, (long long)mask[i]);
+        if (!mask[i]) continue;
+        if (*end && *end != i)
+            return error_set(e, PL_USAGE,
+                             "%s: attention_mask[%lld,%lld] is 0 between ones; padding must be at the left or the "
+                             "right end of a row",
+                             s->in.path, (long long)r, (long long)(i - 1));
+        if (!*end) *begin = i;
+        *end = i + 1;
+    }
+    return PL_OK;
+}
+
+/* Reads and checks row r and converts it to the inputs of a packed batch; sets s->packed if any of
+ * it is padding. A token sees the tokens up to itself that are no padding. Positions that are not
+ * given are 0, 1, 2, ... also where the row is padded. Without an attention_mask another document
+ * begins wherever they do not go up by 1, and a token sees its own document. */
+static int convert_row(struct step *s, const struct model *m, int64_t r, int64_t *row, int32_t *at,
+                       int32_t (*range)[2], struct error *e)
+{
+    const struct st_entry *mask = given(s, m, "attention_mask"), *positions = given(s, m, "position_ids");
+    const int64_t most = m->positions ? m->positions - 1 : INT32_MAX;
+    int64_t begin = 0, end = s->T;
+    if (mask) {
+        TRY(read_ints(s, mask, r, s->T, row, e));
+        TRY(check_padding(s, r, row, &begin, &end, e));
+    }
+    s->packed |= begin > 0 || end < s->T;
+    if (positions) TRY(read_ints(s, positions, r, s->T, row, e));
+    for (int64_t i = 0, document = 0; i < s->T; i++) {
+        const int64_t last = min_i64(i + 1, end), x = positions ? row[i] : i;
+        if (x < 0 || x > most)
+            return error_set(e, PL_USAGE, "%s: position_ids[%lld,%lld] is %lld, expected 0 to %lld%s", s->in.path,
+                             (long long)r, (long long)i, (long long)x, (long long)most,
+                             m->positions
+                                 ? " (max_position_embeddings), because rope type dynamic has other frequencies beyond"
+                                 : "");
+        if (i && x != row[i - 1] + 1) document = i;
+        at[i] = (int32_t)x;
+        const bool padded = mask || !positions, sees = !padded || last > begin;
+        range[i][0] = (int32_t)(!sees ? 0 : padded ? begin : document);
+        range[i][1] = (int32_t)(!sees ? 0 : padded ? last : i + 1);
+    }
+    return PL_OK;
+}
+
+/* Goes through all rows; `put`: writes the inputs, if the batch is packed. One without padding and
+ * without position_ids needs neither: its graph is the plain one. */
+static int convert_rows(struct step *s, const struct model *m, bool put, struct error *e)
+{
+    const uint64_t T = (uint64_t)s->T;
+    int64_t *row = room(s, s->T, sizeof *row);
+    int32_t *at = room(s, s->T, sizeof *at), (*range)[2] = room(s, s->T, sizeof *range);
+    const bool any = given(s, m, "position_ids") || given(s, m, "attention_mask");
+    s->packed |= given(s, m, "position_ids") != NULL;
+    for (int64_t r = 0; r < s->B && (put ? s->packed : any); r++) {
+        TRY(convert_row(s, m, r, row, at, range, e));
+        if (put) TRY(run_write_input(&s->run, "position_ids", r, at, T * sizeof *at, e));
+        if (put) TRY(run_write_input(&s->run, "ranges", r, range, T * sizeof *range, e));
+    }
+    return PL_OK;
+}
+
+/* --- images among tokens -------------------------------------------------------------------- */
+
+/* Lists the images of [B,M,...] that are no padding: those with a pixel that is not zero. */
+static int list_images(struct step *s, const struct st_entry *t, struct error *e)
+{
+    const int64_t all = t->dims[0] * t->dims[1], n = t->dims[2] * t->dims[3] * t->dims[4];
+    void *raw = room(s, n, 8);
+    float *pixels = room(s, n, sizeof *pixels);
+    s->image_at = room(s, all, sizeof *s->image_at);
+    s->size['N'] = 0;
+    for (int64_t i = 0; i < all; i++) {
+        TRY(read_reals(s, t, i, n, raw, pixels, e));
+        for (int64_t k = 0; k < n; k++)
+            if (pixels[k] != 0) {
+                s->image_at[s->size['N']++] = i;
+                break;
+            }
+    }
+    return PL_OK;
+}
+
+/* Checks that the pixels of an image, unless it is padding, are all there. */
+static int check_pixel_mask(struct step *s, const struct st_entry *t, struct error *e)
+{
+    const int64_t all = t->dims[0] * t->dims[1], pixels = t->dims[2] * t->dims[3];
+    int64_t *mask = room(s, pixels, sizeof *mask);
+    for (int64_t i = 0; i < (s->image_at ? s->size['N'] : all); i++) {
+        const int64_t image = s->image_at ? s->image_at[i] : i;
+        if (image < all) TRY(read_ints(s, t, image, pixels, mask, e));
+        for (int64_t k = 0; k < pixels && image < all; k++)
+            if (mask[k] != 1)
+                return error_set(e, PL_USAGE,
+                                 "%s: pixel_attention_mask leaves out pixels of image %" PRId64
+                                 "; images must fill their squares: resize them to config.json's image_size",
+                                 s->in.path, image);
+    }
+    return PL_OK;
+}
+
+/* Reads row r of input_ids as i32. */
+static int read_ids(const struct step *s, const struct model *m, int64_t r, int64_t *raw, int32_t *ids, struct error *e)
+{
+    TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, raw, e));
+    for (int64_t i = 0; i < s->T; i++) ids[i] = (int32_t)raw[i];
+    return PL_OK;
+}
+
+/* Goes through the rows of input_ids: counts the image tokens, and with `put` writes the input
+ * image_index. */
+static int index_rows(struct step *s, const struct model *m, bool put, int64_t *count, struct error *e)
+{
+    int64_t *raw = room(s, s->T, sizeof *raw);
+    int32_t *ids = room(s, s->T, sizeof *ids), *index = room(s, s->T, sizeof *index);
+    *count = 0;
+    for (int64_t r = 0; r < s->B; r++) {
+        TRY(read_ids(s, m, r, raw, ids, e));
+        image_index(m, ids, s->T, count, index);
+        if (put) TRY(run_write_input(&s->run, "image_index", r, index, (uint64_t)s->T * sizeof *index, e));
+    }
+    return PL_OK;
+}
+
+/* Checks that there are as many image tokens as features, before anything is planned. pixel_values
+ * [N,channels,side,side] are the images of the whole batch, in the order in which their tokens come
+ * in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of
+ * zeros is padding, and a pixel_attention_mask may say so again. frame_values [F,...] are the
+ * frames of videos, pooled to data.tokens_per_frame features each; their tokens come after those of
+ * all images. */
+static int check_images(struct step *s, const struct model *m, struct error *e)
+{
+    if (!m->images) return PL_OK;
+    const struct st_entry *t = given(s, m, "pixel_values"), *mask = given(s, m, "pixel_attention_mask");
+    int64_t tokens = 0, each = 0;
+    if (t && t->rank == 5) TRY(list_images(s, t, e));
+    if (mask) TRY(check_pixel_mask(s, mask, e));
+    TRY(index_rows(s, m, false, &tokens, e));
+    const int64_t images = s->size['N'], frames = s->size['F'];
+    if (frames) TRY(images_frame_tokens(m, s->frames.tokens_per_frame, &each, e));
+    const int64_t expected = images * m->images->features + frames * each;
+    if (tokens == expected) return PL_OK;
+    if (frames)
+        return error_set(e, PL_USAGE,
+                         "%s: input_ids has %" PRId64 " image tokens (id %d); expected %" PRId64 ": %" PRId64
+                         " for each of %" PRId64 " images in pixel_values, then %" PRId64 " for each of %" PRId64
+                         " frames in frame_values",
+                         s->in.path, tokens, m->images->token, expected, m->images->features, images, each, frames);
+    return error_set(e, PL_USAGE,
+                     "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64
+                     " images of %" PRId64 " features: expected %" PRId64 " tokens",
+                     s->in.path, tokens, m->images->token, images, m->images->features, expected);
+}
+
+/* --- masks and images that are matched with texts ------------------------------------------- */
+
+/* Writes what the queries of each sample are matched with: the masks that cover something, and the
+ * queries with other targets. */
+static int put_candidates(struct step *s, const struct model *m, struct error *e)
+{
+    const struct st_entry *masks = given(s, m, "masks"), *targets = given(s, m, "target_masks");
+    const int64_t M = s->size['M'], Q = s->size['Q'], patches = m->ground->side * m->ground->side;
+    void *raw = room(s, M * patches, 8);
+    float *areas = room(s, M * patches, sizeof *areas), *candidates = room(s, 2 * Q * (M + Q), sizeof *candidates);
+    bool *is_mask = room(s, M, sizeof *is_mask);
+    int64_t *given_targets = room(s, Q, sizeof *given_targets);
+    int32_t *target = room(s, Q, sizeof *target), *answers = room(s, 2 * Q, sizeof *answers);
+    for (int64_t r = 0; r < s->B; r++) {
+        TRY(read_reals(s, masks, r, M * patches, raw, areas, e));
+        memset(is_mask, 0, (size_t)M * sizeof *is_mask);
+        for (int64_t i = 0; i < M * patches; i++) {
+            if (!(areas[i] >= 0))
+                return error_set(e, PL_USAGE, "%s: masks, sample %lld: mask %lld covers %g of a patch, expected 0 to 1",
+                                 s->in.path, (long long)r, (long long)(i / patches), (double)areas[i]);
+            is_mask[i / patches] |= areas[i] > 0;
+        }
+        if (targets) TRY(read_ints(s, targets, r, Q, given_targets, e));
+        for (int64_t q = 0; q < Q; q++) {
+            const int64_t x = targets ? given_targets[q] : -1;
+            target[q] = x < 0 ? -1 : (int32_t)x;
+            if (x >= 0 && !is_mask[x])
+                return error_set(e, PL_USAGE, "%s: target_masks[%lld,%lld] is %lld, and that mask is empty", s->in.path,
+                                 (long long)r, (long long)q, (long long)x);
+        }
+        ground_candidates(is_mask, M, target, Q, candidates, answers);
+        TRY(run_write_input(&s->run, "candidates", r, candidates, (uint64_t)(2 * Q * (M + Q)) * sizeof *candidates, e));
+        TRY(run_write_input(&s->run, "answers", r, answers, (uint64_t)(2 * Q) * sizeof *answers, e));
+    }
+    return PL_OK;
+}
+
+/* Writes the token at which CLIP pools each text. */
+static int put_ends(struct step *s, const struct model *m, struct error *e)
+{
+    int64_t *raw = room(s, s->T, sizeof *raw);
+    int32_t *ids = room(s, s->T, sizeof *ids);
+    for (int64_t r = 0; r < s->B; r++) {
+        TRY(read_ids(s, m, r, raw, ids, e));
+        const int32_t end = (int32_t)head_text_end(m->head, ids, s->T);
+        if (end < 0)
+            return error_set(e, PL_USAGE,
+                             "%s: input_ids, sample %lld has no end token (eos_token_id %lld of text_config), which "
+                             "its text is pooled at",
+                             s->in.path, (long long)r, (long long)text_tower_sizes(m->head->text).end);
+        TRY(run_write_input(&s->run, "text_end", r, &end, sizeof end, e));
+    }
+    return PL_OK;
+}
+
+/* --- values --------------------------------------------------------------------------------- */
+
+/* Converts one integer of an input, element i of row r, to that of the graph. */
+static int convert_int(struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, int32_t *out,
+                       struct error *e)
+{
+    const struct model *m = &s->run.planned.model;
+    const int64_t below = p->below > 0 ? p->below : s->size[-p->below];
+    const bool label = p->values == VALUES_LABELS, ignored = label && x == -100;
+    switch (p->values) {
+    case VALUES_POINTS:
+        if (x != 0 && x != 1 && x != -1 && x != -10)
+            return error_set(
+                e, PL_USAGE,
+                "%s: %s, sample %lld: element %lld is %lld, expected 1, 0, -1 (not a point) or -10 (padding)",
+                s->in.path, p->name, (long long)r, (long long)i, (long long)x);
+        *out = x == 1 ? POINT_FOREGROUND : x == 0 ? POINT_BACKGROUND : x == -1 ? POINT_FILLER : POINT_UNUSED;
+        return PL_OK;
+    case VALUES_INDEX: case VALUES_TARGETS: case VALUES_CLASS:
+        if (x >= below)
+            return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, expected an index below %lld, or -1 for none",
+                             s->in.path, p->name, (long long)r, (long long)i, (long long)x, (long long)below);
+        if (p->values == VALUES_TARGETS) s->labels += x >= 0;
+        *out = x >= 0 ? (int32_t)x : p->values == VALUES_INDEX ? -1 : -100;
+        return PL_OK;
+    case VALUES_RANGE:
+        *out = (int32_t)x;
+        return PL_OK;
+    default:
+        /* a feature takes the place of an image token */
+        if (m->images && p->values == VALUES_IDS && x == m->images->token && (x < 0 || x >= m->vocabulary)) x = 0;
+        if (!ignored && (x < 0 || x >= m->vocabulary))
+            return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path,
+                             p->name, (long long)r, (long long)i, (long long)x, (long long)m->vocabulary);
+        if (label && i) s->labels += !ignored; /* the first label predicts nothing */
+        *out = (int32_t)x;
+        return PL_OK;
+    }
+}
+
+/* A row of an input: through `raw`, 8 bytes an element, to `ready`, in the graph's layout. */
+struct row {
+    char *raw, *ready;
+    int64_t n;     /* elements in the file */
+    int64_t bytes; /* in the graph */
+    int64_t w;     /* size of the last dimension */
+};
+
+static int convert_ints(struct step *s, const struct port *p, const struct st_entry *t, int64_t at, int64_t r,
+                        const struct row *b, struct error *e)
+{
+    int64_t *x = (int64_t *)(void *)b->raw;
+    TRY(read_ints(s, t, at, b->n, x, e));
+    if (p->values == VALUES_RANGE && (x[0] < 0 || x[1] < x[0] || x[1] > s->T))
+        return error_set(e, PL_USAGE,
+                         "%s: %s[%lld] is %lld, %lld; expected a first token and one past the last, from 0 to %lld",
+                         s->in.path, p->name, (long long)r, (long long)x[0], (long long)x[1], (long long)s->T);
+    for (int64_t i = 0; i < b->n; i++) TRY(convert_int(s, p, r, i, x[i], (int32_t *)(void *)b->ready + i, e));
+    return PL_OK;
+}
+
+/* Converts reals. Coordinates in pixels become 0..1 over the image, from the corner of the first
+ * pixel. */
+static int convert_reals(struct step *s, const struct port *p, const struct st_entry *t, int64_t at, int64_t r,
+                         const struct row *b, struct error *e)
+{
+    const struct model *m = &s->run.planned.model;
+    float *out = (float *)(void *)b->ready;
+    TRY(read_reals(s, t, at, b->n, b->raw, out, e));
+    for (int64_t i = 0; i < b->n; i++)
+        if (!isfinite(out[i]))
+            return error_set(e, PL_USAGE, "%s: %s, %s %lld: element %lld is %g", s->in.path, p->name,
+                             p->dim[0] == OPEN('B') ? "sample" : "row", (long long)r, (long long)i, (double)out[i]);
+    if (p->values != VALUES_COORDS) return PL_OK;
+    const float side = (float)(m->masks->extent * (double)s->prompts.image / (double)m->image);
+    for (int64_t i = 0; i < b->n; i++) out[i] = (out[i] + 0.5f) / side;
+    return PL_OK;
+}
+
+/* Converts masks. Bytes become bits, the first pixel in the lowest bit, rows padded to whole
+ * words. */
+static int convert_masks(struct step *s, const struct port *p, const struct st_entry *t, int64_t r, const struct row *b,
+                         struct error *e)
+{
+    const uint8_t *raw = (const uint8_t *)b->raw;
+    TRY(st_read(&s->in, t, (uint64_t)(r * b->n), (uint64_t)b->n, b->raw, e));
+    memset(b->ready, 0, (size_t)b->bytes);
+    for (int64_t i = 0; i < b->n; i++) {
+        if (raw[i] > 1)
+            return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %d, expected 0 or 1", s->in.path,
+                             p->name, (long long)r, (long long)i, raw[i]);
+        b->ready[i / b->w * mask_row_bytes(b->w) + i % b->w / 8] |= (char)(raw[i] << (i % b->w % 8));
+    }
+    return PL_OK;
+}
+
+static int convert(struct step *s, const struct port *p, const struct st_entry *t, int64_t at, int64_t r,
+                   const struct row *b, struct error *e)
+{
+    switch (p->values) {
+    case VALUES_REAL: case VALUES_COORDS: return convert_reals(s, p, t, at, r, b, e);
+    case VALUES_MASKS: return convert_masks(s, p, t, at, b, e);
+    case VALUES_BYTES: return st_read(&s->in, t, (uint64_t)(at * b->n), (uint64_t)b->n, b->ready, e);
+    default: return convert_ints(s, p, t, at, r, b, e);
+    }
+}
+
+/* Returns the size of a port's dimension. */
+static int64_t size_of(const struct step *s, const struct port *p, int i)
+{
+    return p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]];
+}
+
+/* Fills in an input that is not given: labels and targets are ignored (-100), points are
+ * foreground. */
+static void fill_absent(const struct port *p, const struct row *b)
+{
+    const bool labels = p->values == VALUES_LABELS || p->values == VALUES_TARGETS;
+    CHECK(labels || p->values == VALUES_POINTS, "port %s has no default", p->name);
+    for (int64_t i = 0; i < b->n; i++) ((int32_t *)(void *)b->ready)[i] = labels ? -100 : POINT_FOREGROUND;
+}
+
+/* Writes the graph's input for a port; prompts that are not given have none. Frames follow the
+ * images. */
+static int put_port(struct step *s, const struct port *p, const struct st_entry *t, struct error *e)
+{
+    const bool frames = p->dim[0] == OPEN_FRAMES;
+    const char *name = frames ? "pixel_values" : p->name;
+    struct planned_input x;
+    const bool input = planned_input(&s->run.planned, name, &x);
+    if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS || (!t && !input)) return PL_OK;
+    const int64_t rows = size_of(s, p, 0), before = frames ? s->size['N'] : 0;
+    struct row b = {.n = 1, .w = size_of(s, p, p->rank - 1)};
+    for (int i = 1; i < p->rank; i++) b.n *= size_of(s, p, i);
+    b.bytes = p->values == VALUES_MASKS && b.w ? b.n / b.w * mask_row_bytes(b.w)
+              : p->values == VALUES_BYTES      ? b.n
+                                               : b.n * 4;
+    b.raw = room(s, b.n, 8);
+    b.ready = room(s, max_i64(b.n * 4, b.bytes), 1);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = s->image_at && p->dim[0] == OPEN_IMAGES ? s->image_at[r] : r;
+        if (t) TRY(convert(s, p, t, at, r, &b, e));
+        else fill_absent(p, &b);
+        if (input)
+            TRY(run_write_bytes(&s->run, name, (uint64_t)((before + r) * b.bytes), b.ready, (uint64_t)b.bytes, e));
+    }
+    return PL_OK;
+}
+
+/* Marks every pixel of the masks of port `of`, or of its images, as valid. */
+static int put_valid(struct step *s, const char *input, const char *of, int axis, struct error *e)
+{
+    const struct port *p = model_port(&s->run.planned.model, of);
+    struct planned_input x;
+    if (!p || !planned_input(&s->run.planned, input, &x)) return PL_OK;
+    const int32_t h = (int32_t)size_of(s, p, axis < 0 ? p->rank + axis : axis);
+    int32_t *all = room(s, (int64_t)x.sample, 1);
+    for (uint64_t i = 0; i < x.sample / sizeof *all; i++) all[i] = h;
+    for (int64_t r = 0; r < s->B; r++) TRY(run_write_input(&s->run, input, r, all, x.sample, e));
+    return PL_OK;
+}
+
+/* --- all of them ---------------------------------------------------------------------------- */
+
 int step_open(struct step *s, const struct model *m, const char *path, struct error *e)
 {
-    int rc = st_open(path, &s->in, e);
-    if (!rc) rc = find_entries(s, m, e);
-    if (!rc) rc = find_prompts(s, m, e);
-    if (!rc) rc = find_loss(s, m, e);
+    TRY(st_open(path, &s->in, e));
+    TRY(find_entries(s, m, e));
+    TRY(find_prompts(s, m, e));
+    TRY(find_loss(s, m, e));
     s->B = max_i64(1, s->size['B']);
-    s->T = s->size['T'] ? s->size['T'] : 1;
-    s->size['T'] = s->T;
-    if (!rc) rc = step_check_rows(s, m, e);
-    return rc ? rc : step_check_images(s, m, e);
+    s->T = s->size['T'] = max_i64(1, s->size['T']);
+    TRY(convert_rows(s, m, false, e));
+    return check_images(s, m, e);
+}
+
+void step_close(struct step *s)
+{
+    st_close(&s->in);
+    bump_free(&s->memory);
+}
+
+/* Returns the divisor of the loss: the number of masks, of labels (counted while reading), or of
+ * elements of the output whose mean square is the loss. */
+static double count(const struct step *s)
+{
+    const struct graph *g = &s->run.planned.graph;
+    const struct model *m = &s->run.planned.model;
+    if (s->prompts.targets) return (double)(s->B * s->prompts.masks);
+    if (is_contrastive(m)) return (double)s->B;
+    if (!m->loss_output) return s->labels;
+    const char *name = s->loss_output ? s->loss_output : m->loss_output;
+    return (double)tensor_elements(tensor_at(g, graph_find_output(g, PROGRAM_STEP, name)));
+}
+
+double step_count(const struct step *s, const char *name)
+{
+    if (!strcmp(name, "tokens")) return s->labels;
+    if (!strcmp(name, "masks")) return (double)s->B;
+    return s->counted;
+}
+
+int step_put_inputs(struct step *s, struct error *e)
+{
+    const struct model *m = &s->run.planned.model;
+    struct planned_input x;
+    int64_t tokens;
+    for (int k = 0; k < m->n_ports; k++) TRY(put_port(s, &m->ports[k], s->given[k], e));
+    TRY(put_valid(s, "gt_valid", "gt_masks", -1, e));
+    TRY(put_valid(s, "image_valid", "images", 1, e));
+    TRY(convert_rows(s, m, true, e));
+    if (planned_input(&s->run.planned, "image_index", &x)) TRY(index_rows(s, m, true, &tokens, e));
+    if (m->ground) TRY(put_candidates(s, m, e));
+    if (is_contrastive(m) && !m->head->siglip) TRY(put_ends(s, m, e));
+    s->counted = count(s);
+    if (s->has_loss && !s->prs.targets && !(s->counted > 0))
+        return error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);
+    return PL_OK;
 }

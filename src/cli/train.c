@@ -10,7 +10,7 @@
 
 #include "calibrate/time_factor.h"
 #include "cli/ranks.h"
-#include "cli/worst.h"
+#include "report/worst.h"
 #include "adapter/adapter.h"
 #include "io/json.h"
 #include "report/html.h"

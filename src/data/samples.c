@@ -16,8 +16,8 @@ static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
 
 /* ---- opening ---- */
 
-/* Lists the files of the paths; the first one decides the format unless it is given. A folder of tars
- * means all of them; a path of no known name is taken for a shard. */
+/* Lists the files of the paths; the first one decides the format unless it is given. A folder of
+ * tars means all of them; a path of no known name is taken for a shard. */
 static int find_files(struct samples *s, const struct names *paths, struct error *e)
 {
     int rc = PL_OK;

@@ -17,9 +17,9 @@ struct samples {
     struct names files;        /* shards, annotation files or folders, with globs expanded */
     uint64_t n;
 };
-/* Opens the dataset. What `given` leaves open, the format above all, is detected: a folder is read as
- * `init` reads it (detect.h), of a dataset in two parts the one to train on. On failure s->format is
- * the format of files that exist but cannot be opened, else NULL. */
+/* Opens the dataset. What `given` leaves open, the format above all, is detected: a folder is read
+ * as `init` reads it (detect.h), of a dataset in two parts the one to train on. On failure
+ * s->format is the format of files that exist but cannot be opened, else NULL. */
 int samples_open(struct samples *s, const struct dataset_options *given, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 

@@ -26,7 +26,10 @@ struct allocation *allocation_new(const struct run *r, int64_t T, const struct i
     const bool random = planned_input(&r->planned, "random_scores", &x);
     if (!r->planned.model.images->single) return NULL;
     struct allocation *a = mem_alloc(sizeof *a);
-    *a = (struct allocation){.side = r->planned.model.image, .T = T, .patches = random ? (int64_t)(x.sample / sizeof(float)) : 0, .key = random_key((uint64_t)r->planned.config->train_seed, "token selection")};
+    *a = (struct allocation){.side = r->planned.model.image,
+                             .T = T,
+                             .patches = random ? (int64_t)(x.sample / sizeof(float)) : 0,
+                             .key = random_key((uint64_t)r->planned.config->train_seed, "token selection")};
     for (int k = 0; k < 3; k++) {
         const double unit = processor->rescale ? 255 * processor->factor : 255;
         a->mean[k] = processor->normalize ? processor->mean[k] / unit : 0;
@@ -57,7 +60,8 @@ static int put_random(struct allocation *a, struct run *r, int64_t i, uint64_t p
     return run_write_input(r, "random_scores", i, a->scores, (uint64_t)a->patches * sizeof *a->scores, e);
 }
 
-/* A row without an image has a texture of zeros: what is made of it is not read. */
+/* Describes an image. A row without one has a texture of zeros, and what follows from it is not
+ * read. */
 static void describe(struct allocation *a, const float *pixels)
 {
     const int64_t plane = a->side * a->side;

@@ -10,10 +10,10 @@
 #include "engine/run.h"
 
 struct allocation;
-/* Rows have T tokens. NULL: the run's model takes all tokens of an image. `processor` says how its
- * pixels were normalised. */
+/* Makes an allocator for rows of T tokens; returns NULL if the run's model takes all tokens of an
+ * image. `processor` says how its pixels were normalised. */
 struct allocation *allocation_new(const struct run *r, int64_t T, const struct image_processor *processor);
-/* NULL is allowed. */
+/* Frees it. NULL is allowed. */
 void allocation_free(struct allocation *a);
 /* Writes row i of the batch, with its image_index. `pixels` of its image; NULL: it has none. */
 int allocation_put(struct allocation *a, struct run *r, int64_t i, uint64_t position, const struct token_row *row,

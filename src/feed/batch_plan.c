@@ -53,7 +53,7 @@ static bool reads_stores(const struct config *c)
     return *path && !(dot && !strcmp(dot, ".json"));
 }
 
-/* What is prefetched: images, or rows with images. */
+/* Returns the number of slots that are prefetched: images, or rows with images. */
 static uint32_t slots_of(const struct config *c)
 {
     return (uint32_t)(c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD)) + 1;
@@ -149,7 +149,7 @@ int64_t batch_images(const struct config *c, int64_t features)
 
 /* --- the loss --------------------------------------------------------------------------------- */
 
-/* A key that was given overrides the preset. */
+/* Returns a value of the loss: a key that was given overrides the preset. */
 static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
 {
     return (float)(c->loss_preset == LOSS_EQUAL_WEIGHTS && !config_given(c, key) ? equal_weights : value);
@@ -173,7 +173,7 @@ static float given_or(const struct config *c, enum config_key key, double value,
     return config_given(c, key) ? (float)value : usual;
 }
 
-/* The loss of a mask model, whose prompts have several candidates. */
+/* Checks the loss of a mask model, whose prompts have several candidates. */
 static int check_loss(const struct config *c, const struct model *m, struct error *e)
 {
     if (c->loss_preset != LOSS_STRUCTURE) return PL_OK;
@@ -182,7 +182,8 @@ static int check_loss(const struct config *c, const struct model *m, struct erro
     return config_at_key(c, KEY_loss_preset, e);
 }
 
-/* A key that was given overrides binary cross-entropy + dice, and so does loss.preset. */
+/* Sets the loss: a key that was given overrides binary cross-entropy + dice, and so does
+ * loss.preset. */
 void batch_prs(const struct config *c, struct prs_batch *out)
 {
     enum { WINDOW = 31 };
@@ -205,7 +206,8 @@ void batch_prs(const struct config *c, struct prs_batch *out)
 
 /* --- the description -------------------------------------------------------------------------- */
 
-/* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
+/* Describes images with masks: their prompts, the loader and the stored embeddings that will be
+ * read. */
 static int describe_images(const struct config *c, const struct model *m, const struct run_options *options,
                            struct mask_batches *b, struct run_batches *out, struct error *e)
 {
@@ -235,7 +237,8 @@ static int describe_images(const struct config *c, const struct model *m, const 
     return PL_OK;
 }
 
-/* Embeddings instead of the images of conversations: then the vision tower is not built. */
+/* Describes embeddings instead of the images of conversations: then the vision tower is not
+ * built. */
 static int describe_embeddings(const struct config *c, const struct model *m, const struct run_options *options,
                                struct image_batches *b, struct run_batches *out, struct error *e)
 {
@@ -252,15 +255,18 @@ static int describe_embeddings(const struct config *c, const struct model *m, co
     return PL_OK;
 }
 
-/* Rows of text with images. Without data, and without data.max_images, the model's default stays:
- * an image a sample. */
+/* Describes rows of text with images. Without data, and without data.max_images, the model's
+ * default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options,
                                struct bump *memory, struct run_batches *out, struct error *e)
 {
     const bool conversations = config_text(c), given = c->data_max_images >= 0 || c->data_max_frames,
                room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct image_batches){.batch = {.images = m->images->single ? 1 : room ? batch_images(c, m->images->features) : 0, .frames = room && !m->images->single ? c->data_max_frames : 0}};
+    *b = (struct image_batches){.batch = {.images = m->images->single ? 1
+                                                    : room            ? batch_images(c, m->images->features)
+                                                                      : 0,
+                                          .frames = room && !m->images->single ? c->data_max_frames : 0}};
     if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
         const enum config_key key = c->data_max_frames ? KEY_data_max_frames : KEY_data_max_images;
         error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key),
@@ -292,13 +298,14 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
     return PL_OK;
 }
 
-/* Images with masks and queries. A mask has a bit for each pixel of the image, of which the feed
- * makes shares of patches. */
+/* Describes images with masks and queries. A mask has a bit for each pixel of the image; the feed
+ * computes its shares of patches. */
 static int describe_ground(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out,
                            struct error *e)
 {
     struct ground_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct ground_batches){.batch = {config_given(c, KEY_data_max_masks) ? c->data_max_masks : GROUND_MASKS, c->data_max_queries}};
+    *b = (struct ground_batches){
+        .batch = {config_given(c, KEY_data_max_masks) ? c->data_max_masks : GROUND_MASKS, c->data_max_queries}};
     if (config_tokens(c) && c->data_train.n) return batch_refuse_tokens(c, m, e);
     if (b->batch.masks > GROUND_MASKS) {
         error_set(e, PL_USAGE, "data.max_masks is %" PRId64 "; a query chooses among at most %d masks", b->batch.masks,
@@ -337,7 +344,7 @@ static int describe_ground(const struct config *c, const struct model *m, struct
     return PL_OK;
 }
 
-/* What moves an image makes its question about another place. */
+/* Refuses augmentation: what moves an image changes the place that its question asks about. */
 static int refuse_augmentation(const struct config *c, struct error *e)
 {
     const enum config_key key = batch_augments(c);
@@ -347,7 +354,8 @@ static int refuse_augmentation(const struct config *c, struct error *e)
     return config_at_key(c, key, e);
 }
 
-/* Tables of images, masks, questions and answers. Without data one such sample is planned. */
+/* Describes tables of images, masks, questions and answers. Without data one such sample is
+ * planned. */
 static int describe_questions(const struct config *c, const struct model *m, const struct run_options *o,
                               struct bump *memory, struct run_batches *out, struct error *e)
 {
@@ -369,7 +377,7 @@ static int describe_questions(const struct config *c, const struct model *m, con
     if (c->data_sequence <= m->images->features) {
         const long long tokens = (long long)m->images->features;
         error_set(e, PL_USAGE,
-                  "data.sequence is %lld, and the image alone takes %lld tokens of a row; question and answer need "
+                  "data.sequence is %lld, and the image takes %lld tokens of a row; question and answer need "
                   "room too: set it to %lld, for example",
                   (long long)c->data_sequence, tokens, tokens + 128);
         return config_at_key(c, KEY_data_sequence, e);
@@ -396,7 +404,7 @@ static bool lists(const struct config_list *l, const char *word)
     return false;
 }
 
-/* Rows of texts are as long as the text tower takes, unless data.sequence says it. */
+/* Describes texts. Rows are as long as the text tower takes, unless data.sequence says it. */
 static int describe_texts(const struct config *c, const struct model *m, const struct run_options *o,
                           struct head_batches *b, struct run_batches *out, struct error *e)
 {
@@ -418,7 +426,7 @@ static int describe_texts(const struct config *c, const struct model *m, const s
     return PL_OK;
 }
 
-/* A new classifier is trained and saved, with an adapter too. */
+/* Checks the adapter: a new classifier is trained and saved, with an adapter too. */
 static int check_adapter(const struct config *c, const struct model *m, struct error *e)
 {
     if (!m->head->fresh || !(c->adapter_target_modules.text || c->adapter_target_modules.list.n) ||
@@ -430,13 +438,15 @@ static int check_adapter(const struct config *c, const struct model *m, struct e
     return config_at_key(c, KEY_adapter_target_modules, e);
 }
 
-/* Images with a class or a text each. Without data the batches are planned alone. */
+/* Describes images with a class or a text each. Without data only the batches are planned. */
 static int describe_head(const struct config *c, const struct model *m, const struct run_options *o,
                          struct bump *memory, struct run_batches *out, struct error *e)
 {
     struct head_batches *b = bump_alloc(memory, sizeof *b);
     char takes[256];
-    *b = (struct head_batches){.list = {.threads = (uint32_t)c->data_threads, .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c)}}};
+    *b = (struct head_batches){.list = {.threads = (uint32_t)c->data_threads,
+                                        .slots = slots_of(c),
+                                        .reader = {.range = feed_range(c), .room = batch_room(c)}}};
     const bool contrastive = m->head->kind == HEAD_CONTRASTIVE,
                fits = c->data_format == (contrastive ? FORMAT_CAPTIONS : FORMAT_CLASSES);
     if (!fits && (c->data_train.n || c->data_validation.n || !config_tokens(c)))

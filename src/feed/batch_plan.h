@@ -32,7 +32,7 @@ struct mask_batches {
     /* in run_loader_memory, while a feed of images is open; training and validation share it */
     struct loader *loader;
 };
-/* NULL: not a run of a mask model over its batches. */
+/* Returns the batches of a mask model's run; NULL: it is another run. */
 struct mask_batches *mask_batches(const struct run *r);
 /* The augmentation of training images, and the first key that asks for one; CONFIG_KEYS: none
  * does. */
@@ -50,9 +50,10 @@ struct image_batches {
     /* in run_loader_memory, while a feed of it is open; training and validation share it */
     struct image_rows *loader;
 };
-/* NULL: not such a run. */
+/* Returns the batches of such a run; NULL: it is another one. */
 struct image_batches *image_batches(const struct run *r);
-/* Images, of `features` tokens each, for which a row of conversations has room: data.max_images. */
+/* Returns the number of images, of `features` tokens each, for which a row of conversations has
+ * room: data.max_images. */
 int64_t batch_images(const struct config *c, int64_t features);
 
 /* What a run of a model that matches masks with texts has beyond other runs (run_batches.feed). */
@@ -61,7 +62,7 @@ struct ground_batches {
     struct loader_options options;
     struct loader *loader;          /* as in mask_batches */
 };
-/* NULL: not such a run. */
+/* Returns the batches of such a run; NULL: it is another one. */
 struct ground_batches *ground_batches(const struct run *r);
 
 /* What a run of PRS-Med has beyond other runs (run_batches.feed). */
@@ -71,7 +72,7 @@ struct prs_batches {
     /* in run_loader_memory, while a feed of it is open; training and validation share it */
     struct question_rows *loader;
 };
-/* NULL: not such a run. */
+/* Returns the batches of such a run; NULL: it is another one. */
 struct prs_batches *prs_batches(const struct run *r);
 
 /* What a run of a vision tower with a head has beyond other runs (run_batches.feed). */
@@ -81,22 +82,24 @@ struct head_batches {
     /* in run_loader_memory, while a feed of it is open; training and validation share it */
     struct image_list *loader;
 };
-/* NULL: not such a run. */
+/* Returns the batches of such a run; NULL: it is another one. */
 struct head_batches *head_batches(const struct run *r);
 
 /* The mask loss of a configuration; for PRS-Med its losses and their weights. */
 struct mask_loss_options batch_loss(const struct config *c);
 void batch_prs(const struct config *c, struct prs_batch *out);
-/* The loader of images with masks. */
+/* Returns the options of the loader of images with masks. */
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x);
-/* Bytes for the file of an image, its pixels and what resizing needs: data.sample_memory. */
+/* Returns the bytes for the file of an image, its pixels and what resizing needs:
+ * data.sample_memory. */
 uint64_t batch_room(const struct config *c);
-/* The value of data.format. */
+/* Returns the value of data.format. */
 const char *batch_format(const struct config *c);
 
-/* PL_USAGE: the model does not take token rows. */
+/* Refuses a model that does not take token rows: PL_USAGE. */
 int batch_refuse_tokens(const struct config *c, const struct model *m, struct error *e);
-/* Advice in a message about a model with other inputs: "set data.format to tokens, ...". */
+/* Returns the advice in a message about a model with other inputs: "set data.format to tokens,
+ * ...". */
 const char *batch_advice(const struct model *m);
 
 #endif

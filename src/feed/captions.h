@@ -19,9 +19,9 @@ struct captions {
     uint64_t cut;   /* texts so far that were longer than a row */
 };
 
-/* The tokenizer is that of data.tokenizer, or of the model's folder. `m` outlives it. */
+/* Opens the tokenizer of data.tokenizer, or of the model's folder. `m` outlives it. */
 int captions_open(struct captions *x, const struct config *c, const struct model *m, int64_t T, struct error *e);
-/* A zeroed struct is allowed. */
+/* Frees it. A zeroed struct is allowed. */
 void captions_close(struct captions *x);
 /* Writes row[T]; *n of its ids are not padding. PL_USAGE: an id beyond the vocabulary, or no end
  * token where the text is pooled at it. */

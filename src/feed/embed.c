@@ -20,7 +20,7 @@
 
 /* --- reasons against stored embeddings ------------------------------------------------------- */
 
-/* What to do instead: a store of masks has the images too. */
+/* Returns what to do instead: a store of masks has the images too. */
 static const char *or_images(const struct model *m)
 {
     return m->images ? "or set data.images to the folder or tar of the images"
@@ -36,7 +36,7 @@ static int refuse_augmentation(const struct config *c, const struct model *m, st
     return config_at_key(c, key, e);
 }
 
-/* An encoder that is trained gives different embeddings after each step. */
+/* Refuses an encoder that is trained, which gives different embeddings after each step. */
 static int refuse_trained(const struct config *c, const struct model *m, struct graph *g, struct error *e)
 {
     const char *first = NULL;
@@ -71,7 +71,7 @@ static int refuse_trained(const struct config *c, const struct model *m, struct 
     return config_at_key(c, KEY_model_bn_group, e);
 }
 
-/* Without the dtype. */
+/* Prints the shape without the dtype. */
 static const char *shape_of(const struct packed_embeddings *x, char out[64])
 {
     return strchr(embed_print(x, out), '[');
@@ -135,7 +135,7 @@ static int missing(const struct config *c, const char *path, struct error *e)
     return config_at_key(c, KEY_data_embeddings, e);
 }
 
-/* Of a run that trains, or whose weights are changed by an adapter. */
+/* Checks that the encoder is frozen, for a run that trains or whose weights an adapter changes. */
 static int check_frozen(const struct config *c, const struct model *m, int64_t side, struct error *e)
 {
     struct graph g;
@@ -197,7 +197,7 @@ int embed_choose(const struct config *c, const struct model *m, int64_t side, bo
 
 /* --- the images of conversations -------------------------------------------------------------- */
 
-/* What would need the images themselves. */
+/* Refuses what would need the images themselves. */
 static int refuse_pixels(const struct config *c, const struct model *m, bool train, const char *path, struct error *e)
 {
     if (c->data_embeddings == EMBEDDINGS_OFF) {
@@ -257,7 +257,7 @@ int embed_assume(const struct config *c, const struct model *m, int64_t side, st
 
 /* --- checking --------------------------------------------------------------------------------- */
 
-/* The weights of the run's encoder are hashed once. */
+/* Checks the weights of the run's encoder, which are hashed once. */
 static int check_weights(struct run *r, int64_t side, const struct packed_embeddings *x, uint64_t *encoder,
                          struct error *e)
 {

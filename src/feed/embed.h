@@ -38,18 +38,18 @@ struct dataset;
  * configuration does not allow them; the message names the change. Reads no weights. */
 int embed_choose(const struct config *c, const struct model *m, int64_t side, bool train, struct packed_embeddings *out,
                  struct error *e);
-/* The same for the images of conversations: by data.images (data.validation_images). `side` is the
- * model's. */
+/* Does the same for the images of conversations: by data.images (data.validation_images). `side` is
+ * the model's. */
 int embed_choose_images(const struct config *c, const struct model *m, bool train, struct packed_embeddings *out,
                         struct error *e);
-/* For training: the embeddings that a store of this model would have, in f32; nothing is read.
- * PL_USAGE: the configuration does not allow them. */
+/* Describes for training the embeddings that a store of this model would have, in f32; nothing is
+ * read. PL_USAGE: the configuration does not allow them. */
 int embed_assume(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out,
                  struct error *e);
 /* Checks that an opened dataset has the embeddings that the run was planned for, made with the
  * weights of its model. */
 int embed_check(struct run *r, const struct dataset *set, struct error *e);
-/* The same for where conversations have their images: a store (image_files_store), or files,
+/* Does the same for where conversations have their images: a store (image_files_store), or files,
  * NULL. */
 int embed_check_images(struct run *r, const struct dataset *store, const char *key, struct error *e);
 
@@ -58,7 +58,7 @@ int embed_check_images(struct run *r, const struct dataset *store, const char *k
 /* A configuration says which weights are in 4 bits, and how files become pixels; it may be NULL for
  * a mask model. */
 
-/* The batch with which the encoder alone is built, for one image: batch.own, which is in it. */
+/* The batch with which only the encoder is built, for one image: batch.own, which is in it. */
 struct encoder_batch {
     struct prompting prompts;
     struct image_batch images;
@@ -66,13 +66,13 @@ struct encoder_batch {
 };
 struct encoder_batch embed_batch(const struct model *m, int64_t side);
 const void *embed_own(const struct encoder_batch *b, size_t *bytes);
-/* The forward from one image to its embedding. */
+/* Builds the forward from one image to its embedding. */
 int embed_build(const struct model *m, int64_t side, struct graph *g, struct error *e);
 /* Fills the shape and the hash of the layers of the encoder in `g`, all of whose parameters become
  * frozen. */
 int embed_expect(const struct config *c, const struct model *m, struct graph *g, struct packed_embeddings *out,
                  struct error *e);
-/* "bf16 [576,1024]" */
+/* Prints "bf16 [576,1024]". */
 const char *embed_print(const struct packed_embeddings *x, char out[64]);
 
 /* "vision_encoder.*": the pattern of model.freeze that freezes the encoder. */

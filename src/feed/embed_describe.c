@@ -99,7 +99,7 @@ static int hash_tensor(const struct weights *w, const struct weight_slot *s, uin
     return rc;
 }
 
-/* A weight, and what stands beside it if it is in 4 bits: "NAME.absmax" and others
+/* Hashes a weight, and what is stored beside it if it is in 4 bits: "NAME.absmax" and others
  * (weights_4bit.h). */
 static int hash_weight(const struct weights *w, const struct weight_slot *s, uint64_t *h, struct error *e)
 {
@@ -151,20 +151,21 @@ static uint64_t hash_processor(const struct image_processor *p, uint64_t h)
     return hash_numbers(p->std, 3, hash_numbers(p->mean, 3, hash_numbers(numbers, COUNT(numbers), h)));
 }
 
-/* How the images and videos of conversations become pixels. */
+/* Hashes how the images and videos of conversations become pixels. */
 static int hash_reading(const struct config *c, const struct model *m, uint64_t *h, struct error *e)
 {
     const struct pixel_range r = feed_range(c);
     struct image_processor p;
     if (image_source_processor(&p, m, e)) return e->code;
-    *h = hash_numbers((const double[]){r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]}, 5, hash_processor(&p, *h));
+    *h = hash_numbers((const double[]){r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]}, 5,
+                      hash_processor(&p, *h));
     if (!c->data_max_frames) return PL_OK;
     if (image_source_frame_processor(&p, m, e)) return e->code;
     *h = hash_numbers((const double[]){c->data_fps, (double)c->data_max_frames}, 2, hash_processor(&p, *h));
     return PL_OK;
 }
 
-/* The weights that are in 4 bits: of the folder, or by memory.quantize. Where none is, the hash
+/* Hashes which weights are in 4 bits: of the folder, or by memory.quantize. Where none is, the hash
  * does not change. */
 static int hash_forms(const struct config *c, const struct model *m, struct graph *g, uint64_t *h, struct error *e)
 {

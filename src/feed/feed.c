@@ -11,8 +11,8 @@
 
 #include "data/order.h"
 
-/* The feed that fills the model's inputs. A model that a program defines has no ports: the data's
- * format decides. */
+/* Returns the feed that fills the model's inputs. A model that a program defines has no ports: the
+ * data's format decides. */
 static const struct feed_ops *choose(const struct config *c, const struct model *m)
 {
     if (model_port(m, questions_feed.port)) return &questions_feed;
@@ -31,7 +31,7 @@ static int find_count(const struct feed_ops *ops, const char *name)
     return -1;
 }
 
-/* The data must have every count that a loss of the model is divided by. */
+/* Checks that the data have every count that a loss of the model is divided by. */
 static int check_counts(const struct feed_ops *ops, const struct graph *g, struct error *e)
 {
     for (uint32_t k = 0; k < g->n_counts; k++)

@@ -116,7 +116,7 @@ struct feed_part {
     uint64_t first, each, every;
 };
 struct feed_part feed_part(const struct feed *f, const struct run *r);
-/* Whether a position is that of this rank's first batch of an evaluation. */
+/* Reports whether a position is that of this rank's first batch of an evaluation. */
 static inline bool feed_begins(uint64_t position, uint64_t each, uint64_t every) { return position <= every - each; }
 /* The passes of an evaluation, and the selected one: "point" and "box" for a promptable model, each
  * reproducible. A pass without a name is "". */
@@ -127,7 +127,7 @@ void feed_set_pass(struct feed *f, int pass);
  * inputs, and padding with weight 0 into the rest of `rows`. Allocates nothing. */
 int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
              struct error *e);
-/* What the batch has of a count by its name (graph_count): "" is the first. */
+/* Returns what the batch has of a count by its name (graph_count): "" is the first. */
 double feed_count(const struct feed *f, const struct feed_batch *b, const char *name);
 /* Prints what was left out, in one line without a newline; false: nothing. Allocates nothing. */
 bool feed_print_left(const struct feed *f, char *out, size_t room);
@@ -135,14 +135,14 @@ bool feed_print_left(const struct feed *f, char *out, size_t room);
 int feed_empty(const struct feed *f, struct error *e);
 void feed_close(struct feed *f);
 
-/* The index of the sample at a position: training repeats the dataset in epochs, each with its own
- * order; validation reads it once. */
+/* Returns the index of the sample at a position: training repeats the dataset in epochs, each with
+ * its own order; validation reads it once. */
 uint64_t feed_sample(const struct feed *f, uint64_t position);
 
 /* Opens the images of a configuration without a feed, for inspection. The caller calls
  * dataset_close. */
 int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
-/* The same with questions and answers: rows of tables without them are left out. */
+/* Does the same with questions and answers: rows of tables without them are left out. */
 int feed_open_questions(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
 /* The samples of a dataset, in the configuration's order. */
 struct loader_source;
@@ -159,11 +159,11 @@ void feed_resolve(const struct feed *f, struct config *c);
  * be used, or when none can. */
 int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples,
                     struct error *e);
-/* The dataset that the feed reads; NULL: the data are not images. */
+/* Returns the dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
 extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed, labelled_feed;
-/* Of a feed of questions: its dataset, and the number of one of its samples in that of
+/* Returns the dataset of a feed of questions, and the number of one of its samples in that of
  * feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
 uint64_t question_number(const struct feed *f, uint64_t sample);

@@ -47,7 +47,7 @@ static int32_t **row_array(struct token_row *r, size_t i)
     return arrays[i];
 }
 
-/* A model that a program defines gets token rows, without ranges. */
+/* Checks the model. One that a program defines gets token rows, without ranges. */
 static int check_model(const struct run *r, struct error *e)
 {
     struct planned_input x;
@@ -64,7 +64,7 @@ static int check_model(const struct run *r, struct error *e)
     return PL_OK;
 }
 
-/* The run's images, if its rows have room for any. */
+/* Returns the run's images, if its rows have room for any. */
 static struct image_batches *images_of(const struct run *r)
 {
     struct image_batches *b = image_batches(r);
@@ -96,7 +96,8 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
     return rc;
 }
 
-/* Rows with room for fewer images may do: then memory is planned for images that rarely come. */
+/* Reports that rows with room for fewer images may do, where memory is planned for images that
+ * rarely come. */
 static void report_images(const char *key, const struct conversations *c)
 {
     const uint32_t most = c->o.images.most, frames = c->o.images.most_frames;
@@ -158,7 +159,8 @@ static void prepare_images(struct feed *f)
                                     sizeof f->fingerprint, f->fingerprint);
 }
 
-/* References that lead out of data.images end the run: they are no faults of single samples. */
+/* Checks references: those that lead out of data.images end the run: they are no faults of single
+ * samples. */
 static int check_references(const struct conversation_feed *s, struct error *e)
 {
     const struct token_store *store = &s->set.store;
@@ -215,8 +217,8 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
     return rc;
 }
 
-/* The features of a row's image tokens: those of images, and in videos those of frames, which
- * follow them. */
+/* Writes the features of a row's image tokens: those of images, and in videos those of frames,
+ * which follow them. */
 static void index_row(struct conversation_feed *s, const struct model *m, int32_t *ids, const struct image_row *x)
 {
     int64_t image = 0, frame = s->images->batch.images * m->images->features, at = 0;
@@ -248,8 +250,8 @@ static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64
     return rc;
 }
 
-/* A row of padding refers to no image. It repeats the pixels of the row before it, because the
- * tower computes with them: what is in fresh memory may be NaN. */
+/* Writes rows with images. A row of padding refers to no image. It repeats the pixels of the row
+ * before it, because the tower computes with them: what is in fresh memory may be NaN. */
 static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
                           struct feed_batch *out, struct error *e)
 {

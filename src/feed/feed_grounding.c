@@ -56,7 +56,8 @@ static bool has_tokenizer(const char *folder)
     return false;
 }
 
-/* NULL: a vocabulary of 256 ids without a tokenizer is that of bytes. */
+/* Opens the tokenizer; *out is NULL: a vocabulary of 256 ids without a tokenizer is that of
+ * bytes. */
 static int open_tokenizer(const struct config *c, const struct model *m, struct tokenizer **out, struct error *e)
 {
     enum { BYTES = 256 };
@@ -149,7 +150,12 @@ static int grounding_open(struct feed *f, struct run *r, enum feed_role role, st
     CHECK(batches && r->planned.batches.loader_bytes, "the run was not planned for images");
     const struct ground_model *m = r->planned.model.ground;
     struct grounding_feed *s = mem_alloc(sizeof *s);
-    *s = (struct grounding_feed){.batches = batches, .model = m, .M = batches->batch.masks, .Q = batches->batch.queries, .T = c->data_sequence, .patches = m->side * m->side};
+    *s = (struct grounding_feed){.batches = batches,
+                                 .model = m,
+                                 .M = batches->batch.masks,
+                                 .Q = batches->batch.queries,
+                                 .T = c->data_sequence,
+                                 .patches = m->side * m->side};
     f->state = s;
     int rc = feed_open_dataset(&s->set, c, role, e);
     if (!rc) rc = open_queries(f, r, s, e);
@@ -194,7 +200,7 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
 
 /* --- a batch -------------------------------------------------------------------------------- */
 
-/* The shares of the sample's masks, and which of them cover anything; x NULL: the row is
+/* Computes the shares of the sample's masks, and which of them cover anything; x NULL: the row is
  * padding. */
 static void put_masks(struct grounding_feed *s, const struct loader_sample *x, bool *is_mask)
 {
@@ -207,7 +213,7 @@ static void put_masks(struct grounding_feed *s, const struct loader_sample *x, b
     }
 }
 
-/* The index of each query's mask among the sample's. Returns their number. */
+/* Writes the index of each query's mask among the sample's. Returns their number. */
 static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample *x, const bool *is_mask,
                             int32_t *targets)
 {
@@ -223,7 +229,7 @@ static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample
     return found;
 }
 
-/* Row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its
+/* Writes row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its
  * queries. */
 static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const struct loader_sample *x, double *queries,
                    struct error *e)

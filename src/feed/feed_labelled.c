@@ -71,7 +71,7 @@ static int open_files(struct labelled_feed *s, const struct config *c, enum feed
     return rc;
 }
 
-/* The number of every sample's class. */
+/* Finds the number of every sample's class. */
 static int find_classes(struct labelled_feed *s, const struct head_model *h, struct error *e)
 {
     s->classes = mem_alloc((s->set.samples.n + 1) * sizeof *s->classes);
@@ -190,7 +190,7 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
 
 /* --- a batch ---------------------------------------------------------------------------------- */
 
-/* The text of a row; x NULL: padding, with the text of sample 0. */
+/* Writes the text of a row; x NULL: padding, with the text of sample 0. */
 static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, struct error *e)
 {
     const uint64_t i = x ? x->sample : 0;
@@ -202,8 +202,8 @@ static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const st
     return rc || r->planned.model.head->siglip ? rc : run_write_input(r, "text_end", at, &end, sizeof end, e);
 }
 
-/* Row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh memory
- * may be NaN. */
+/* Writes row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh
+ * memory may be NaN. */
 static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, const float *pixels,
                    struct error *e)
 {
@@ -215,7 +215,7 @@ static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const str
                 : run_write_input(r, "labels", at, &s->targets[at], sizeof s->targets[at], e);
 }
 
-/* Which rows are each other's negatives: the samples of the batch. */
+/* Writes which rows are each other's negatives: the samples of the batch. */
 static int put_pairs(struct labelled_feed *s, struct run *r, int64_t B, struct error *e)
 {
     const struct head_model *h = r->planned.model.head;

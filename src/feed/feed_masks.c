@@ -106,7 +106,7 @@ struct loader_source feed_source(const struct config *c, const struct dataset *s
     return s;
 }
 
-/* Files of their own for validation are read as those of training: what is auto is decided over
+/* Reads files of their own for validation as those of training: what is auto is decided over
  * data.train. */
 static void decide_as_training(const struct config *c, struct dataset_options *d)
 {
@@ -190,7 +190,7 @@ static int try_samples(struct loader *l, struct loader_source *s, uint64_t sampl
         (unsigned long long)k->broken, (unsigned long long)k->seen, k->last);
 }
 
-/* Another order than the files': the samples are spread over the dataset. */
+/* Reads in another order than the files': the samples are spread over the dataset. */
 int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples,
                     struct error *e)
 {
@@ -231,7 +231,10 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     set->from_embeddings = batches->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.batches = batches, .set = set, .source = feed_source(c, set, role), .o = batch_loader(c, &r->planned.model, &batches->embeddings),
+    *m = (struct mask_feed){.batches = batches,
+                            .set = set,
+                            .source = feed_source(c, set, role),
+                            .o = batch_loader(c, &r->planned.model, &batches->embeddings),
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side,
                                         .cells = m->o.cells,
@@ -324,9 +327,10 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
     }
 }
 
-/* `last`: the sample of the previous row, used if s is NULL. Padding rows have weight 0. Old
- * image bytes are always finite numbers and can stay, but uninitialised memory of an embedding
- * may hold NaN, and NaN times 0 is NaN. So a padding row repeats the previous embedding. */
+/* Writes row `at`. `last`: the sample of the previous row, used if s is NULL. Padding rows
+ * have weight 0. Old image bytes are always finite numbers and can stay, but uninitialised
+ * memory of an embedding may hold NaN, and NaN times 0 is NaN. So a padding row repeats the
+ * previous embedding. */
 static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s,
                    const struct loader_sample *last, struct error *e)
 {

@@ -48,7 +48,7 @@ struct question_feed {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* A class is a dataset. */
+/* Checks the classes, which are datasets. */
 static int check_classes(const struct dataset *set, int64_t classes, struct error *e)
 {
     int32_t last = 0;
@@ -69,7 +69,10 @@ static int question_open(struct feed *f, struct run *r, enum feed_role role, str
     if (!rc && (rc = check_classes(set, prs_model(&r->planned.model)->classes, e))) dataset_close(set);
     if (rc) return rc;
     struct question_feed *s = mem_alloc(sizeof *s);
-    *s = (struct question_feed){.batches = b, .set = set, .source = {.masks = feed_source(c, set, role), .reads_answers = c->data_mask_reads == MASK_READS_ANSWER}};
+    *s = (struct question_feed){.batches = b,
+                                .set = set,
+                                .source = {.masks = feed_source(c, set, role),
+                                           .reads_answers = c->data_mask_reads == MASK_READS_ANSWER}};
     s->source.masks.sampler.max_masks = 1;
     s->source.masks.augment = (struct loader_augment){0};
     f->samples = dataset_count(set);
@@ -85,7 +88,7 @@ static void put_turn(struct json_writer *w, const char *from, const char *text)
     json_end(w);
 }
 
-/* A sample as a line of LLaVA's JSON. */
+/* Prints a sample as a line of LLaVA's JSON. */
 static void print_sample(const struct dataset *set, uint64_t i, struct text *out)
 {
     struct json_writer w = {.out = out};
@@ -113,7 +116,7 @@ static int write_conversations(const struct question_feed *s, struct error *e)
     return rc;
 }
 
-/* The configuration of the conversations: one file, a row each, an image each. */
+/* Makes the configuration of the conversations: one file, a row each, an image each. */
 static void configure(struct question_feed *s, const struct config *c, const struct model *llava)
 {
     s->text = *c;
@@ -127,7 +130,7 @@ static void configure(struct question_feed *s, const struct config *c, const str
     if (!c->data_tokenizer && *llava->path) s->text.data_tokenizer = (char *)llava->path;
 }
 
-/* Without a template of the folder, that of the program. */
+/* Opens the texts; without a template of the folder, with that of the program. */
 static int open_texts(struct question_feed *s, const struct model *llava, struct text_source *source, struct error *e)
 {
     int rc = text_source_open(source, &s->text, FEED_TRAIN, llava, e);
@@ -137,7 +140,7 @@ static int open_texts(struct question_feed *s, const struct model *llava, struct
     return text_source_open(source, &s->text, FEED_TRAIN, llava, e);
 }
 
-/* Samples whose texts cannot be used are left out of the dataset. */
+/* Matches rows with samples; those whose texts cannot be used are left out of the dataset. */
 static int match_rows(struct feed *f, struct error *e)
 {
     struct question_feed *s = f->state;
@@ -264,21 +267,21 @@ const struct dataset *question_dataset(const struct feed *f) { return ((const st
 
 /* --- a batch ---------------------------------------------------------------------------------- */
 
-/* Whether a sample's class is learned: in training in the epochs of loss.class_epochs. */
+/* Reports whether a sample's class is learned: in training in the epochs of loss.class_epochs. */
 static bool learns_class(const struct feed *f, uint64_t position)
 {
     const uint64_t epochs = (uint64_t)f->config->loss_class_epochs;
     return f->role != FEED_TRAIN || !epochs || position / f->samples < epochs;
 }
 
-/* A row of padding sees all its tokens: it has no weight. */
+/* Fills in which tokens are unseen. A row of padding sees all of its tokens: it has no weight. */
 static void fill_unseen(float *unseen, int64_t T, const int32_t question[2])
 {
     for (int64_t t = 0; t < T; t++) unseen[t] = question[1] && (t < question[0] || t >= question[1]) ? PRS_UNSEEN : 0;
 }
 
-/* Row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what is in
- * fresh memory may be NaN. */
+/* Writes row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what
+ * is in fresh memory may be NaN. */
 static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels,
                    struct error *e)
 {

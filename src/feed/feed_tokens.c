@@ -17,8 +17,8 @@ struct token_feed {
     int32_t *row;   /* one sample */
 };
 
-/* A built-in family has ports; a user-defined model accepts token files if its inputs are token
- * rows. */
+/* Checks the model. A built-in family has ports; a user-defined model accepts token files if its
+ * inputs are token rows. */
 static int check_model(const struct run *r, struct error *e)
 {
     static const char *const names[] = {"input_ids", "labels"};

@@ -11,7 +11,7 @@
 
 enum { JITTER_MOST = 20, JITTER_OF = 1024 }; /* largest noise on corners: 20 pixels of a canvas of 1024 */
 
-/* Coordinates of the mask's set cell number `at`, counted row by row. */
+/* Finds the coordinates of the mask's set cell number `at`, counted row by row. */
 static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t to[2])
 {
     uint32_t words = (uint32_t)grid_stride(cells) / 8;
@@ -31,7 +31,7 @@ static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t
     CHECK(false, "a mask has fewer cells than its area");
 }
 
-/* A coordinate of a box with noise proportional to the box's side, clamped to the image. */
+/* Returns a coordinate of a box with noise proportional to the box's side, clamped to the image. */
 static float corner(double at, double noise, double side, double jitter, double pixel, double end)
 {
     double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;
@@ -40,8 +40,8 @@ static float corner(double at, double noise, double side, double jitter, double 
     return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
 }
 
-/* Corners are pixel centres: those of the outermost pixels of the box's cells, half a pixel
- * inside. */
+/* Writes a box, whose corners are pixel centres: those of the outermost pixels of the box's cells,
+ * half a pixel inside. */
 static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key,
                     double jitter, float *coords, int32_t *kinds)
 {
@@ -82,8 +82,8 @@ void prompt_interior(const struct first_prompts *p, const struct loader_sample *
     put_point(p, s->masks[k].interior, coords, kinds);
 }
 
-/* Each mask has a random key: number 0 selects point or box, 1 the cell, 2 is the key of the
- * box's noise. */
+/* Draws a prompt. Each mask has a random key: number 0 selects point or box, 1 the cell, 2 is the
+ * key of the box's noise. */
 void prompt_random(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
                    int32_t *kinds)
 {

@@ -79,8 +79,8 @@ static void put_reason(struct text *out, bool (*print)(const struct dataset *, s
     text_free(&line);
 }
 
-/* Puts the keys that were auto as they were decided: every command that reads the run file makes the
- * same decision. */
+/* Puts the keys that were auto as they were decided: every command that reads the run file makes
+ * the same decision. */
 static void put_decisions(struct text *out, const struct dataset *d)
 {
     static const char *const kinds[] = {"auto", "binary", "classes", "instances"};
@@ -106,8 +106,8 @@ static void put_decisions(struct text *out, const struct dataset *d)
     text_free(&line);
 }
 
-/* Finds out whether the store's embeddings are those that this model's encoder would compute, and can
- * be trained from. */
+/* Finds out whether the store's embeddings are those that this model's encoder would compute, and
+ * can be trained from. */
 static void find_embeddings(struct suggestion *s, const struct packed_embeddings *x)
 {
     struct packed_embeddings own = {0};
@@ -224,8 +224,8 @@ static int64_t choose_sequence(const struct suggestion *s, const struct token_st
     return min_i64(T, most);
 }
 
-/* Chooses the images of a row: as many as rows have on average if there is room for all that fit, and
- * those of any sample. */
+/* Chooses the images of a row: as many as rows have on average if there is room for all that fit,
+ * and those of any sample. */
 static int64_t choose_images(const struct config *c, const struct text_source *t, const char *path, int64_t vocabulary)
 {
     struct conversations set;
@@ -324,7 +324,7 @@ static int measure_part(struct suggestion *s, struct config *c, enum feed_role r
     return rc;
 }
 
-/* A preset has no tokenizer. */
+/* Measures text, which needs a tokenizer: a preset has none. */
 static int measure_text(struct suggestion *s, struct error *e)
 {
     struct config c;
@@ -370,16 +370,18 @@ static void explain_tokens(const char *data, struct error *e)
     mem_free(path);
 }
 
-/* Images with masks need a model that predicts masks, tokens a model with a vocabulary. */
+/* Checks that the model takes the data: images with masks need one that predicts masks, tokens a
+ * model with a vocabulary. */
 static int check_model(const struct suggestion *s, struct error *e)
 {
     const struct model *m = &s->model;
     const char *type = m->family->model_type, *format = s->data.set.format;
     const bool tokens = s->text || !strcmp(format, "tokens") || !strcmp(format, "bytes");
     if (!m->masks && !m->vocabulary)
-        return error_set(e, PL_USAGE,
-                         "%s is a %s, which cannot be trained alone; use a SAM, a language model, or a CLIP or SigLIP",
-                         s->name, type);
+        return error_set(
+            e, PL_USAGE,
+            "%s is a %s, which cannot be trained by itself; use a SAM, a language model, or a CLIP or SigLIP", s->name,
+            type);
     if (tokens && m->masks)
         return error_set(e, PL_USAGE, "the data are %s, but %s is a %s, which needs images with masks", s->data.what,
                          s->name, type);

@@ -22,7 +22,7 @@ struct suggestion {
     uint64_t split[2];       /* with `holdout`: images, conversations or rows to train on, and held out */
     struct text warning;     /* what is wrong with that split, or why the model would not learn to stop */
     struct text decided;     /* lines for the keys that were auto, as they were decided over the data */
-    char *unused[2];         /* files without a partner, or conversations that cannot be used, of both parts; NULL: none */
+    char *unused[2]; /* files without a partner, or conversations that cannot be used, of both parts; NULL: none */
     /* images with masks */
     uint64_t sample_memory;  /* MiB that the slices of volumes take; 0: the default suffices */
     int64_t image, masks;

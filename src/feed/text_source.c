@@ -24,7 +24,7 @@ static int open_tokenizer(struct text_source *s, const struct config *c, struct 
     return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
 }
 
-/* The folder that may have a template: that of the tokenizer. */
+/* Opens the template in the folder of the tokenizer, if there is one. */
 static int open_template(struct text_source *s, const struct config *c, struct error *e)
 {
     const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
@@ -97,7 +97,10 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
 {
     const struct config_list *paths = text_files_of(c, role) == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct names files = {0};
-    *s = (struct text_source){.options = {.text = c->data_format == FORMAT_TEXT, .paths = paths->at, .n_paths = paths->n, .system = c->data_system}};
+    *s = (struct text_source){.options = {.text = c->data_format == FORMAT_TEXT,
+                                          .paths = paths->at,
+                                          .n_paths = paths->n,
+                                          .system = c->data_system}};
     int rc = tokenize_files(paths->at, paths->n, &files, e);
     if (!rc) rc = open_tokenizer(s, c, e);
     if (!rc) rc = open_template(s, c, e);
@@ -112,7 +115,7 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
     return rc;
 }
 
-/* Whether the configuration is that of a model of images and text. */
+/* Reports whether the configuration is that of a model of images and text. */
 static bool has_tower(const char *path)
 {
     struct bump b = {0};
@@ -249,7 +252,7 @@ int text_store_path(const struct text_source *s, const char *folder, enum feed_r
     return rc;
 }
 
-/* Whether the store at a path can be used; if not, `e` says why. */
+/* Checks that the store at a path can be used; `e` says why not. */
 static int check_store(const char *path, const struct token_store_key *key, struct error *e)
 {
     struct token_store s;

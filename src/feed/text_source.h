@@ -11,7 +11,8 @@
 #include "feed/feed.h"
 #include "io/file.h"
 
-/* data.holdout: what is evaluated on is a part of data.train. */
+/* Returns the role whose files are read: with data.holdout, what is evaluated on is a part of
+ * data.train. */
 enum feed_role text_files_of(const struct config *c, enum feed_role role);
 
 struct text_source {
@@ -23,18 +24,18 @@ struct text_source {
 };
 
 /* Opens tokenizer and template, and checks that the files of the role exist. `m` is the model that
- * reads the text; NULL: any that takes text alone. Points into `c`. Must not be moved while it is
+ * reads the text; NULL: any that takes only text. Points into `c`. Must not be moved while it is
  * open. */
 int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m,
                      struct error *e);
 /* Opens the model of a folder for its images: *out is `m`, or NULL where the folder is that of a
- * tokenizer, or of a model that takes text alone or is not known. `folder` NULL: there is none. */
+ * tokenizer, or of a model that takes only text or is not known. `folder` NULL: there is none. */
 int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out,
                      struct error *e);
 /* Lets the images' source take videos, if data.max_frames is set: those frames that training
  * takes. */
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e);
-/* A zeroed struct is allowed. */
+/* Frees it. A zeroed struct is allowed. */
 void text_source_close(struct text_source *s);
 
 /* Where the images of a role's conversations are: in data.images or data.validation_images, else in
@@ -48,18 +49,18 @@ struct text_scope {
 int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role role, struct error *e);
 void text_scope_close(struct text_scope *s);
 
-/* How the configuration makes rows of a store for a role. `vocabulary` 0: any id is accepted. */
+/* Returns how rows of a store are made for a role. `vocabulary` 0: any id is accepted. */
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role,
                                        int64_t vocabulary);
 
-/* A sentence with the remedy if none of the conversations ends with a special token: the model
- * would not learn to stop. Nothing if one does. */
+/* Prints a sentence with the remedy if none of the conversations ends with a special token: the
+ * model would not learn to stop. Nothing if one does. */
 void text_print_endless(const struct tokenizer *t, uint64_t chats, uint64_t endless, struct text *out);
 /* Warns in the same words about the first conversations of data.train, for commands that read no
  * data; files that cannot be read are left alone. */
 void text_warn_endless(const struct config *c, const struct model *m);
 
-/* The path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file,
+/* Prints the path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file,
  * FILE.tokenized. */
 int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out,
                     struct error *e);

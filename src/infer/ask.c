@@ -13,7 +13,8 @@
 
 /* --- the question ----------------------------------------------------------------------------- */
 
-/* The tokenizer of a model that was put together from two folders is in that of LLaVA. */
+/* Checks that the model answers with masks, and finds its tokenizer: that of a model that was put
+ * together from two folders is in that of LLaVA. */
 static int check_model(struct ask *a, const struct config *c, struct error *e)
 {
     struct model m;
@@ -81,8 +82,8 @@ void ask_close(struct ask *a)
 
 /* --- the mask --------------------------------------------------------------------------------- */
 
-/* The image on the canvas of TinySAM's encoder. */
-static int put_canvas(struct run *r, const struct predictor_image *image, struct predictor *out, struct error *e)
+/* Writes the image onto the canvas of TinySAM's encoder. */
+static int put_canvas(struct run *r, const struct image *image, struct predictor *out, struct error *e)
 {
     static const struct pixel_norm bytes = {1, {0, 0, 0}, {1, 1, 1}};
     const size_t side = (size_t)out->shape.side, n = side * side;
@@ -99,23 +100,23 @@ static int put_canvas(struct run *r, const struct predictor_image *image, struct
     return rc;
 }
 
-/* The image as the language model's tower takes it. */
-static int put_pixels(struct run *r, const struct image_processor *p, const struct predictor_image *image,
+/* Writes the image as the language model's tower takes it. */
+static int put_pixels(struct run *r, const struct image_processor *p, const struct image *image,
                       struct error *e)
 {
     uint32_t h, w;
     image_processor_size(p, &h, &w);
-    const size_t room = image_processor_scratch(p, image->w, image->h), bytes = 3ull * h * w * sizeof(float);
+    const size_t room = image_processor_scratch(p, image->width, image->height), bytes = 3ull * h * w * sizeof(float);
     void *scratch = mem_alloc(room + 1);
     float *pixels = mem_alloc(bytes);
-    image_processor_run(p, image->rgb, image->w, image->h, scratch, room, pixels);
+    image_processor_run(p, image->rgb, image->width, image->height, scratch, room, pixels);
     int rc = run_write_input(r, "pixel_values", 0, pixels, bytes, e);
     mem_free(scratch);
     mem_free(pixels);
     return rc;
 }
 
-/* A row of T tokens: those behind the question are not seen. */
+/* Writes a row of T tokens: those behind the question are not seen. */
 static int put_tokens(struct run *r, const struct ask *a, int64_t T, struct error *e)
 {
     const size_t bytes = (size_t)T * sizeof(int32_t);
@@ -135,18 +136,6 @@ static int put_tokens(struct run *r, const struct ask *a, int64_t T, struct erro
     return rc;
 }
 
-static int read_masks(struct run *r, struct predictor *out, struct error *e)
-{
-    const id x = graph_find_output(&r->planned.graph, PROGRAM_STEP, "pred_masks");
-    const struct tensor *t = tensor_at(&r->planned.graph, x);
-    void *raw = mem_alloc(tensor_bytes(t));
-    out->logits = mem_alloc((size_t)tensor_elements(t) * sizeof *out->logits);
-    int rc = run_read(r, x, raw, e);
-    if (!rc) dtype_convert(out->logits, DT_F32, raw, t->dtype, tensor_elements(t));
-    mem_free(raw);
-    return rc;
-}
-
 int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e)
 {
     struct prs_batch own = prs_usual_batch;
@@ -163,25 +152,32 @@ void ask_masks_close(struct ask_masks *m)
     *m = (struct ask_masks){0};
 }
 
-int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out,
+int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct image *image, struct predictor *out,
                   struct error *e)
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
     struct run *r = &m->run;
     const struct prs_model *model = prs_model(&r->planned.model);
-    *out = (struct predictor){.w = image->w, .h = image->h, .candidates = 1, .shape = {.side = model->image}, .mask_side = model->mask};
+    *out = (struct predictor){.w = image->width,
+                              .h = image->height,
+                              .candidates = 1,
+                              .shape = {.side = model->image},
+                              .mask_side = model->mask};
     int rc = put_canvas(r, image, out, e);
     if (!rc) rc = put_pixels(r, &a->prompts.images.processor, image, e);
     if (!rc) rc = put_tokens(r, a, m->T, e);
     if (!rc) rc = run_put_step(r, &b, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
-    if (!rc) rc = read_masks(r, out, e);
+    if (!rc) {
+        out->logits = mem_alloc((size_t)predictor_output_elements(r, "pred_masks") * sizeof *out->logits);
+        rc = predictor_output(r, "pred_masks", out->logits, e);
+    }
     if (!rc) out->fitted = mem_alloc((size_t)out->fit_w * out->fit_h * sizeof *out->fitted);
     if (rc) ask_mask_free(out);
     return rc;
 }
 
-int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e)
+int ask_mask(struct ask *a, const struct image *image, struct predictor *out, struct error *e)
 {
     struct ask_masks m;
     int rc = ask_masks_open(&m, a, a->ids.n, e);

@@ -29,10 +29,10 @@ struct ask {
     uint64_t bytes;           /* planned memory of the mask */
 };
 
-/* `c` must stay valid. PL_USAGE: the model answers no questions with masks; there is no tokenizer.
- * ask_close is called in any case. */
+/* Opens the model and reads a question; `c` must stay valid. PL_USAGE: the model answers no
+ * questions with masks; there is no tokenizer. ask_close is called in any case. */
 int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e);
-/* Another question in its place; *a stays open, whatever comes of it. */
+/* Reads another question in its place; *a stays open, even on failure. */
 int ask_again(struct ask *a, const char *path, const char *question, struct error *e);
 
 /* A run for questions of up to T tokens. */
@@ -41,14 +41,14 @@ struct ask_masks {
     int64_t T;
 };
 int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e);
-int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out,
+int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct image *image, struct predictor *out,
                   struct error *e);
 void ask_masks_close(struct ask_masks *m);
 
 /* Fills `out` for predictor_mask(out, 0, 0, ...); ask_mask_free frees it. */
-int ask_mask(struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e);
+int ask_mask(struct ask *a, const struct image *image, struct predictor *out, struct error *e);
 void ask_mask_free(struct predictor *out);
-/* Greedy answers of at most `most` tokens; points into `a`. */
+/* Returns the options of greedy answers of at most `most` tokens; points into `a`. */
 struct generate_options ask_options(const struct ask *a, int64_t most);
 /* An answer of at most `most` tokens. */
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e);

@@ -45,7 +45,7 @@ static int check_model(const struct model *m, const char *folder, int64_t side, 
     return PL_OK;
 }
 
-/* The batch of the encoder alone; side 0: the model's. */
+/* Chooses the batch that builds only the encoder; side 0: the model's. */
 static int choose_batch(const struct config *c, const char *folder, int64_t *side, struct encoder_batch *out,
                         struct error *e)
 {

@@ -17,7 +17,7 @@ struct embedder {
     id output;
     size_t bytes;                   /* of one embedding */
 };
-/* The configuration of an encoder's run: see embed_open. The caller calls config_free in any
+/* Makes the configuration of an encoder's run: see embed_open. The caller calls config_free in any
  * case. */
 int embed_config(struct config *c, const char *folder, const char *dtype, const struct names *set, struct error *e);
 /* Prepares the encoder of a model folder for images of `side`, one at a time; 0: the model's, which
@@ -26,10 +26,10 @@ int embed_config(struct config *c, const char *folder, const char *dtype, const 
  * for device and memory keys. On failure nothing needs closing. */
 int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set,
                struct error *e);
-/* The embedding of an image [side][side][3], whose first rows x columns hold pixels, into
+/* Computes the embedding of an image [side][side][3], whose first rows x columns hold pixels, into
  * to[bytes]. */
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e);
-/* Of a vision tower: the pixel values of an image as it takes them. */
+/* Does the same for a vision tower, from the pixel values that it takes. */
 int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e);
 /* PL_USAGE, with the name of the image: the embedding has NaN or infinite values. */
 int embed_finite(const struct embedder *m, const void *embedding, const char *name, struct error *e);

@@ -39,10 +39,10 @@ struct growing {
     size_t shown;
 };
 
-/* Whether the text is asked for before the answer has ended. */
+/* Reports whether the text is asked for before the answer has ended. */
 static bool grows(const struct generate_options *o) { return o->tokenizer && (o->n_stops || o->show); }
 
-/* The first stop string in the text; false: none. */
+/* Finds the first stop string in the text; returns false if there is none. */
 static bool find_stop(struct growing *t, size_t *at)
 {
     bool found = false;
@@ -54,7 +54,7 @@ static bool find_stop(struct growing *t, size_t *at)
     return found;
 }
 
-/* The bytes that no stop string can begin in any more. */
+/* Returns the number of bytes that no stop string can begin in any more. */
 static size_t settled(const struct growing *t)
 {
     size_t safe = t->text->n;
@@ -116,14 +116,16 @@ struct held_answer {
     double begun, between;        /* when the prompt was begun, and when it was put */
 };
 
-/* Answers may wait for those before them: so many, by text. */
+/* The number of answers, for each text, that may wait for those before them. */
 enum { HELD_BY_TEXT = 8 };
 
 void generate_open(struct generate *g, struct generator *generator, const struct generate_options *options)
 {
     const int64_t n = generator->texts;
     CHECK(!options->pooled || !grows(options), "a text that grows is not in the pool");
-    *g = (struct generate){.generator = generator, .options = *options, .n_held = n > 1 ? (uint64_t)n * HELD_BY_TEXT : 1};
+    *g = (struct generate){.generator = generator,
+                           .options = *options,
+                           .n_held = n > 1 ? (uint64_t)n * HELD_BY_TEXT : 1};
     sampler_open(&g->sampler, generator->run->planned.model.vocabulary, &options->sampling);
     g->texts = mem_alloc((size_t)n * sizeof *g->texts);
     g->tokens = mem_alloc((size_t)n * sizeof *g->tokens);
@@ -163,7 +165,7 @@ static void leave_pool(const struct generate *g)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* The text of an answer that did not grow with it. */
+/* Decodes the text of an answer that did not grow with it. */
 static int decode(const struct generate *g, struct answer *a, struct error *e)
 {
     struct growing t = {.o = &g->options, .text = &a->text};
@@ -246,7 +248,7 @@ static int put_tokens(struct generate *g, uint32_t *n, struct error *e)
     return rc;
 }
 
-/* The next token of each answer. */
+/* Puts the next token of each answer. */
 static int put_answers(struct generate *g, struct error *e)
 {
     uint32_t n = 0;
@@ -257,7 +259,7 @@ static int put_answers(struct generate *g, struct error *e)
 
 /* --- prompts ---------------------------------------------------------------------------------- */
 
-/* Each feature of an image has its token in the prompt. */
+/* Checks that each feature of an image has its token in the prompt. */
 static int check_images(const struct generate *g, const struct prompt *p, struct error *e)
 {
     const struct generator *a = g->generator;
@@ -291,8 +293,8 @@ static int read_prompt(struct generate *g, int64_t text, const struct prompt *p,
     return rc ? rc : generator_check(a, &(struct text_tokens){text, p->ids, p->n}, e);
 }
 
-/* Whether a prompt can be used. Ranks that run the programs together leave it out if none of them
- * can, and otherwise end. */
+/* Decides whether a prompt can be used. Ranks that run the programs together leave it out if none
+ * of them can, and otherwise end. */
 static int agree_on_prompt(struct generate *g, int found, bool *lost, struct error *e)
 {
     struct ranks *r = g->generator->together;
@@ -324,7 +326,7 @@ static void begin_answer(struct generate *g, int64_t text, const struct prompt *
 }
 
 /* Begins the next prompt in a text and appends it to the *n of g->tokens, which are put together. A
- * prompt with images is put alone: its images are in the tower's input. */
+ * prompt with images is put by itself: its images are in the tower's input. */
 static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct error *e)
 {
     struct prompt p = {0};
@@ -361,7 +363,7 @@ static int begin_prompts(struct generate *g, struct error *e)
     return rc ? rc : put_tokens(g, &n, e);
 }
 
-/* Whether prompts begin now. */
+/* Reports whether prompts begin now. */
 static bool is_time(const struct generate *g)
 {
     const uint64_t all = (uint64_t)g->generator->texts, free = all - (uint64_t)g->active;

@@ -11,7 +11,7 @@
 
 enum { LIMIT = 64 << 20 }; /* bytes of a configuration file */
 
-/* What a configuration means where it has no eos_token_id: LlamaConfig and MistralConfig have a
+/* Sets what a configuration without an eos_token_id means: LlamaConfig and MistralConfig have a
  * default, and LLaVA's original ones are these. */
 static void default_eos(struct generation_config *g, const struct value *v)
 {

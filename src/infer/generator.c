@@ -63,7 +63,7 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     return rc;
 }
 
-/* What a kernel may read of the cache is finite from the start. */
+/* Clears the cache: what a kernel may read of it is finite from the start. */
 static int clear_cache(struct generator *a, struct error *e)
 {
     struct run *r = a->run;
@@ -130,7 +130,12 @@ void generator_join(struct generator *a, struct run *r)
 {
     CHECK(r->planned.answers, "the run has no programs that generate");
     const struct image_batch *images = r->planned.model.images ? r->planned.batch.own : NULL;
-    *a = (struct generator){.run = r, .together = r->planned.plan.settings.shard == SHARD_WEIGHTS ? r->planned.ranks : NULL, .texts = r->planned.prompts, .cache = r->planned.batch.cache, .chunk = r->planned.prompt_chunk, .room = images ? *images : (struct image_batch){0}};
+    *a = (struct generator){.run = r,
+                            .together = r->planned.plan.settings.shard == SHARD_WEIGHTS ? r->planned.ranks : NULL,
+                            .texts = r->planned.prompts,
+                            .cache = r->planned.batch.cache,
+                            .chunk = r->planned.prompt_chunk,
+                            .room = images ? *images : (struct image_batch){0}};
     open_buffers(a);
 }
 
@@ -174,7 +179,7 @@ struct putting {
     bool frames;
 };
 
-/* Frames have their places after those of all images. */
+/* Writes pixels to the tower's input. Frames have their places after those of all images. */
 static int put_pixels(void *user, const float *values, uint32_t count, struct error *e)
 {
     const struct putting *p = user;
@@ -216,7 +221,7 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
     return rc;
 }
 
-/* The row of the features that the k-th image token stands for. */
+/* Returns the row of the features that replaces the k-th image token. */
 static int64_t row_of(const struct generator *a, int64_t k)
 {
     uint32_t i = 0;
@@ -224,8 +229,8 @@ static int64_t row_of(const struct generator *a, int64_t k)
     return a->runs[i].row + k - (i ? a->runs[i - 1].end : 0);
 }
 
-/* Whether an id stands for a feature of an image. After the last feature it is a token like any
- * other. */
+/* Reports whether an id is the placeholder of an image's feature. After the last feature it is a
+ * token like any other. */
 static bool is_image(const struct generator *a, int32_t id, int64_t feature)
 {
     return a->n_runs && id == a->run->planned.model.images->token && feature < generator_image_tokens(a);
@@ -236,7 +241,7 @@ static int put_input(struct generator *a, const char *name, int64_t n, struct er
     return run_write_bytes(a->run, name, 0, a->inputs, (uint64_t)n * sizeof *a->inputs, e);
 }
 
-/* Which features the tokens stand for; text without images has none, whatever its ids are. */
+/* Writes which features replace the tokens; text without images has none, whatever its ids are. */
 static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, struct error *e)
 {
     int32_t *index = ids + T;
@@ -356,8 +361,8 @@ int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e)
     return rc;
 }
 
-/* The program for what is left of the tokens: one that takes a token of each text, if none has more
- * and none is an image's. False: nothing is left. */
+/* Finds the program for what is left of the tokens: one that takes a token of each text, if none
+ * has more and none is an image's. False: nothing is left. */
 static bool next_program(const struct generator *a, const struct text_tokens *x, uint32_t n, enum program *p)
 {
     bool any = false;

@@ -4,7 +4,7 @@
  *     generator_plan(&a, &config, &o, &error)      the plan: weights, KV cache, both programs
  *     generator_start(&a, &error)
  *     generator_begin(&a, text)                    a new text, one of a.texts
- *     generator_images(&a, &source, paths, n, &error)   its images, before the tokens that stand for them
+ *     generator_images(&a, &source, paths, n, &error)   its images, before their tokens
  *     generator_put(&a, tokens, n, &error)         appends tokens to texts
  *     generator_logits(&a, text)                   of the token after the last one of a text
  *     generator_close(&a)
@@ -87,26 +87,26 @@ void generator_close(struct generator *a);
 
 void generator_begin(struct generator *a, int64_t text);
 /* Reads the images and videos of the text that was begun last. PL_USAGE: one of them is missing or
- * broken, or they are more than were planned. Image tokens then stand for their features, in order:
+ * broken, or they are more than were planned. Their features then replace image tokens, in order:
  * generator_image_tokens of them. All of them are put before another text is begun. */
 int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
                      struct error *e);
 int64_t generator_image_tokens(const struct generator *a);
-/* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds. */
+/* Checks tokens. PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds. */
 int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e);
 /* Appends to `n` different texts, in one run of a program if each gets one token. An error of
  * generator_check leaves all texts as they were. Texts that get no tokens keep theirs, and their
  * logits are lost. */
 int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, struct error *e);
-/* The logits [vocabulary] of a text that the last generator_put appended to; valid until the next
- * call. */
+/* Returns the logits [vocabulary] of a text that the last generator_put appended to; valid until
+ * the next call. */
 const float *generator_logits(struct generator *a, int64_t text);
-/* The next token, which this rank chose or (rc) failed to: ranks that run the programs together all
- * take that of rank 0, or end. So each runs as many programs as the others, also where an image is
- * not the same on all. */
+/* Agrees on the next token, which this rank chose or (rc) failed to: ranks that run the programs
+ * together all take that of rank 0, or end. So each runs as many programs as the others, also where
+ * an image is not the same on all. */
 int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e);
 
-/* Bytes of the KV cache in the plan. */
+/* Returns the bytes of the KV cache in the plan. */
 uint64_t generator_cache_bytes(const struct generator *a);
 
 #endif

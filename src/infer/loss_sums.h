@@ -18,7 +18,7 @@ struct loss_sums {
  * which is in *value too. */
 int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b,
                   const struct feed *f, const struct feed_batch *batch, float *value, struct error *e);
-/* False: nothing was counted. */
+/* Computes the mean; returns false if nothing was counted. */
 bool loss_sums_mean(const struct loss_sums *s, double *mean);
 
 #endif

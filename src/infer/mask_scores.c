@@ -75,7 +75,11 @@ static int list(struct mask_scores *m, struct run *r, const struct feed *f, id s
         const struct feed_mask *x = &f->masks[i];
         if (!x->area || s[CHOSEN] < 0) continue;
         struct mask_record *to = &m->records[m->n_records++];
-        *to = (struct mask_record){{.sample = x->sample, .mask = x->id}, (double)s[IOU], (uint32_t)f->pass + (last ? m->passes : 0), x->category, !last};
+        *to = (struct mask_record){{.sample = x->sample, .mask = x->id},
+                                   (double)s[IOU],
+                                   (uint32_t)f->pass + (last ? m->passes : 0),
+                                   x->category,
+                                   !last};
         if (m->slots) memcpy(to->where.coords, m->coords + i * m->slots * 2, sizeof to->where.coords);
     }
     return rc;

@@ -46,7 +46,7 @@ static struct mask_line line_of(const struct mask_row *const *rows, uint32_t n, 
     return l;
 }
 
-/* Rows from `at` on that have the same prompt, or the same structure, too. */
+/* Counts rows from `at` on that have the same prompt, or the same structure, too. */
 static uint32_t same_rows(const struct mask_row *const *rows, uint32_t at, uint32_t n, bool structure)
 {
     uint32_t end = at;
@@ -91,7 +91,7 @@ const char *mask_line_name(const struct mask_table *t, const struct mask_line *l
 
 /* --- text and CSV ----------------------------------------------------------------------------- */
 
-/* "0.8123 ± 0.0456"; a dash for what does not exist. */
+/* Prints "0.8123 ± 0.0456"; a dash for what does not exist. */
 static void print_mean(struct text *out, const struct mask_mean *m, int width, int digits)
 {
     char mean[32] = "-", deviation[32] = "-";

@@ -55,9 +55,10 @@ struct mask_line {
 struct mask_line *mask_table_lines(const struct mask_table *t, uint32_t *n);
 const char *mask_line_name(const struct mask_table *t, const struct mask_line *l, char room[16]);
 
-/* The table at the image's own size. */
+/* Prints the table at the image's own size. */
 void mask_table_print(const struct mask_table *t, struct text *out);
-/* prompt,category,size,masks, then for each metric its mean, sd and n; size is own or loss. */
+/* Writes CSV: prompt,category,size,masks, then for each metric its mean, sd and n; size is own or
+ * loss. */
 void mask_table_structures(const struct mask_table *t, struct text *out);
 /* image,prompt,category,mask,dice,iou,hd95,nsd,loss_dice,...: an empty field is a score that does
  * not exist. `image` names a sample. */

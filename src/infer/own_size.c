@@ -9,7 +9,7 @@
 #include "data/images/resize.h"
 #include "feed/batch_plan.h"
 #include "infer/surface.h"
-#include "infer/upsample.h"
+#include "infer/predictor.h"
 
 static const char *category_name(const void *of, int32_t category) { return dataset_category(of, category); }
 
@@ -20,7 +20,12 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
     if (!picks || !mask_batches(r)) return false;
     const struct loader_options l = batch_loader(f->config, &r->planned.model, &(struct packed_embeddings){0});
     const struct tensor *t = tensor_at(&r->planned.graph, picks);
-    *o = (struct own_size){.set = feed_dataset(f), .picks = picks, .masks = l.masks, .side = l.side, .cells = l.cells, .room_bytes = l.room};
+    *o = (struct own_size){.set = feed_dataset(f),
+                           .picks = picks,
+                           .masks = l.masks,
+                           .side = l.side,
+                           .cells = l.cells,
+                           .room_bytes = l.room};
     o->table = (struct mask_table){.prompts = prompts,
                                    .name = category_name,
                                    .names_of = o->set,
@@ -54,7 +59,7 @@ void own_size_close(struct own_size *o)
 
 /* --- the truth ------------------------------------------------------------------------------- */
 
-/* A buffer of at least n bytes; its contents are lost when it grows. */
+/* Grows a buffer to at least n bytes; its contents are lost. */
 static void reserve(void *buffer, size_t *room, size_t n)
 {
     if (n <= *room) return;

@@ -49,7 +49,7 @@ struct own_size {
 bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts,
                    const double spacing[2], double tolerance);
 void own_size_close(struct own_size *o);
-/* After the program has run on a batch of the feed. */
+/* Adds the masks of a batch of the feed, after the program has run on it. */
 int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct error *e);
 
 #endif

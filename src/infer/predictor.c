@@ -6,27 +6,90 @@
  */
 #include "infer/predictor.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/model.h"
-#include "infer/upsample.h"
+#include "data/images/resize.h"
+#include "feed/feed.h"
+#include "io/file.h"
+
+/* --- masks at the size of the image ---------------------------------------------------------- */
+
+/* The two of `n` source positions around output position `i` of `out`, and the weight of the second
+ * (as align_corners=False in PyTorch). */
+struct lerp {
+    int64_t at, next;
+    float weight;
+};
+static inline struct lerp lerp_at(int64_t i, int64_t n, int64_t out)
+{
+    float x = ((float)i + 0.5f) * ((float)n / (float)out) - 0.5f;
+    if (x < 0) x = 0;
+    int64_t at = min_i64((int64_t)x, n - 1);
+    return (struct lerp){at, at + (at < n - 1), x - (float)at};
+}
+
+/* Interpolates [rows][columns] floats in rows of `stride`; computes the first w columns of result
+ * row y. */
+static void lerp_row(const float *from, int64_t rows, int64_t stride, const struct lerp *across, int64_t w, int64_t y,
+                       int64_t of, float *to)
+{
+    const struct lerp down = lerp_at(y, rows, of);
+    const float *a = from + down.at * stride, *b = from + down.next * stride;
+    for (int64_t x = 0; x < w; x++) {
+        const struct lerp u = across[x];
+        float above = (1 - u.weight) * a[u.at] + u.weight * a[u.next],
+              below = (1 - u.weight) * b[u.at] + u.weight * b[u.next];
+        to[x] = (1 - down.weight) * above + down.weight * below;
+    }
+}
+
+double mask_upsample(const struct mask_view *v, const float *logits, float *fitted, float offset, uint8_t *mask)
+{
+    const int64_t m = v->logits, side = v->side, fw = v->fit_w, fh = v->fit_h, w = v->w, h = v->h;
+    struct lerp *fit = mem_alloc((size_t)fw * sizeof *fit), *whole = mem_alloc((size_t)w * sizeof *whole);
+    uint64_t sure = 0, maybe = 0;
+    for (int64_t x = 0; x < fw; x++) fit[x] = lerp_at(x, m, side);
+    for (int64_t x = 0; x < w; x++) whole[x] = lerp_at(x, fw, w);
+#pragma omp parallel for
+    for (int64_t y = 0; y < fh; y++) lerp_row(logits, m, m, fit, fw, y, side, fitted + y * fw);
+#pragma omp parallel reduction(+ : sure, maybe)
+    {
+        float *row = mem_alloc((size_t)w * sizeof *row);
+#pragma omp for
+        for (int64_t y = 0; y < h; y++) {
+            lerp_row(fitted, fh, fw, whole, w, y, h, row);
+            for (int64_t x = 0; x < w; x++) {
+                mask[y * w + x] = row[x] > 0;
+                sure += row[x] > offset;
+                maybe += row[x] > -offset;
+            }
+        }
+        mem_free(row);
+    }
+    mem_free(fit);
+    mem_free(whole);
+    return maybe ? (double)sure / (double)maybe : 0;
+}
 
 /* --- a forward run of encoder or decoder --------------------------------------------------- */
 
-int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
+static int start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
     struct run_options o =
         {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
-    int rc = run_plan(r, c, &o, e);
-    return rc ? rc : run_start(r, NULL, true, e);
+    TRY(run_plan(r, c, &o, e));
+    return run_start(r, NULL, true, e);
 }
 
-int predictor_forward(struct run *r, struct error *e)
+static int forward(struct run *r, struct error *e)
 {
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
-    int rc = run_put_step(r, &b, e);
-    return rc ? rc : run_program(r, PROGRAM_STEP, e);
+    TRY(run_put_step(r, &b, e));
+    return run_program(r, PROGRAM_STEP, e);
 }
 
 int predictor_output(struct run *r, const char *name, float *to, struct error *e)
@@ -44,6 +107,32 @@ int predictor_output(struct run *r, const char *name, float *to, struct error *e
 int64_t predictor_output_elements(const struct run *r, const char *name)
 {
     return tensor_elements(tensor_at(&r->planned.graph, graph_find_output(&r->planned.graph, PROGRAM_STEP, name)));
+}
+
+/* --- the image ------------------------------------------------------------------------------- */
+
+void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, float *to,
+                   uint32_t *fit_w, uint32_t *fit_h)
+{
+    resize_longest(p->width, p->height, side, fit_w, fit_h);
+    uint8_t *small = resize_image(p->rgb, p->width, p->height, *fit_w, *fit_h);
+    memset(to, 0, (size_t)3 * side * side * sizeof *to);
+    for (uint32_t c = 0; c < 3; c++) {
+        float value[256];
+        for (int v = 0; v < 256; v++) value[v] = (float)((v * n->scale - n->mean[c]) / n->std[c]);
+        for (uint32_t y = 0; y < *fit_h; y++)
+            for (uint32_t x = 0; x < *fit_w; x++)
+                to[((size_t)c * side + y) * side + x] = value[small[((size_t)y * *fit_w + x) * 3 + c]];
+    }
+    mem_free(small);
+}
+
+void predictor_to_pixels(uint32_t side, uint32_t w, uint32_t h, const float from[2], float to[2])
+{
+    uint32_t fit_w, fit_h;
+    resize_longest(w, h, side, &fit_w, &fit_h);
+    to[0] = fminf(fmaxf((from[0] * (float)side - 0.5f) * (float)w / (float)fit_w, 0), (float)w);
+    to[1] = fminf(fmaxf((from[1] * (float)side - 0.5f) * (float)h / (float)fit_h, 0), (float)h);
 }
 
 /* --- opening ------------------------------------------------------------------------------- */
@@ -65,7 +154,8 @@ static int check_model(const struct model *m, struct error *e)
     return PL_OK;
 }
 
-int predictor_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
+/* Checks the model before anything is planned; sets the side of the shape and of its masks. */
+static int open_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
     int rc = config_open_model(c, &m, e);
@@ -85,7 +175,7 @@ int predictor_model(struct predictor *a, const struct config *c, struct pixel_no
 }
 
 /* Runs the encoder and returns the image's embedding on the heap; the run itself is closed. */
-static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p,
+static int encode(struct predictor *a, const struct config *c, const struct image *p,
                   const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
@@ -93,10 +183,10 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
     const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
     float *pixels = mem_alloc(bytes);
     predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
-    int rc = predictor_start(&r, c, &prompting, e);
+    int rc = start(&r, c, &prompting, e);
     if (!rc) rc = run_write_input(&r, "pixel_values", 0, pixels, bytes, e);
     mem_free(pixels);
-    if (!rc) rc = predictor_forward(&r, e);
+    if (!rc) rc = forward(&r, e);
     if (!rc) {
         *out = mem_alloc((size_t)predictor_output_elements(&r, "image_embeddings") * sizeof **out);
         rc = predictor_output(&r, "image_embeddings", *out, e);
@@ -106,7 +196,8 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
     return rc;
 }
 
-int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
+/* Plans and starts the decoder; `fitted` pixels of the square are the most that an image covers. */
+static int open_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
     struct prompting prompting = {.image = s->side,
@@ -115,7 +206,7 @@ int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted
                                   .boxes = s->box,
                                   .single = s->single,
                                   .part = PART_REST};
-    int rc = predictor_start(&a->run, c, &prompting, e);
+    int rc = start(&a->run, c, &prompting, e);
     if (rc) return rc;
     a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
     a->logits = mem_alloc((size_t)predictor_output_elements(&a->run, "pred_masks") * sizeof *a->logits);
@@ -125,14 +216,15 @@ int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted
     return PL_OK;
 }
 
-int predictor_see(struct predictor *a, const float *embedding, struct error *e)
+/* Gives the decoder the embedding of an image. */
+static int see(struct predictor *a, const float *embedding, struct error *e)
 {
     struct planned_input x;
     CHECK(planned_input(&a->run.planned, "image_embeddings", &x), "a decoder without an image");
     return run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
 }
 
-int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p,
+int predictor_open(struct predictor *a, const struct config *c, const struct image *p,
                    const struct predictor_shape *shape, struct error *e)
 {
     struct pixel_norm norm;
@@ -140,13 +232,12 @@ int predictor_open(struct predictor *a, const struct config *c, const struct pre
     CHECK(shape->prompts > 0 && (shape->points > 0 || shape->box), "a prompt without points and box");
     memset(a, 0, sizeof *a);
     a->shape = *shape;
-    a->w = p->w;
-    a->h = p->h;
-    int rc = predictor_model(a, c, &norm, e);
+    a->w = p->width, a->h = p->height;
+    int rc = open_model(a, c, &norm, e);
     if (rc) return rc;
     rc = encode(a, c, p, &norm, &embedding, e);
-    if (!rc) rc = predictor_decoder(a, c, (size_t)a->fit_w * a->fit_h, e);
-    if (!rc) rc = predictor_see(a, embedding, e);
+    if (!rc) rc = open_decoder(a, c, (size_t)a->fit_w * a->fit_h, e);
+    if (!rc) rc = see(a, embedding, e);
     mem_free(embedding);
     if (rc) predictor_close(a);
     return rc;
@@ -171,7 +262,8 @@ static void to_model_coords(const struct predictor *a, const float from[2], floa
     to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);
 }
 
-/* Rows after the last prompt repeat it, because the program computes every row. */
+/* Writes the points. Rows after the last prompt repeat it, because the program computes every
+ * row. */
 static int put_points(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     const int64_t M = a->shape.prompts, P = a->shape.points;
@@ -210,7 +302,7 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
     CHECK(n > 0 && n <= a->shape.prompts, "%lld prompts", (long long)n);
     int rc = a->shape.points ? put_points(a, prompts, n, e) : PL_OK;
     if (!rc && a->shape.box) rc = put_boxes(a, prompts, n, e);
-    if (!rc) rc = predictor_forward(&a->run, e);
+    if (!rc) rc = forward(&a->run, e);
     if (!rc) rc = predictor_output(&a->run, "pred_masks", a->logits, e);
     if (!rc) rc = predictor_output(&a->run, "iou_scores", a->scores, e);
     for (int64_t i = 0; i < n * a->candidates && !rc; i++)
@@ -237,4 +329,128 @@ double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, fl
     const struct mask_view v =
         {.logits = m, .side = a->shape.side, .fit_w = a->fit_w, .fit_h = a->fit_h, .w = a->w, .h = a->h};
     return mask_upsample(&v, a->logits + (prompt * a->candidates + candidate) * m * m, a->fitted, offset, mask);
+}
+
+/* --- many images ------------------------------------------------------------------------------ */
+
+/* The decoders are planned first, because they are small; the encoder has the rest of the
+ * budget. */
+
+/* Copies the configuration with what is left of its budget. */
+static int rest_of(const struct config *c, uint64_t used, struct config *out, struct error *e)
+{
+    *out = *c;
+    if (c->memory_budget.kind != BUDGET_BYTES) return PL_OK;
+    if (c->memory_budget.bytes <= used)
+        return error_set(e, PL_NOFIT, "does not fit: the decoders take %llu bytes, the budget is %llu",
+                         (unsigned long long)used, (unsigned long long)c->memory_budget.bytes);
+    out->memory_budget.bytes -= used;
+    return PL_OK;
+}
+
+static int open_decoders(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n,
+                         uint64_t *used, struct error *e)
+{
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct predictor *a = &s->of[i];
+        a->shape = shapes[i];
+        rc = open_model(a, c, &s->norm, e);
+        if (!rc) rc = rest_of(c, *used, &s->config[i], e);
+        if (!rc) rc = open_decoder(a, &s->config[i], (size_t)(a->shape.side * a->shape.side), e);
+        *used += a->decoder_bytes;
+        s->n = i + 1;
+    }
+    return rc;
+}
+
+int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n,
+                    struct error *e)
+{
+    CHECK(n && n <= PREDICTORS_MOST, "%u shapes of prompts", n);
+    uint64_t used = 0;
+    memset(s, 0, sizeof *s);
+    s->config = mem_alloc((n + 1) * sizeof *s->config);
+    int rc = open_decoders(s, c, shapes, n, &used, e);
+    const int64_t side = s->of[0].shape.side;
+    const struct prompting prompting = {.image = side, .masks = 1, .points = 1, .part = PART_IMAGE};
+    if (!rc) rc = rest_of(c, used, &s->config[n], e);
+    if (!rc) rc = start(&s->encoder, &s->config[n], &prompting, e);
+    if (!rc) {
+        s->pixels = mem_alloc((size_t)(3 * side * side) * sizeof *s->pixels);
+        s->embedding =
+            mem_alloc((size_t)predictor_output_elements(&s->encoder, "image_embeddings") * sizeof *s->embedding);
+    } else predictors_close(s);
+    return rc;
+}
+
+void predictors_close(struct predictors *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) predictor_close(&s->of[i]);
+    run_close(&s->encoder);
+    mem_free(s->pixels);
+    mem_free(s->embedding);
+    mem_free(s->config);
+    memset(s, 0, sizeof *s);
+}
+
+int predictors_encode(struct predictors *s, const struct image *p, struct error *e)
+{
+    const size_t side = (size_t)s->of[0].shape.side;
+    uint32_t fit_w, fit_h;
+    predictor_fit(p, &s->norm, (uint32_t)side, s->pixels, &fit_w, &fit_h);
+    int rc = run_write_input(&s->encoder, "pixel_values", 0, s->pixels, 3 * side * side * sizeof *s->pixels, e);
+    if (!rc) rc = forward(&s->encoder, e);
+    if (!rc) rc = predictor_output(&s->encoder, "image_embeddings", s->embedding, e);
+    for (uint32_t i = 0; i < s->n && !rc; i++) {
+        struct predictor *a = &s->of[i];
+        a->w = p->width, a->h = p->height, a->fit_w = fit_w, a->fit_h = fit_h;
+        rc = see(a, s->embedding, e);
+    }
+    return rc;
+}
+
+/* --- the run of a model ----------------------------------------------------------------------- */
+
+/* Removes the last component of a path and returns it; NULL: there is none. */
+static const char *split_last(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return NULL;
+    *slash = 0;
+    return slash + 1;
+}
+
+/* Finds the configuration of the run whose folder holds the model: RUN/config.yaml, RUN/model,
+ * RUN/checkpoints/step-N. */
+static bool find_run_config(const char *model, struct text *config)
+{
+    char path[PATH_MAX];
+    if (!realpath(model, path)) return false;
+    const char *name = split_last(path), *parent;
+    if (!name) return false;
+    if (strcmp(name, "model") && (!(parent = split_last(path)) || strcmp(parent, "checkpoints"))) return false;
+    text_printf(config, "%s/config.yaml", path);
+    return file_exists(config->at);
+}
+
+struct trained_images predictor_trained(const char *model)
+{
+    struct text path = {0};
+    struct config c;
+    struct error e;
+    struct trained_images out = {0};
+    if (find_run_config(model, &path)) {
+        config_init(&c);
+        if (config_read(&c, path.at, &e))
+            log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
+        else
+            out =
+                (struct trained_images){.side = c.data_image_size, .range = feed_range(&c), .slices = feed_slices(&c)};
+        for (uint32_t i = 0; i < out.slices.n_modalities && i < 3; i++) out.modalities[i] = out.slices.modalities[i];
+        out.slices.modalities = NULL, out.slices.cache = NULL; /* they are freed with the configuration */
+        config_free(&c);
+    }
+    text_free(&path);
+    return out;
 }

@@ -13,39 +13,39 @@
  *     predictor_mask(&a, prompt, candidate, 0, mask)
  *     predictor_close(&a)
  *
- * For many images both runs stay open, each with its part of the weights (predictor_many.c): the
+ * For many images both runs stay open, each with its part of the weights: the
  * memory use is that of both together.
  *
  *     predictors_open(&s, &config, shapes, n, &error)
- *     predictors_encode(&s, &image, &error)                 for each image
- *     a = &s.of[k]                                           then predictor_run and predictor_mask as above
+ *     predictors_encode(&s, &image, &error)         for each image
+ *     a = &s.of[k]                                   then predictor_run and predictor_mask as above
  *     predictors_close(&s)
  */
 #ifndef PREDICTOR_H
 #define PREDICTOR_H
 
-#include "data/images/range.h"
+#include "base/base.h"
+#include "data/dataset.h"
+#include "data/images/image.h"
 #include "engine/run.h"
 #include "models/masks.h"
 
-/* --- the image (predictor_image.c) -------------------------------------------------------- */
+/* --- masks at the size of the image ---------------------------------------------------------- */
 
-struct predictor_image {
-    uint32_t w, h;
-    uint8_t *rgb; /* [h][w][3] */
-    double window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
+struct mask_view {
+    int64_t logits;       /* side of the logits */
+    int64_t side;         /* of the padded square */
+    int64_t fit_w, fit_h; /* the image's size in the square */
+    int64_t w, h;         /* of the image */
 };
-/* Reads a JPEG, PNG or WebP file at its stored size; `range` is for 16 bits. PL_USAGE names a file
- * that cannot be read. */
-int predictor_image_read(struct predictor_image *p, const char *path, const struct pixel_range *range, struct error *e);
-/* The same from memory; messages name no file. */
-int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range,
-                           struct error *e);
-void predictor_image_free(struct predictor_image *p);
+/* Resizes logits to a mask, one byte per pixel, 1 where the resized logits are above 0. `fitted` is
+ * scratch, [fit_h][fit_w]. Returns the stability score: pixels above `offset` over pixels above
+ * -offset, 0 if there are none. */
+double mask_upsample(const struct mask_view *v, const float *logits, float *fitted, float offset, uint8_t *mask);
 
-/* Resizes the image into the upper left of a square [3][side][side] and pads with zeros. Returns
- * its size in the square. */
-void predictor_fit(const struct predictor_image *p, const struct pixel_norm *n, uint32_t side, float *to,
+/* Resizes the image into the upper left of a square [3][side][side], with the loader's own
+ * resizing, normalises it, and pads with zeros. Returns its size in the square. */
+void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, float *to,
                    uint32_t *fit_w, uint32_t *fit_h);
 
 /* --- prediction -------------------------------------------------------------------------- */
@@ -82,20 +82,23 @@ struct predictor {
 /* Opens config.model_path or model_preset, encodes the image and prepares the decoder.
  * PL_USAGE: the model predicts no masks, or its input is not RGB. On failure nothing needs
  * closing. */
-int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p,
+int predictor_open(struct predictor *a, const struct config *c, const struct image *p,
                    const struct predictor_shape *shape, struct error *e);
 void predictor_close(struct predictor *a);
 /* Predicts the masks of n prompts, 1 to shape.prompts. */
 int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e);
-/* The candidate with the highest predicted IoU. */
+/* Returns the candidate with the highest predicted IoU. */
 int64_t predictor_best(const struct predictor *a, int64_t prompt);
-/* One candidate at the image's size: logits are resized bilinearly to the square, the padding is
- * removed, and the rest is resized bilinearly to w x h; one byte per pixel, 1 where above 0.
- * Returns the stability score: pixels above `offset` over pixels above -offset, 0 if there are
- * none. */
+/* Resizes one candidate to the image's size: logits are resized bilinearly to the square, the
+ * padding is removed, and the rest is resized bilinearly to w x h; one byte per pixel, 1 where
+ * above 0. Returns the stability score: pixels above `offset` over pixels above -offset, 0 if there
+ * are none. */
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask);
+/* Converts a point from 0 to 1 over the square, as training has it, to pixels of an image of w
+ * x h. */
+void predictor_to_pixels(uint32_t side, uint32_t w, uint32_t h, const float from[2], float to[2]);
 
-/* --- many images (predictor_many.c) ----------------------------------------------------------- */
+/* --- many images ------------------------------------------------------------------------------ */
 
 enum { PREDICTORS_MOST = 16 };
 
@@ -108,26 +111,30 @@ struct predictors {
     uint32_t n;
 };
 
-/* All shapes have the same side. memory.budget bounds all runs together. On failure nothing needs
- * closing. */
+/* Opens an encoder, and a decoder for each shape; all have the same side. memory.budget bounds all
+ * runs together. On failure nothing needs closing. */
 int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n,
                     struct error *e);
 void predictors_close(struct predictors *s);
 /* Encodes an image, which all decoders then see. */
-int predictors_encode(struct predictors *s, const struct predictor_image *p, struct error *e);
+int predictors_encode(struct predictors *s, const struct image *p, struct error *e);
 
-/* --- for predictor_many.c --------------------------------------------------------------------- */
+/* --- the run of a model ----------------------------------------------------------------------- */
 
-int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e);
-int predictor_forward(struct run *r, struct error *e);
-/* An output as f32, whatever its dtype, and the number of its elements. */
+/* How the run whose folder holds the model read its images. */
+struct trained_images {
+    int64_t side;             /* data.image_size; 0: no such run, or the key is auto */
+    struct pixel_range range; /* of 16 bits; RANGE_AUTO: no such run, or it had no such images */
+    struct slice_options slices; /* of volumes; its modalities are below */
+    int64_t modalities[3];
+};
+/* Reads the configuration beside a model: its config.json does not change when it is trained at
+ * another image size. */
+struct trained_images predictor_trained(const char *model);
+
+/* Reads an output as f32, whatever its dtype. */
 int predictor_output(struct run *r, const char *name, float *to, struct error *e);
+/* Returns the number of elements of an output. */
 int64_t predictor_output_elements(const struct run *r, const char *name);
-/* Checks the model before anything is planned; sets the side of the shape and of its masks. */
-int predictor_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e);
-/* Plans and starts the decoder; `fitted` pixels of the square are the most that an image covers. */
-int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e);
-/* Gives the decoder the embedding of an image. */
-int predictor_see(struct predictor *a, const float *embedding, struct error *e);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "models/model.h"
+#include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "feed/batch_plan.h"
 #include "feed/text_source.h"
@@ -14,7 +15,7 @@
 
 enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
 
-/* The model that reads the text: of PRS-Med its language model, with its folder. */
+/* Returns the model that reads the text: of PRS-Med its language model, with its folder. */
 static struct model text_model(const struct model *m) { return prs_model(m) ? prs_text_model(m) : *m; }
 
 /* Finds how the model takes images, if it does. */
@@ -36,7 +37,7 @@ static int open_images(struct prompts *p, const struct config *c, const struct i
     return rc;
 }
 
-/* The template of the folder of a tokenizer; its lack is an error for a chat only. */
+/* Opens the template of the folder of a tokenizer; its lack is an error for a chat only. */
 static int open_template(struct prompts *p, const struct config *c, const char *path, struct error *e)
 {
     char folder[4096];
@@ -49,7 +50,7 @@ static int open_template(struct prompts *p, const struct config *c, const char *
     return error_prepend(e, "data.template");
 }
 
-/* The folder of the model's tokenizer; NULL: it has none. */
+/* Returns the folder of the model's tokenizer; NULL: it has none. */
 static const char *tokenizer_folder(const struct config *c, char room[sizeof(((struct model *)0)->path)])
 {
     struct model m;
@@ -112,7 +113,7 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
     *slots = (struct image_batch){.tokens_per_frame = p->images.text.frame_features};
     *out = (struct text_images){0};
     if (n && !p->has_images)
-        return error_set(e, PL_USAGE, "the model takes text alone, and an image is given: %.100s", references[0]);
+        return error_set(e, PL_USAGE, "the model takes only text, and an image is given: %.100s", references[0]);
     struct image_tiles *tiles = bump_alloc(b, (n + 1) * sizeof *tiles);
     *out = (struct text_images){&p->images.text, tiles, n};
     for (uint32_t i = 0; i < n; i++) {
@@ -160,7 +161,8 @@ int prompts_chat(const struct prompts *p, struct value *messages, struct value *
 
 /* --- questions -------------------------------------------------------------------------------- */
 
-/* Whether a text says where images stand, or videos, if there are any: else <video> is text. */
+/* Reports whether a text says where images are, or videos, if there are any: else <video> is
+ * text. */
 static bool is_marked(const char *text, const struct names *images)
 {
     bool videos = false;
@@ -168,8 +170,8 @@ static bool is_marked(const char *text, const struct names *images)
     return image_text_count(text) || (videos && strstr(text, VIDEO_PLACEHOLDER));
 }
 
-/* A text with <image> or <video> for each of its images and videos: as it is, or with all of them
- * before it. */
+/* Returns a text with <image> or <video> for each of its images and videos: as it is, or with all
+ * of them before it. */
 static const char *with_images(const char *text, const struct names *images, const char *joint, struct bump *b)
 {
     struct text out = {0};
@@ -222,7 +224,7 @@ int prompts_question(const struct prompts *p, const char *text, struct names *im
     return rc;
 }
 
-/* Each message is a map with a role; the template reads the rest. */
+/* Checks that each message is a map with a role; the template reads the rest. */
 static int check_messages(const struct value *messages, struct error *e)
 {
     const char *role;
@@ -236,8 +238,8 @@ static int check_messages(const struct value *messages, struct error *e)
     return rc;
 }
 
-/* The images of a chat, and those that are added to it: before the last question, if no message has
- * a mark. */
+/* Joins the images of a chat and those that are added to it: before the last question, if no
+ * message has a mark. */
 static int join_images(struct conversation *c, struct names *images, const char *joint, struct bump *b, struct error *e)
 {
     struct value *last = NULL;
@@ -252,7 +254,7 @@ static int join_images(struct conversation *c, struct names *images, const char 
     return place_images(c, images, b, e);
 }
 
-/* A chat for a model that takes images. */
+/* Renders a chat for a model that takes images. */
 static int chat_with_images(const struct prompts *p, struct conversation *c, struct names *images, struct bump *b,
                             struct token_list *out, struct image_batch *slots, struct error *e)
 {
@@ -262,7 +264,7 @@ static int chat_with_images(const struct prompts *p, struct conversation *c, str
     return rc ? rc : prompts_chat(p, c->messages, c->tools, &read, out, e);
 }
 
-/* The same of a map or a list. */
+/* Reads a chat that is a map or a list. */
 static int read_chat(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b,
                      struct token_list *out, struct image_batch *slots, struct error *e)
 {
@@ -335,4 +337,100 @@ int prompts_chat_file(const struct prompts *p, const char *path, struct names *i
     }
     bump_free(&b);
     return rc;
+}
+
+/* --- lists of prompts ------------------------------------------------------------------------ */
+
+enum { LINES_MOST = 256 << 20 }; /* bytes of a file of texts */
+
+void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struct read_prompt *x)
+{
+    const uint32_t n = x->tokens->n;
+    const int32_t eos = x->chat ? tokenizer_eos(p->tokenizer) : -1;
+    int32_t *ids = bump_alloc(&l->memory, (n + 1) * sizeof *ids);
+    char **images = bump_alloc(&l->memory, (x->images->n + 1) * sizeof *images);
+    for (uint32_t i = 0; i < n; i++) ids[i] = x->tokens->at[i].id;
+    for (uint32_t i = 0; i < x->images->n; i++) images[i] = bump_string(&l->memory, x->images->at[i]);
+    ids[n] = eos;
+    vec_push(&l->at, ((struct listed_prompt){{ids, n, images, x->images->n, ids + n, eos >= 0}, x->line}));
+    l->longest = max_i64(l->longest, n);
+    l->tokens += n;
+    l->images.images = max_i64(l->images.images, x->slots.images);
+    l->images.frames = max_i64(l->images.frames, x->slots.frames);
+    l->images.tokens_per_frame = max_i64(l->images.tokens_per_frame, x->slots.tokens_per_frame);
+}
+
+/* Reads a sample of JSON, or without one a text. */
+static int read_one(struct prompt_list *l, const struct prompts *p, struct value *sample, const char *text,
+                    uint64_t line, struct error *e)
+{
+    struct token_list tokens = {0};
+    struct names images = {0};
+    struct read_prompt x = {.tokens = &tokens, .images = &images, .line = line};
+    int rc = sample ? prompts_sample(p, sample, &images, &tokens, &x.slots, &x.chat, e)
+                    : prompts_question(p, text, &images, &tokens, &x.slots, e);
+    if (!rc && !tokens.n) rc = error_set(e, PL_USAGE, "the prompt has no tokens");
+    if (!rc) prompt_list_add(l, p, &x);
+    names_free(&images);
+    token_list_free(&tokens);
+    return rc;
+}
+
+static int read_records(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e)
+{
+    struct records r;
+    struct record x;
+    bool more = true;
+    int rc = records_open(&r, path, RECORD_MOST, e);
+    if (rc) return rc;
+    while (!(rc = records_next(&r, &x, &more, e)) && more) {
+        struct bump b = {0};
+        struct value *sample = NULL;
+        rc = conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, e)
+                 ? e->code
+                 : read_one(l, p, sample, NULL, record_line(x.line), e);
+        bump_free(&b);
+        if (!rc) continue;
+        error_prepend(e, "%s:%s", path, record_place(x.line).text);
+        break;
+    }
+    records_close(&r);
+    return rc;
+}
+
+static int read_lines(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int rc = file_read(path, LINES_MOST, &text, &n, e);
+    if (!rc && memchr(text, 0, n))
+        rc = error_set(e, PL_USAGE, "%s has a byte 0: expected a text, with a prompt a line", path);
+    uint64_t line = 0;
+    for (char *at = text; !rc && at < text + n;) {
+        char *end = at + strcspn(at, "\n"), *next = end < text + n ? end + 1 : end;
+        *end = 0;
+        if (end > at && end[-1] == '\r') end[-1] = 0;
+        line++;
+        if (*at && (rc = read_one(l, p, NULL, at, line, e)))
+            error_prepend(e, "%s:%llu", path, (unsigned long long)line);
+        at = next;
+    }
+    mem_free(text);
+    return rc;
+}
+
+int prompt_list_read(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e)
+{
+    const size_t n = strlen(path);
+    const bool text = n > 4 && !strcmp(path + n - 4, ".txt");
+    int rc = text ? read_lines(l, p, path, e) : read_records(l, p, path, e);
+    if (!rc && !l->at.n) rc = error_set(e, PL_USAGE, "%s has no prompts", path);
+    return rc;
+}
+
+void prompt_list_free(struct prompt_list *l)
+{
+    vec_free(&l->at);
+    bump_free(&l->memory);
+    *l = (struct prompt_list){0};
 }

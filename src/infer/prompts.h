@@ -5,8 +5,9 @@
 #define PROMPTS_H
 
 #include "config/config.h"
-#include "data/text/conversation.h"
 #include "data/images/image_source.h"
+#include "data/text/conversation.h"
+#include "infer/generate.h"
 #include "io/file.h"
 #include "text/template/chat.h"
 
@@ -21,46 +22,77 @@ struct prompts {
 /* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. PL_USAGE: there is
  * no tokenizer. */
 int prompts_open(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e);
-/* For prompts of ids: a tokenizer is used where there is one. */
+/* Opens prompts of ids: a tokenizer is used where there is one. */
 int prompts_open_ids(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e);
 /* Returns where the images of a user's own prompt are: anywhere, and relative paths begin with
  * `where` (NULL: the current folder). An image may take data.sample_memory, or 1 GiB where that is
  * auto. */
 struct image_scope prompts_scope(const struct config *c, const char *where);
-/* A zeroed struct is allowed. */
+/* Frees everything. A zeroed struct is allowed. */
 void prompts_close(struct prompts *p);
 
-/* The images and videos of a prompt, which `b` owns, and how many images (tiles and images) and
- * frames the tower gets. PL_USAGE: the model takes none; one of them is missing or broken. `used`,
- * unless NULL: bytes of memory that reading one of them takes, at most. */
+/* Finds the images and videos of a prompt, which `b` owns, and how many images (tiles and images)
+ * and frames the tower gets. PL_USAGE: the model takes none; one of them is missing or broken.
+ * `used`, unless NULL: bytes of memory that reading one of them takes, at most. */
 int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b,
                    struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e);
 
-/* Both append to `out`; `images` are those of the prompt, NULL: none. Text gets the special tokens
- * that the tokenizer adds, such as BOS. */
+/* Appends the tokens of a text, or of ids, to `out`; `images` are those of the prompt, NULL: none.
+ * Text gets the special tokens that the tokenizer adds, such as BOS. */
 int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out,
                  struct error *e);
-/* Messages (a list of {role, content}) with the generation prompt: what follows is the assistant's
- * answer. `tools` may be NULL. PL_USAGE: there is no template, or it fails. */
+/* Renders messages (a list of {role, content}) with the generation prompt: what follows is the
+ * assistant's answer. `tools` may be NULL. PL_USAGE: there is no template, or it fails. */
 int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images,
                  struct token_list *out, struct error *e);
 
-/* A prompt with `images`, references to images and videos (image_files.h): <image> and <video>
- * stand where they are, or they stand before the text. The images are then in the order of the
- * text. */
+/* Tokenizes a prompt with `images`, references to images and videos (image_files.h). <image> and
+ * <video> mark positions in the text; without markers, media come first. The images are then in the
+ * order of the text. */
 int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
                      struct image_batch *slots, struct error *e);
-/* The same as the only message of a chat. */
+/* Does the same for the only message of a chat. */
 int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
                 struct image_batch *slots, struct error *e);
-/* A sample of a file of prompts (conversation_read_prompt). `images` becomes those of the prompt,
- * in its order; *chat: a template rendered it. */
+/* Reads a sample of a file of prompts (conversation_read_prompt). `images` becomes those of the
+ * prompt, in its order; *chat: a template rendered it. */
 int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
                    struct image_batch *slots, bool *chat, struct error *e);
-/* A chat in a file: a list of messages, or a map with "messages" and perhaps "tools", "images" and
- * "videos". `images` are those that the caller adds, before the last question if it has no <image>
- * for them; then all of the chat. */
+/* Reads a chat in a file: a list of messages, or a map with "messages" and perhaps "tools",
+ * "images" and "videos". `images` are those that the caller adds, before the last question if it
+ * has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
                       struct image_batch *slots, struct error *e);
+
+/* --- lists of prompts ------------------------------------------------------------------------ */
+
+struct listed_prompt {
+    struct prompt prompt;
+    uint64_t line;             /* in its file (record_line) */
+};
+
+struct prompt_list {
+    VEC(struct listed_prompt) at;
+    int64_t longest, tokens;   /* tokens of the longest prompt, and of all */
+    struct image_batch images; /* of a prompt that the vision tower gets, at most */
+    struct bump memory;
+};
+
+/* A prompt that was read. */
+struct read_prompt {
+    const struct token_list *tokens;
+    const struct names *images;
+    struct image_batch slots;
+    /* a template rendered it: the tokenizer's eos_token, which is the end of a turn in many
+     * templates, ends its answer too */
+    bool chat;
+    uint64_t line;
+};
+/* Appends a copy. */
+void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struct read_prompt *x);
+/* Appends the prompts of a file. PL_USAGE, with file and line: a sample cannot be used; there are
+ * none. */
+int prompt_list_read(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e);
+void prompt_list_free(struct prompt_list *l);
 
 #endif

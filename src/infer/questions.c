@@ -10,6 +10,7 @@
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "feed/batch_plan.h"
+#include "feed/text_source.h"
 
 void questions_free(struct questions *q)
 {
@@ -42,7 +43,7 @@ struct asking {
     uint64_t image_bytes;         /* that reading them takes */
 };
 
-/* The prompt as training tokenizes it: BOS once, and no EOS, which the answer ends with. */
+/* Tokenizes the prompt as training does: BOS once, and no EOS, which the answer ends with. */
 static enum conversation_fault encode_text(const struct prompts *p, const char *prompt, struct asking *a,
                                            struct error *e)
 {
@@ -57,7 +58,7 @@ static enum conversation_fault encode_text(const struct prompts *p, const char *
     return failed ? SAMPLE_TOKENS : SAMPLE_FINE;
 }
 
-/* The messages before the last one. */
+/* Returns the messages before the last one. */
 static struct value *all_but_last(const struct value *messages, struct bump *b)
 {
     struct value *out = value_new(b, VALUE_LIST);
@@ -65,7 +66,7 @@ static struct value *all_but_last(const struct value *messages, struct bump *b)
     return out;
 }
 
-/* The images of the prompt: the first ones of the sample. An answer may have more. */
+/* Finds the images of the prompt: the first ones of the sample. An answer may have more. */
 static enum conversation_fault ask_images(const struct prompts *p, struct conversation *c, struct asking *a,
                                           struct error *e)
 {
@@ -144,7 +145,7 @@ struct counted {
     VEC(struct group_member) members;
 };
 
-/* The group of a sample as it is tokenized for training. */
+/* Finds the group of a sample as training does. */
 static void find_group(const struct config *c, const struct prompts *p, const struct record *x, struct counted *out)
 {
     struct bump b = {0};
@@ -178,8 +179,8 @@ static int count_samples(const struct names *files, const struct config *c, cons
     return rc;
 }
 
-/* `held`, unless NULL: which samples are asked, by their number; *number is that of the next one. A
- * file is then read to its end. */
+/* Reads the questions of a file. `held`, unless NULL: which samples are asked, by their number;
+ * *number is that of the next one. A file is then read to its end. */
 static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i,
                      const struct question_limits *most, const bool *held, uint64_t *number, struct error *e)
 {
@@ -202,8 +203,8 @@ static int read_file(struct questions *q, const struct config *c, const struct p
     return rc;
 }
 
-/* `samples`: of all files. A part that is held out may have as many that cannot be used as training
- * allows in the whole. */
+/* Checks the faults. `samples`: of all files. A part that is held out may have as many that cannot
+ * be used as training allows in the whole. */
 static int check(const struct questions *q, const struct config *c, uint64_t samples, struct error *e)
 {
     const struct sample_report *r = &q->report;
@@ -252,4 +253,74 @@ int questions_read(struct questions *q, const struct config *c, const struct pro
     for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, held, &number, e);
     mem_free(held);
     return rc ? rc : check(q, c, all.n, e);
+}
+
+/* --- answers and their scores ---------------------------------------------------------------- */
+
+int answers_open(struct held_out *h, const struct config *c, const struct question_limits *most, struct error *e)
+{
+    struct text_scope x;
+    *h = (struct held_out){0};
+    int rc = text_scope_open(&x, c, FEED_VALIDATION, e);
+    if (!rc) rc = generation_config_read(&h->folder, c->model_path, e);
+    if (!rc) rc = prompts_open(&h->prompts, c, &x.scope, e);
+    if (!rc && h->prompts.has_images && image_files_store(h->prompts.images.files))
+        rc = error_set(e, PL_USAGE,
+                       "%s has embeddings of images, and answers need the images, which the vision tower sees: set "
+                       "data.images to their folder or tar",
+                       x.where.at);
+    if (!rc) rc = questions_read(&h->questions, c, &h->prompts, most, e);
+    text_scope_close(&x);
+    if (rc) return rc;
+    const int32_t eos = tokenizer_eos(h->prompts.tokenizer); /* the end of a turn in many templates */
+    if (eos >= 0) vec_push(&h->folder.eos, eos);
+    return PL_OK;
+}
+
+void answers_close(struct held_out *h)
+{
+    questions_free(&h->questions);
+    prompts_close(&h->prompts);
+    generation_config_free(&h->folder);
+}
+
+struct generate_options answers_options(const struct held_out *h, int64_t tokens)
+{
+    return (struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1},
+                                     .most = tokens,
+                                     .ends = h->folder.eos.at,
+                                     .n_ends = h->folder.eos.n,
+                                     .tokenizer = h->prompts.tokenizer,
+                                     .images = h->prompts.has_images ? &h->prompts.images : NULL};
+}
+
+void answers_put_scores(struct json_writer *w, const struct text_scores *s)
+{
+    const struct text_score x = text_scores_result(s);
+    json_put_number(w, "exact_match", x.exact);
+    json_put_number(w, "token_f1", x.f1);
+    json_put_number(w, "bleu", x.bleu);
+    json_put_number(w, "rouge_l", x.rouge_l);
+}
+
+void answers_put_line(struct text *out, const struct held_out *h, uint32_t file, uint32_t i, const struct answer *a,
+                      const struct text_scores *one)
+{
+    const struct questions *q = &h->questions;
+    const uint32_t number = q->file[file].first + i;
+    struct json_writer w = {.out = out};
+    json_begin_map(&w, NULL);
+    json_put_string(&w, "file", q->files.at[file]);
+    json_put_uint(&w, "line", record_line(q->asked.at[number].line));
+    const struct prompt *p = &q->at.at[number].prompt;
+    if (p->n_images) json_begin_list(&w, "images");
+    for (uint32_t k = 0; k < p->n_images; k++) json_put_string(&w, NULL, p->images[k]);
+    if (p->n_images) json_end(&w);
+    json_put_value(&w, "prompt", q->asked.at[number].prompt);
+    json_put_bytes(&w, "answer", a->text.n ? a->text.at : "", a->text.n);
+    json_put_string(&w, "reference", q->at.at[number].reference);
+    json_put_string(&w, "finish", generate_end_name(a->end));
+    answers_put_scores(&w, one);
+    json_end(&w);
+    text_printf(out, "\n");
 }

@@ -11,8 +11,11 @@
 
 #include "data/text/token_store.h"
 #include "infer/generate.h"
+#include "infer/generation_config.h"
 #include "infer/prompts.h"
+#include "infer/text_scores.h"
 #include "io/file.h"
+#include "io/json.h"
 
 struct question {
     struct prompt prompt;
@@ -54,7 +57,27 @@ struct question_limits {
 int questions_read(struct questions *q, const struct config *c, const struct prompts *p,
                    const struct question_limits *most, struct error *e);
 void questions_free(struct questions *q);
-/* The file that question i is of. */
+/* Returns the file that question i is of. */
 uint32_t questions_file(const struct questions *q, uint32_t i);
+
+/* --- answers and their scores ---------------------------------------------------------------- */
+
+struct held_out {
+    struct prompts prompts;
+    struct generation_config folder; /* of the model; its eos has the tokens that end an answer */
+    struct questions questions;
+};
+
+/* `most` as in questions_read. answers_close is called in any case. */
+int answers_open(struct held_out *h, const struct config *c, const struct question_limits *most, struct error *e);
+void answers_close(struct held_out *h);
+/* Returns the options of greedy answers; they point into `h`. */
+struct generate_options answers_options(const struct held_out *h, int64_t tokens);
+
+/* Puts exact_match, token_f1, bleu and rouge_l, as members of a map. */
+void answers_put_scores(struct json_writer *w, const struct text_scores *s);
+/* Puts a line of JSON: question `i` of a file, its answer, and the scores `one` of that answer. */
+void answers_put_line(struct text *out, const struct held_out *h, uint32_t file, uint32_t i, const struct answer *a,
+                      const struct text_scores *one);
 
 #endif

@@ -22,11 +22,11 @@ struct retrieval {
 bool retrieval_open(struct retrieval *x, const struct run *r, enum program p);
 void retrieval_close(struct retrieval *x);
 void retrieval_reset(struct retrieval *x);
-/* After the program has run on a batch of the feed. */
+/* Adds a batch of the feed, after the program has run on it. */
 int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, struct error *e);
-/* Before "accuracy": "retrieval "; "" for classes. */
+/* Returns the word before "accuracy": "retrieval "; "" for classes. */
 const char *retrieval_word(const struct run *r);
-/* "queries find their mask". */
+/* Returns what was found: "queries find their mask". */
 const char *retrieval_found(const struct run *r);
 /* The share of queries; 0 without any. */
 double retrieval_accuracy(const struct retrieval *x);

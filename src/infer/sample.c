@@ -74,7 +74,7 @@ static void penalize(struct sampler *s, const struct sampled_text *t)
         if (t->seen[i]) s->scores[i] = s->scores[i] < 0 ? s->scores[i] * penalty : s->scores[i] / penalty;
 }
 
-/* The first of the largest; -1: none is comparable. */
+/* Returns the first of the largest; -1: none is comparable. */
 static int32_t largest(const struct sampler *s)
 {
     int32_t best = -1;
@@ -86,7 +86,7 @@ static int32_t largest(const struct sampler *s)
 
 /* --- the tokens that may be drawn ------------------------------------------------------------- */
 
-/* The k-th largest of n numbers, which are reordered: quickselect. */
+/* Returns the k-th largest of n numbers, which are reordered: quickselect. */
 static float kth_largest(float *x, int64_t n, int64_t k)
 {
     int64_t low = 0, high = n - 1;
@@ -108,7 +108,7 @@ static float kth_largest(float *x, int64_t n, int64_t k)
     return x[k - 1];
 }
 
-/* Tokens whose score equals the k-th largest are kept too. */
+/* Keeps the top_k tokens, and those whose score equals the k-th largest. */
 static int64_t keep_top_k(struct sampler *s)
 {
     const int64_t k = s->sampling.top_k;

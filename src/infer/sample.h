@@ -56,10 +56,10 @@ void sampled_text_open(struct sampled_text *t, const struct sampler *s);
 void sampled_text_close(struct sampled_text *t);
 void sampled_text_begin(struct sampled_text *t, uint32_t number);
 void sampled_text_see(struct sampled_text *t, int32_t id);
-/* With a temperature: lists the tokens that may be drawn, by id, in s->kept; returns their
+/* Lists the tokens that may be drawn with a temperature, by id, in s->kept; returns their
  * number. */
 int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, const float *logits);
-/* PL_FAIL if no logit is a number that can be compared. */
+/* Chooses the next token. PL_FAIL if no logit is a number that can be compared. */
 int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits, int32_t *id, struct error *e);
 
 #endif

@@ -42,7 +42,8 @@ static uint32_t rows_of(const struct scores *s) { return ROW_FIRST + s->most_cat
 void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, uint32_t categories, uint32_t worst)
 {
     CHECK(n_prompts, "scores without prompts");
-    *s = (struct scores){.prompts = prompts, .n_prompts = n_prompts, .most_categories = categories, .most_worst = worst};
+    *s =
+        (struct scores){.prompts = prompts, .n_prompts = n_prompts, .most_categories = categories, .most_worst = worst};
     s->categories = mem_alloc((categories + 1) * sizeof *s->categories);
     s->rows = mem_alloc((size_t)n_prompts * rows_of(s) * sizeof *s->rows);
     s->worst = mem_alloc((worst + 1) * sizeof *s->worst);
@@ -84,7 +85,7 @@ static bool worse(const struct worst *a, const struct worst *b)
     return a->mask != b->mask ? a->mask < b->mask : a->prompt < b->prompt;
 }
 
-/* The list stays sorted; an entry that drops off its end is forgotten. */
+/* Keeps the list sorted; an entry that drops off its end is forgotten. */
 static void keep_worst(struct scores *s, const struct worst *w)
 {
     if (s->n_worst == s->most_worst && (!s->n_worst || !worse(w, &s->worst[s->n_worst - 1]))) return;
@@ -93,7 +94,7 @@ static void keep_worst(struct scores *s, const struct worst *w)
     s->worst[at] = *w;
 }
 
-/* The row of a category, assigned when the category is first seen. */
+/* Returns the row of a category, assigned when the category is first seen. */
 static uint32_t find_row(struct scores *s, int32_t id)
 {
     uint32_t at = 0, end = s->n_categories;
@@ -140,7 +141,8 @@ static double share(double x, uint64_t n) { return n ? x / (double)n : 0; }
 double score_iou(const struct score *s) { return share(s->iou, s->masks); }
 double score_dice(const struct score *s) { return share(s->dice, s->masks); }
 
-/* Lines of a table: all, then the seen categories by id, then other. row_of is a line's row. */
+/* Counts the lines of a table: all, then the seen categories by id, then other. row_of is a line's
+ * row. */
 static uint32_t lines_of(const struct scores *s)
 {
     bool plain = s->n_categories == 1 && !(s->name && s->name(s->names_of, s->categories[0].id));
@@ -161,7 +163,7 @@ static const char *line_name(const struct scores *s, uint32_t line, char out[16]
     return name ? name : out;
 }
 
-/* Bytes that begin a character. */
+/* Counts characters: bytes that begin one. */
 int score_width(const char *s)
 {
     int n = 0;

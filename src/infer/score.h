@@ -22,12 +22,12 @@
 struct overlap {
     uint64_t both, either, predicted, target;
 };
-/* Of two masks of n bytes, where nonzero bytes are set. */
+/* Counts the overlap of two masks of n bytes, where nonzero bytes are set. */
 struct overlap overlap_masks(const uint8_t *predicted, const uint8_t *target, size_t n);
 /* The IoU and Dice of two empty masks is 1. */
 double overlap_iou(const struct overlap *o);
 double overlap_dice(const struct overlap *o);
-/* For a single mask, Dice is a function of IoU. */
+/* Returns Dice, which for a single mask is a function of IoU. */
 static inline double dice_of_iou(double iou) { return 2 * iou / (1 + iou); }
 
 struct score {
@@ -61,15 +61,15 @@ struct scores {
     struct worst *worst;        /* ascending by IoU */
 };
 
-/* The first `categories` categories that are seen have their own rows; the others share "other".
- * `worst`: number of masks with the lowest IoU to record. */
+/* Opens the sums. The first `categories` categories that are seen have their own rows; the others
+ * share "other". `worst`: number of masks with the lowest IoU to record. */
 void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, uint32_t categories, uint32_t worst);
 /* Sets the function that names categories. */
 void scores_names(struct scores *s, score_name *name, const void *of);
 void scores_close(struct scores *s);
 void scores_reset(struct scores *s);
-/* `where` identifies the mask, to be recorded if its IoU is among the lowest; NULL: it is not
- * recorded. */
+/* Adds a mask. `where` identifies it, to be recorded if its IoU is among the lowest; NULL: it is
+ * not recorded. */
 void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice,
                 const struct worst *where);
 
@@ -87,9 +87,10 @@ void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w)
 /* For tables: columns of a UTF-8 text; a name, padded to a width, and two spaces. */
 int score_width(const char *s);
 void score_column(struct text *out, const char *name, int width);
-/* A field and a comma, quoted if a comma, a quote or a line end would break the row (RFC 4180). */
+/* Puts a field and a comma, quoted if a comma, a quote or a line end would break the row (RFC
+ * 4180). */
 void csv_put_field(struct text *out, const char *s);
-/* prompt,category,masks,mean_iou,mean_dice,above_50,above_75: fractions from 0 to 1. */
+/* Writes CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75: fractions from 0 to 1. */
 void scores_csv(const struct scores *s, struct text *out);
 
 #endif

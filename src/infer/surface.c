@@ -9,6 +9,65 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* --- squared distances to the nearest feature ------------------------------------------------ */
+
+struct envelope {
+    double *f;      /* [n] the line before */
+    double *from;   /* [n] */
+    uint32_t *at;   /* [n] the parabolas' cells */
+};
+
+static uint32_t longest(const struct cell_box *b) { return (uint32_t)max_i64(b->w, max_i64(b->h, b->d)); }
+
+/* Returns the bytes of scratch: a line of the longest side. */
+static size_t distance_scratch(const struct cell_box *b)
+{
+    return (size_t)longest(b) * (2 * sizeof(double) + sizeof(uint32_t));
+}
+
+/* Returns where the parabolas at cells p < q cross, in cells. */
+static double crossing(const double *f, uint32_t p, uint32_t q, double s2)
+{
+    return 0.5 * ((double)p + q) + (f[q] - f[p]) / (2 * s2 * ((double)q - p));
+}
+
+/* Transforms one line of n cells, `step` apart. */
+static void transform_line(double *line, size_t step, uint32_t n, double spacing, const struct envelope *v)
+{
+    const double s2 = spacing * spacing;
+    uint32_t k = 0; /* parabolas on the stack */
+    for (uint32_t q = 0; q < n; q++) {
+        v->f[q] = line[q * step];
+        if (isinf(v->f[q])) continue;
+        double x = -INFINITY;
+        while (k && (x = crossing(v->f, v->at[k - 1], q, s2)) <= v->from[k - 1]) k--;
+        v->from[k] = k ? x : -INFINITY;
+        v->at[k++] = q;
+    }
+    if (!k) return;
+    for (uint32_t q = 0, i = 0; q < n; q++) {
+        while (i + 1 < k && v->from[i + 1] < (double)q) i++;
+        const double far = spacing * ((double)q - v->at[i]);
+        line[q * step] = v->f[v->at[i]] + far * far;
+    }
+}
+
+/* Computes squared distances. On entry to[i] is 0 at features and INFINITY elsewhere; then it is
+ * the squared distance to the nearest feature, INFINITY without any. */
+static void distance_squared(const struct cell_box *b, double *to, void *scratch)
+{
+    const uint32_t n = longest(b);
+    const size_t row = b->w, slice = row * b->h;
+    struct envelope v = {.f = scratch};
+    v.from = v.f + n;
+    v.at = (uint32_t *)(void *)(v.from + n);
+    for (size_t i = 0; b->w > 1 && i < (size_t)b->h * b->d; i++)
+        transform_line(to + i * row, 1, b->w, b->spacing[0], &v);
+    for (uint32_t z = 0; b->h > 1 && z < b->d; z++)
+        for (uint32_t x = 0; x < b->w; x++) transform_line(to + z * slice + x, row, b->h, b->spacing[1], &v);
+    for (size_t i = 0; b->d > 1 && i < slice; i++) transform_line(to + i, slice, b->d, b->spacing[2], &v);
+}
+
 enum { PREDICTED = 1, TARGET = 2 }; /* bits of a cell: it is on this surface */
 
 /* The cells first .. last along each axis; empty: last < first. */
@@ -37,7 +96,8 @@ static struct bounds find_bounds(const struct cell_box *b, const uint8_t *p, con
     return o;
 }
 
-/* Whether a cell of the mask has a neighbour outside of it. An image has no neighbours along z. */
+/* Reports whether a cell of the mask has a neighbour outside of it. An image has no neighbours
+ * along z. */
 static bool on_surface(const struct cell_box *b, const uint8_t *m, int64_t x, int64_t y, int64_t z)
 {
     const size_t row = b->w, slice = row * b->h, i = (size_t)z * slice + (size_t)y * row + (size_t)x;
@@ -66,7 +126,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The 95th percentile of n sorted values, between two of them. */
+/* Returns the 95th percentile of n sorted values, between two of them. */
 static double percentile95(const double *x, size_t n)
 {
     const double at = 0.95 * (double)(n - 1);
@@ -74,7 +134,8 @@ static double percentile95(const double *x, size_t n)
     return i + 1 < n ? x[i] + (at - (double)i) * (x[i + 1] - x[i]) : x[i];
 }
 
-/* Distances of the n cells of a surface to the other one; counts those within the tolerance. */
+/* Measures the distances of the n cells of a surface to the other one; counts those within the
+ * tolerance. */
 static double measure(const struct cell_box *in, const uint8_t *marks, int from, size_t n, double tolerance,
                       double *map, double *list, void *scratch, size_t *within)
 {

@@ -16,12 +16,18 @@
 #ifndef SURFACE_H
 #define SURFACE_H
 
-#include "infer/distance.h"
+#include "base/base.h"
+
+struct cell_box {
+    uint32_t w, h, d;  /* d 1: an image */
+    double spacing[3]; /* along x, y and z; above 0 */
+};
+static inline size_t box_cells(const struct cell_box *b) { return (size_t)b->w * b->h * b->d; }
 
 struct surface_scores {
     double hd95, nsd;
 };
-/* Masks of box_cells bytes; nonzero is inside. Uses the heap. */
+/* Compares masks of box_cells bytes; nonzero is inside. Uses the heap. */
 struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target,
                                       double tolerance);
 

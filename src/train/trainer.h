@@ -20,7 +20,7 @@
 #include "train/events.h"
 #include "feed/feed.h"
 #include "train/folder.h"
-#include "infer/answers.h"
+#include "infer/questions.h"
 #include "infer/mask_scores.h"
 #include "infer/retrieval.h"
 #include "engine/run.h"

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/predict_prompts.h"
+#include "infer/image_prompts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /*
- * detect.c: see detect.h. The most specific tests come first: a .pack has one meaning, a .bin may be
- * anything.
+ * detect.c: see detect.h. The most specific tests come first: a .pack has one meaning, a .bin may
+ * be anything.
  *
  * Names say which part of the dataset a file belongs to, for every format: files with val in their
  * names are evaluated on, or if there are none those with test; the others are trained on.
@@ -22,8 +22,8 @@
 #include "data/text/records.h"
 #include "io/parquet.h"
 
-/* PARTS: subfolders that are looked into for COCO files. LISTED: up to this many files are listed one
- * by one, so that one can be held out. */
+/* PARTS: subfolders that are looked into for COCO files. LISTED: up to this many files are listed
+ * one by one, so that one can be held out. */
 enum { PARTS = 64, LISTED = 64, OBJECTS_TRIED = 16, OBJECTS_READ = 64, IMAGES_TRIED = 8 };
 
 void detected_free(struct detected *f)
@@ -319,7 +319,8 @@ static bool detect_tables(const char *folder, const struct names *l, const struc
     for (uint32_t i = 0; i < l->n; i++) {
         const bool held = strcasestr(l->at[i], "val") || strcasestr(l->at[i], "test");
         char *path = path_join(folder, l->at[i]);
-        if (is_table(l->at[i]) && (held || !p.train.n) && detect_csv(path, given, f)) add(&p, l->at[i], folder, l->at[i]);
+        if (is_table(l->at[i]) && (held || !p.train.n) && detect_csv(path, given, f))
+            add(&p, l->at[i], folder, l->at[i]);
         mem_free(path);
     }
     const bool found = settle(f, &p);
@@ -374,8 +375,8 @@ static int refuse_labelme(const struct names *folders, struct error *e)
     return PL_OK;
 }
 
-/* Takes the shards or stores of a pattern "*.ending": the pattern itself, or file by file if some are
- * of another part. */
+/* Takes the shards or stores of a pattern "*.ending": the pattern itself, or file by file if some
+ * are of another part. */
 static void take_pattern(const char *folder, const struct names *l, const char *pattern, struct detected *f)
 {
     struct parts p = {0};
@@ -387,8 +388,8 @@ static void take_pattern(const char *folder, const struct names *l, const char *
     vec_push(&f->train, path_join(folder, pattern));
 }
 
-/* Takes the files of a folder that have this ending; "": all. If no name says that a file is evaluated
- * on, the last of several files is. */
+/* Takes the files of a folder that have this ending; "": all. If no name says that a file is
+ * evaluated on, the last of several files is. */
 static bool take_files(const char *folder, const struct names *l, const char *ending, struct detected *f)
 {
     struct parts p = {0};
@@ -439,9 +440,9 @@ static bool detect_texts(const char *folder, const struct names *l, struct detec
     return settle(f, &p);
 }
 
-/* Finds Parquet tables, as a dataset of Hugging Face is downloaded: DIR/train-00000-of-00002.parquet,
- * DIR/data/train-00000-of-00002.parquet or DIR/default/train/0000.parquet. The folders below DIR say
- * the part, too. */
+/* Finds Parquet tables, as a dataset of Hugging Face is downloaded:
+ * DIR/train-00000-of-00002.parquet, DIR/data/train-00000-of-00002.parquet or
+ * DIR/default/train/0000.parquet. The folders below DIR say the part, too. */
 static bool detect_parquet(const char *folder, struct detected *f)
 {
     struct parts p = {0};

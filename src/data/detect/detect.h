@@ -13,8 +13,8 @@
 #include "data/dataset.h"
 #include "io/file.h"
 
-/* Values for the data keys of a run. The texts are constant, in `memory`, or the caller's; NULL: the
- * key is not needed. */
+/* Values for the data keys of a run. The texts are constant, in `memory`, or the caller's; NULL:
+ * the key is not needed. */
 struct detected {
     const char *what;           /* a description of the format: "tar shards" */
     struct names train;         /* paths or patterns */
@@ -26,8 +26,8 @@ struct detected {
     struct bump memory;
 };
 
-/* Detects the format of a folder, a file or a glob. `bytes`: the format is bytes, whatever the files
- * are. The folders, affixes and columns of `given` replace what would be found. PL_USAGE when
+/* Detects the format of a folder, a file or a glob. `bytes`: the format is bytes, whatever the
+ * files are. The folders, affixes and columns of `given` replace what would be found. PL_USAGE when
  * nothing is recognised: the message says what the files are, or lists them and the known formats.
  * On failure nothing needs freeing. */
 int detect_data(struct detected *f, const char *path, bool bytes, const struct dataset_options *given, struct error *e);

@@ -35,9 +35,10 @@ static bool is_word(const char *at, size_t n, const char *words)
     return false;
 }
 
-#define IMAGE_WORDS " image images img imgs jpegimages input inputs photo photos original originals data rgb frames scans slices "
+#define IMAGE_WORDS                                                                                                    \
+    " image images img imgs jpegimages input inputs photo photos original originals data rgb frames scans slices "
 
-/* The next word of letters in [*at, end); "imagesTr" has two. */
+/* Returns the length of the next word of letters in [*at, end); "imagesTr" has two. */
 static size_t next_word(const char **at, const char *end)
 {
     while (*at < end && !isalpha((unsigned char)**at)) ++*at;
@@ -48,7 +49,7 @@ static size_t next_word(const char **at, const char *end)
     return n;
 }
 
-/* The length of the part in a word: trainannot, valmasks and testimages have one in front
+/* Returns the length of the part in a word: trainannot, valmasks and testimages have one in front
  * (CamVid). */
 static size_t part_length(const char *at, size_t n)
 {
@@ -119,7 +120,7 @@ static char *join_path(struct bump *b, const char *folder, const char *name)
     return *folder && strcmp(folder, ".") ? bump_format(b, "%s/%s", folder, name) : bump_string(b, name);
 }
 
-/* The length of the common folder of two relative paths: 0 is the root. */
+/* Returns the length of the common folder of two relative paths: 0 is the root. */
 static size_t common_folder(const char *a, const char *b)
 {
     size_t n = 0, last = 0;
@@ -160,7 +161,8 @@ static void add_folder(struct search *s, const char *path)
     if (s->folders.n < FOLDERS) vec_push(&s->folders, f);
 }
 
-/* A line of YOLO: a class and at least 4 numbers between 0 and 1. */
+/* Reports whether a file begins with a line of YOLO: a class and at least 4 numbers between 0 and
+ * 1. */
 static bool is_yolo(const char *path)
 {
     char line[512];
@@ -193,7 +195,8 @@ static bool lists(const struct names *l, const char *name)
     return false;
 }
 
-/* Where images/ and masks/ are side by side, other folders beside them are left out. */
+/* Lists folders with images. Where images/ and masks/ are side by side, other folders beside them
+ * are left out. */
 static int list_folders(struct search *s, const char *below, int depth, struct error *e)
 {
     struct names l;
@@ -277,7 +280,7 @@ static int try_pair(const struct search *s, struct folder *images, struct folder
     return PL_OK;
 }
 
-/* Two folders of masks for the same images: only the user knows which one is meant. */
+/* Refuses two folders of masks for the same images: only the user knows which one is meant. */
 static int check_choice(const struct found *f, struct error *e)
 {
     if (f->first)
@@ -330,8 +333,8 @@ static const char *shift_root(struct bump *b, struct layout_part *p, const char 
     return root;
 }
 
-/* Parts in folders of their own (train/images, val/images) have two roots. Otherwise both parts
- * share one, and their folders differ. */
+/* Sets the roots. Parts in folders of their own (train/images, val/images) have two roots.
+ * Otherwise both parts share one, and their folders differ. */
 static void set_roots(struct bump *b, struct layout *l, const char *folder)
 {
     struct layout_part t = l->train, v = l->validation;
@@ -411,7 +414,7 @@ static uint64_t count_files(const struct search *s, const char *path)
     return n;
 }
 
-/* A folder for each image, with a file for each mask, as in Kaggle's data science bowl:
+/* Refuses a folder for each image, with a file for each mask, as in Kaggle's data science bowl:
  * x/images/x.png and x/masks/1.png, 2.png, ... */
 static int refuse_folder_each(const struct search *s, struct error *e)
 {

@@ -33,10 +33,10 @@ struct layout {
     bool voc;                              /* label images of classes, in which 255 is ignored */
 };
 
-/* Finds the layout of a folder; its texts are in `memory`. `given` are prefixes and suffixes that the
- * user has set, NULL: they are found, too. PL_USAGE when the folder has no images with masks: the
- * message says what it has instead (files of a format that is not read, YOLO's text files), or why
- * images and masks do not belong together. */
+/* Finds the layout of a folder; its texts are in `memory`. `given` are prefixes and suffixes that
+ * the user has set, NULL: they are found, too. PL_USAGE when the folder has no images with masks:
+ * the message says what it has instead (files of a format that is not read, YOLO's text files), or
+ * why images and masks do not belong together. */
 int layout_find(struct layout *l, const char *folder, const struct affixes *given, struct bump *memory,
                 struct error *e);
 

@@ -26,7 +26,7 @@ bool is_image_name(const char *name)
            is_volume_name(name, NULL);
 }
 
-/* The length of a name without its ending, which may be .nii.gz. */
+/* Returns the length of a name without its ending, which may be .nii.gz. */
 static size_t stem_length(const char *name)
 {
     size_t ending;
@@ -152,8 +152,8 @@ static bool no_affixes(const struct affixes *a, bool mask)
     return !*a->at[mask ? MASK_PREFIX : IMAGE_PREFIX] && !*a->at[mask ? MASK_SUFFIX : IMAGE_SUFFIX];
 }
 
-/* Whether a file is an image, or a mask. In a common folder a file is one of them: where neither
- * has a prefix or suffix, JPEGs are the images and PNGs the masks. */
+/* Reports whether a file is an image, or a mask. In a common folder a file is one of them: where
+ * neither has a prefix or suffix, JPEGs are the images and PNGs the masks. */
 static bool is_kind(const struct image_file *f, const struct affixes *a, bool mask, bool common)
 {
     bool as_image = has_affixes(f, a->at[IMAGE_PREFIX], a->at[IMAGE_SUFFIX]),
@@ -171,7 +171,8 @@ static int compare_keys(const void *pa, const void *pb)
     return c ? c : a->file < b->file ? -1 : a->file > b->file;
 }
 
-/* nnU-Net's files of one case: _0000, _0001, ..., one per modality. */
+/* Reports whether a suffix is that of nnU-Net's files of one case: _0000, _0001, ..., one per
+ * modality. */
 static bool is_modality(const char *at, size_t n)
 {
     for (size_t i = 1; i < n && n == 5; i++)
@@ -314,13 +315,14 @@ static bool put(struct affixes *a, enum affix which, const char *at, size_t n)
     return true;
 }
 
-/* A number is never cut: 1 is not a part of 12. */
+/* Reports whether a number would be cut: 1 is not a part of 12. */
 static bool cuts_number(struct span whole, size_t at)
 {
     return at && at < whole.n && isdigit((unsigned char)whole.at[at - 1]) && isdigit((unsigned char)whole.at[at]);
 }
 
-/* The position of `part` in `whole`: at its beginning, at its end, or in between; whole.n: none. */
+/* Returns the position of `part` in `whole`: at its beginning, at its end, or in between; whole.n:
+ * none. */
 static size_t find(struct span whole, struct span part)
 {
     if (part.n > whole.n) return whole.n;
@@ -335,8 +337,8 @@ static size_t find(struct span whole, struct span part)
 
 static bool is_separator(char c) { return c == '_' || c == '-' || c == '.' || c == ' '; }
 
-/* The common beginning of both names. Neither a word nor a number is cut, and separators belong to
- * the rest. */
+/* Returns the length of the common beginning of both names. Neither a word nor a number is cut, and
+ * separators belong to the rest. */
 static size_t common_begin(struct span a, struct span b)
 {
     size_t n = 0;
@@ -421,8 +423,9 @@ static bool same_folder(const struct image_file *a, const struct image_file *b)
     return a->base == b->base && !memcmp(a->path, b->path, a->base);
 }
 
-/* In a common folder a word must tell the mask from the image; beside a JPEG, a PNG with any suffix
- * is a mask (CHASE_DB1: Image_01L.jpg, Image_01L_1stHO.png). */
+/* Relates two files; returns the length of their common part. In a common folder a word must tell
+ * the mask from the image; beside a JPEG, a PNG with any suffix is a mask (CHASE_DB1:
+ * Image_01L.jpg, Image_01L_1stHO.png). */
 static size_t relate_files(const struct image_file *image, const struct image_file *mask, bool common,
                            struct affixes *a)
 {

@@ -56,13 +56,13 @@ struct match {
 void match_join(struct match *m, const struct image_tree *images, const struct image_tree *masks,
                 const struct affixes *a);
 void match_free(struct match *m);
-/* of pairs */
+/* Counts the pairs. */
 uint64_t match_count(const struct image_tree *images, const struct image_tree *masks, const struct affixes *a);
 /* Lists what was not joined, for a warning: "2 images have no mask (such as a.jpg)"; nothing when
  * all files are used. */
 void match_print(const struct match *m, const struct image_tree *images, const struct image_tree *masks,
                  struct text *out);
-/* PL_USAGE: no image has a mask. The folders' names are for the message. */
+/* Refuses trees in which no image has a mask: PL_USAGE. The folders' names are for the message. */
 int match_refuse(const struct image_tree *images, const char *images_name, const struct image_tree *masks,
                  const char *masks_name, struct error *e);
 
@@ -72,10 +72,10 @@ int match_refuse(const struct image_tree *images, const char *images_name, const
 int match_find(const struct image_tree *images, const struct image_tree *masks, struct affixes *a, uint64_t *n,
                struct error *e);
 
-/* Whether a file or folder has a name that is usual for masks: "GroundTruth", "_seg". */
+/* Reports whether a file or folder has a name that is usual for masks: "GroundTruth", "_seg". */
 bool names_masks(const char *name, size_t n);
-/* The first of several masks of an image that people mean: 0 before 1, such as labelIds before
- * instanceIds and color. */
+/* Returns the rank of a mask of an image by what people mean: 0 before 1, such as labelIds before instanceIds
+ * and color. */
 int masks_rank(const char *name);
 
 #endif

@@ -11,6 +11,7 @@
 #include "data/images/tiff.h"
 #include "data/images/unread.h"
 #include "data/images/webp.h"
+#include "io/file.h"
 
 /* What the header says. */
 struct head {
@@ -234,4 +235,22 @@ int image_decode(struct image *out, const void *bytes, size_t n, const struct im
     if (rc) *out = (struct image){0};
     else if (h.blend) blend_over_white(out->rgb, (size_t)h.width * h.height);
     return rc;
+}
+
+int image_read(struct image *out, const char *path, const struct pixel_range *range, struct error *e)
+{
+    enum { FILE_MOST = 1 << 30 };
+    char *bytes;
+    size_t n;
+    *out = (struct image){0};
+    TRY(file_read(path, FILE_MOST, &bytes, &n, e));
+    int rc = image_decode(out, bytes, n, &(struct image_options){.range = *range}, NULL, 0, e);
+    mem_free(bytes);
+    return rc ? error_prepend(e, "%s", path) : PL_OK;
+}
+
+void image_free(struct image *p)
+{
+    mem_free(p->rgb);
+    *p = (struct image){0};
 }

@@ -40,5 +40,8 @@ int image_peek(const void *bytes, size_t n, const struct image_options *o, uint3
  * out->rgb with mem_free. Damage anywhere is an error, and then nothing needs freeing. */
 int image_decode(struct image *out, const void *bytes, size_t n, const struct image_options *o, void *to, size_t room,
                  struct error *e);
+/* Reads and decodes a file; messages name it. The caller calls image_free. */
+int image_read(struct image *out, const char *path, const struct pixel_range *range, struct error *e);
+void image_free(struct image *p);
 
 #endif

@@ -233,7 +233,48 @@ void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t 
     t->point[1] = r.middle % h;
 }
 
+struct pixels {
+    const uint8_t *at;
+    uint32_t w;
+};
+
+static bool is_set(const void *of, uint32_t x, uint32_t y)
+{
+    const struct pixels *p = of;
+    return p->at[(size_t)y * p->w + x];
+}
+
+void trace_bytes(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h)
+{
+    trace_runs(t, h, w, 0, 0, w - 1, h - 1, is_set, &(struct pixels){mask, w});
+}
+
 void trace_free(struct traced *t) { vec_free(&t->runs); }
+
+void trace_put_runs(const struct traced *t, uint32_t w, uint32_t h, struct json_writer *to)
+{
+    size_t room = (size_t)t->runs.n * 7 + 1;
+    char *counts = mem_alloc(room);
+    rle_encode(t->runs.at, t->runs.n, counts, room - 1);
+    json_begin_list(to, "size");
+    json_put_uint(to, NULL, h);
+    json_put_uint(to, NULL, w);
+    json_end(to);
+    json_put_string(to, "counts", counts);
+    mem_free(counts);
+}
+
+void trace_put_box(const struct traced *t, struct json_writer *to)
+{
+    const bool any = t->area;
+    json_begin_list(to, "bbox");
+    json_put_uint(to, NULL, any ? t->x0 : 0);
+    json_put_uint(to, NULL, any ? t->y0 : 0);
+    json_put_uint(to, NULL, any ? t->x1 - t->x0 + 1 : 0);
+    json_put_uint(to, NULL, any ? t->y1 - t->y0 + 1 : 0);
+    json_end(to);
+    json_put_uint(to, "area", t->area);
+}
 
 /* ---- text ---- */
 

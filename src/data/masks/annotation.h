@@ -40,12 +40,19 @@ struct traced {
     uint32_t area, x0, y0, x1, y1; /* the tight box, both ends included; undefined for area 0 */
     uint32_t point[2];             /* x, y in the middle of the longest run, inside the mask */
 };
-/* Whether pixel (x, y) belongs to the region. */
+/* Reports whether pixel (x, y) belongs to the region. */
 typedef bool trace_set(const void *of, uint32_t x, uint32_t y);
-/* Tests only columns x0..x1 and rows y0..y1, both ends included; other pixels are 0. */
+/* Traces a region; tests only columns x0..x1 and rows y0..y1, both ends included; other pixels are 0. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1,
                 trace_set *set, const void *of);
+/* Traces a mask of one byte per pixel, [h][w]. */
+void trace_bytes(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h);
 void trace_free(struct traced *t);
+/* Puts "size": [h, w] and "counts" of COCO's run lengths, or the bounding box "bbox" and "area",
+ * into the open map. */
+struct json_writer;
+void trace_put_runs(const struct traced *t, uint32_t w, uint32_t h, struct json_writer *to);
+void trace_put_box(const struct traced *t, struct json_writer *to);
 
 struct annotation_mask {
     const struct traced *shape;

@@ -74,7 +74,8 @@ static bool bit_set(const void *of, uint32_t x, uint32_t y)
     return b->at[y * b->stride + x / 8] >> (x % 8) & 1;
 }
 
-/* Resamples one mask to the new size. Returns false if no pixel is left, or its runs are invalid. */
+/* Resamples one mask to the new size. Returns false if no pixel is left, or its runs are
+ * invalid. */
 static bool shrink_mask(const struct grid *g, const struct mask *m, uint8_t *bits, struct traced *t)
 {
     struct rle_facts f;
@@ -132,8 +133,8 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
     return rc;
 }
 
-/* Reads a file of pair i into a buffer of its size. A tar states the size of a member; for a file in a
- * folder the first attempt returns it. */
+/* Reads a file of pair i into a buffer of its size. A tar states the size of a member; for a file
+ * in a folder the first attempt returns it. */
 static int read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)
 {
     size_t n = s->pairs[i].n[half] ? s->pairs[i].n[half] : 1 << 20, got = 0;
@@ -271,8 +272,8 @@ static int rewrite_shard(struct prepare *p, const char *from, const char *path, 
     return PL_OK;
 }
 
-/* Rewrites a compressed shard: writes an uncompressed copy first and removes it and its index at the
- * end. */
+/* Rewrites a compressed shard: writes an uncompressed copy first and removes it and its index at
+ * the end. */
 static int unpack_shard(struct prepare *p, const char *from, int fd, const char *path, struct error *e)
 {
     struct text index = {0};
@@ -291,7 +292,8 @@ static int unpack_shard(struct prepare *p, const char *from, int fd, const char 
     return rc;
 }
 
-/* Returns DIR/NAME.tar, which the caller frees, for any of a/NAME, a/NAME.tar, a/NAME.tar.gz, a/NAME.tgz */
+/* Returns DIR/NAME.tar, which the caller frees, for any of a/NAME, a/NAME.tar, a/NAME.tar.gz,
+ * a/NAME.tgz */
 static char *output_path(const struct prepare *p, const char *from)
 {
     struct text out = {0};

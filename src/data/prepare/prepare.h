@@ -19,9 +19,9 @@ struct prepare {
 };
 
 /* Rewrites the shards of `paths`: tars, also compressed with gzip, folders of them, folders of
- * extracted files, globs. Prints a line for each shard and each unusable pair, which is left out. An
- * output gets its final name when it is complete; one that exists already is kept, so an interrupted
- * run can be continued. Where no pair is usable no file is written. */
+ * extracted files, globs. Prints a line for each shard and each unusable pair, which is left out.
+ * An output gets its final name when it is complete; one that exists already is kept, so an
+ * interrupted run can be continued. Where no pair is usable no file is written. */
 int prepare_shards(struct prepare *p, const struct names *paths, struct error *e);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * predict_prompts.h: the prompts of many images, from a file.
+ * image_prompts.h: the prompts of many images, from a file.
  *
  *     CSV    image,id,x0,y0,x1,y1,x,y,label,category    a box, a point, or both in a row; rows of the same
  *                                                       image and id are one prompt of several
@@ -8,8 +8,8 @@
  *
  * Coordinates are pixels of the image as stored.
  */
-#ifndef CLI_PREDICT_PROMPTS_H
-#define CLI_PREDICT_PROMPTS_H
+#ifndef IMAGE_PROMPTS_H
+#define IMAGE_PROMPTS_H
 
 #include "base/base.h"
 
@@ -31,9 +31,9 @@ struct image_prompts {
     struct bump memory;
 };
 
-/* PL_USAGE names the line, or what is missing. On failure nothing needs freeing. */
+/* Reads a file. PL_USAGE names the line, or what is missing. On failure nothing needs freeing. */
 int image_prompts_read(struct image_prompts *p, const char *path, struct error *e);
-/* The same from n bytes followed by a 0, which a table overwrites. */
+/* Does the same from n bytes followed by a 0, which a table overwrites. */
 int image_prompts_parse(struct image_prompts *p, char *text, size_t n, bool json, struct error *e);
 void image_prompts_free(struct image_prompts *p);
 

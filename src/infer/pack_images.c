@@ -1,7 +1,6 @@
 /*
- * data_pack_images.c: `plimsoll data pack --embeddings` of a model of images and text: what its
- * vision tower makes of the images of conversations, by their references (data/formats/packed.h,
- * version 3).
+ * pack_images.c: stores the outputs of a vision tower for the images of conversations, by their
+ * references (pack.h; data/formats/packed.h, version 3).
  *
  *     conversations ─ references, each once, sorted ─ blocks: threads read pixels ─ tower, one
  *     image at a time ─ store
@@ -14,8 +13,6 @@
 #include <string.h>
 
 #include "base/progress.h"
-#include "cli/data.h"
-#include "data/formats/packed.h"
 #include "data/images/image_source.h"
 #include "data/text/conversation.h"
 #include "data/text/records.h"
@@ -25,8 +22,9 @@
 #include "feed/feed.h"
 #include "feed/text_source.h"
 #include "infer/embed_make.h"
+#include "infer/pack.h"
 
-enum { BLOCK = 16, BLOCK_IMAGES = 64, REPORTED = 20 }; /* references, and images for the tower, of a block */
+enum { BLOCK = 16, BLOCK_IMAGES = 64 }; /* references, and images for the tower, of a block */
 
 struct image_packer {
     struct embedder tower;
@@ -84,7 +82,7 @@ static int compare_names(const void *pa, const void *pb)
     return strcmp(packed_name(*(char *const *)pa, a), packed_name(*(char *const *)pb, b));
 }
 
-/* Sorts them, and leaves each out but once. */
+/* Sorts them and keeps each once. */
 static void sort_references(struct names *all)
 {
     uint32_t n = 0;
@@ -96,7 +94,7 @@ static void sort_references(struct names *all)
     all->n = n;
 }
 
-/* A store has frames, and not their times. */
+/* Refuses videos whose text names times: a store has frames, and not their times. */
 static int check_videos(const struct image_packer *p, struct error *e)
 {
     for (uint32_t i = 0; p->source.text.timed && i < p->references.n; i++)
@@ -165,7 +163,7 @@ static void read_block(const struct image_packer *p, struct packable *block, uin
 
 static void report(struct image_packer *p, const struct packable *x)
 {
-    if (p->broken + p->left_out > REPORTED) return;
+    if (p->broken + p->left_out > PACK_REPORTED) return;
     progress_clear();
     log_note("%s: %s", x->missing ? "not stored" : "broken", x->e.text);
 }
@@ -217,9 +215,9 @@ static int encode_all(struct image_packer *p, struct error *e)
     return rc;
 }
 
-/* --- the command ------------------------------------------------------------------------------ */
+/* --- the store -------------------------------------------------------------------------------- */
 
-/* Where images are, as in the run: --images, data.images, or the folder of the first file. */
+/* Finds where images are, as in the run: --images, data.images, or the folder of the first file. */
 static int open_source(struct image_packer *p, const char *where, const struct names *files, struct error *e)
 {
     const struct config *c = &p->tower.config;
@@ -265,27 +263,23 @@ static int write_store(struct image_packer *p, const char *output, struct error 
     return rc;
 }
 
-static void print_summary(const struct image_packer *p, const char *output, double seconds)
-{
-    char shape[64], time[32], bytes[32];
-    printf("%s: %llu images of %llu conversations, %llu embeddings %s of %s; %llu images cannot be read, %s\n", output,
-           (unsigned long long)p->images, (unsigned long long)p->conversations, (unsigned long long)p->embeddings,
-           embed_print(&p->tower.about, shape), size_print(p->tower.bytes, bytes),
-           (unsigned long long)(p->broken + p->left_out), duration_print(seconds, time));
-}
-
-int pack_images(const struct image_packing *o, struct error *e)
+int pack_images(const struct pack_options *o, struct pack_result *out, struct error *e)
 {
     const double from = clock_seconds();
     struct image_packer p = {0};
     struct names files = {0};
-    if (!o->output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
     int rc = tokenize_files(o->paths->at, o->paths->n, &files, e);
-    if (!rc) rc = embed_open(&p.tower, o->folder, 0, o->dtype, o->set, e);
-    if (!rc) rc = open_source(&p, o->where, &files, e);
+    if (!rc) rc = embed_open(&p.tower, o->encoder, 0, o->dtype, o->keys, e);
+    if (!rc) rc = open_source(&p, o->set->images, &files, e);
     if (!rc) rc = list_references(&p, &files, e);
     if (!rc) rc = write_store(&p, o->output, e);
-    if (!rc) print_summary(&p, o->output, clock_seconds() - from);
+    *out = (struct pack_result){.samples = p.conversations,
+                                .images = p.images,
+                                .count = p.embeddings,
+                                .left_out = p.broken + p.left_out,
+                                .embeddings = p.tower.about,
+                                .bytes = p.tower.bytes,
+                                .seconds = clock_seconds() - from};
     image_source_close(&p.source);
     embed_close(&p.tower);
     names_free(&p.references);

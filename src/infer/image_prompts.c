@@ -1,7 +1,7 @@
 /*
- * predict_prompts.c: see predict_prompts.h.
+ * image_prompts.c: see image_prompts.h.
  */
-#include "cli/predict_prompts.h"
+#include "infer/image_prompts.h"
 
 #include <float.h>
 #include <math.h>
@@ -20,20 +20,16 @@ void image_prompts_free(struct image_prompts *p)
     bump_free(&p->memory);
 }
 
-/* There is room for a power of two of points: the next one doubles it. */
-static void more_room(struct image_prompts *p, struct image_prompt *q)
-{
-    const size_t room = q->n ? 2 * (size_t)q->n : 1;
-    float(*points)[2] = bump_alloc(&p->memory, room * sizeof *points);
-    int *labels = bump_alloc(&p->memory, room * sizeof *labels);
-    if (q->n) memcpy(points, q->points, q->n * sizeof *points), memcpy(labels, q->labels, q->n * sizeof *labels);
-    q->points = points;
-    q->labels = labels;
-}
-
+/* Adds a point. There is room for a power of two of them: the next one doubles it. */
 static void add_point(struct image_prompts *p, struct image_prompt *q, const float at[2], int label)
 {
-    if (!(q->n & (q->n - 1))) more_room(p, q);
+    if (!(q->n & (q->n - 1))) {
+        const size_t room = q->n ? 2 * (size_t)q->n : 1;
+        float(*points)[2] = bump_alloc(&p->memory, room * sizeof *points);
+        int *labels = bump_alloc(&p->memory, room * sizeof *labels);
+        if (q->n) memcpy(points, q->points, q->n * sizeof *points), memcpy(labels, q->labels, q->n * sizeof *labels);
+        q->points = points, q->labels = labels;
+    }
     memcpy(q->points[q->n], at, sizeof *q->points);
     q->labels[q->n++] = label;
 }
@@ -75,7 +71,11 @@ static int read_row(struct image_prompts *p, const struct csv *c, const int at[C
 {
     float xy[2], label = 1;
     char *end;
-    *q = (struct image_prompt){.image = bump_string(&p->memory, field(c, at, IMAGE)), .id = bump_string(&p->memory, field(c, at, ID)), .category = -1, .image_id = -1, .row = c->line};
+    *q = (struct image_prompt){.image = bump_string(&p->memory, field(c, at, IMAGE)),
+                               .id = bump_string(&p->memory, field(c, at, ID)),
+                               .category = -1,
+                               .image_id = -1,
+                               .row = c->line};
     if (!*q->image) return error_set(e, PL_USAGE, "line %u: no image is named", c->line);
     if (*field(c, at, CATEGORY)) {
         q->category = strtoll(field(c, at, CATEGORY), &end, 10);
@@ -121,7 +121,7 @@ static int by_image(const void *a, const void *b)
     return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows of the same image and id become one prompt, at the first of them. They may repeat its
+/* Merges rows of the same image and id to one prompt, at the first of them. They may repeat its
  * box. */
 static int merge(struct image_prompts *p, struct error *e)
 {
@@ -220,18 +220,12 @@ static int read_coco(struct image_prompts *p, const char *text, size_t bytes, st
 
 /* --- both ------------------------------------------------------------------------------------- */
 
-static int sort_and_merge(struct image_prompts *p, struct error *e)
-{
-    if (!p->all.n) return error_set(e, PL_USAGE, "it has no prompts");
-    qsort(p->all.at, p->all.n, sizeof *p->all.at, by_image);
-    return merge(p, e);
-}
-
 int image_prompts_parse(struct image_prompts *p, char *text, size_t n, bool json, struct error *e)
 {
     *p = (struct image_prompts){0};
     int rc = json ? read_coco(p, text, n, e) : read_csv(p, text, n, e);
-    if (!rc) rc = sort_and_merge(p, e);
+    if (!rc && !p->all.n) rc = error_set(e, PL_USAGE, "it has no prompts");
+    if (!rc) qsort(p->all.at, p->all.n, sizeof *p->all.at, by_image), rc = merge(p, e);
     if (rc) image_prompts_free(p);
     return rc;
 }
@@ -240,10 +234,8 @@ int image_prompts_read(struct image_prompts *p, const char *path, struct error *
 {
     char *bytes;
     size_t n;
-    *p = (struct image_prompts){0};
-    int rc = file_read(path, FILE_MOST, &bytes, &n, e);
-    if (rc) return rc;
-    rc = image_prompts_parse(p, bytes, n, path_has_ending(path, ".json"), e);
+    TRY(file_read(path, FILE_MOST, &bytes, &n, e));
+    int rc = image_prompts_parse(p, bytes, n, path_has_ending(path, ".json"), e);
     mem_free(bytes);
     return rc ? error_prepend(e, "%s", path) : PL_OK;
 }

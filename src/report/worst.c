@@ -11,95 +11,45 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "data/images/image.h"
 #include "data/samples.h"
-#include "cli/eval_table.h"
-#include "cli/worst.h"
-#include "data/masks/grid.h"
+#include "infer/ask.h"
 #include "io/file.h"
 #include "io/png.h"
 #include "io/json.h"
 #include "report/masks.h"
 #include "report/page.h"
-#include "infer/ask.h"
+#include "report/worst.h"
 
 enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 }; /* of a sheet */
 enum { MOST_W = 720, MOST_H = 540 };              /* of the image of one mask */
 
-static int open_image(const struct sample *s, const struct pixel_range *range, struct predictor_image *p,
-                      struct error *e)
+/* Draws candidate k of a prediction over the image; q NULL: there is no prompt to draw. */
+static void draw_result(struct canvas *out, const struct sample *s, const struct worst *w, const struct image *p,
+                        struct predictor *a, int64_t k, const struct predictor_prompt *q)
 {
-    if (!s->facts.decoded) return predictor_image_decode(p, s->image, s->facts.n, range, e);
-    *p = (struct predictor_image){.w = s->facts.w, .h = s->facts.h, .rgb = mem_copy(s->image, s->facts.n)};
-    return PL_OK;
-}
-
-/* Rasterises the target mask at the image's size, *stride bytes per row. NULL: not possible. */
-static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_t h, size_t *stride, struct error *e)
-{
-    const uint32_t side = w > h ? w : h;
-    const struct grid_geometry all =
-        {.h = h, .w = w, .resized_w = w, .resized_h = h, .canvas_w = w, .canvas_h = h, .gw = w, .gh = h};
-    if (side > GRID_MAX_CELLS || s->found.w != w || s->found.h != h) return NULL;
-    void *memory = mem_alloc(grid_bytes(side, side));
-    uint8_t *bits = mem_alloc(grid_mask_bytes(w, h));
-    struct grid g;
-    struct polygon_scratch runs = s->runs;
-    bool found = false;
-    grid_init(&g, memory, side, side);
-    if (!grid_set(&g, &all, e))
-        for (uint32_t k = 0; k < s->found.n && !found; k++)
-            found = s->masks[k].id == mask && !mask_raster(&s->masks[k], &g, &runs, bits, e);
-    *stride = grid_stride(w);
-    mem_free(memory);
-    if (found) return bits;
-    mem_free(bits);
-    return NULL;
-}
-
-/* Converts normalised prompt coordinates to pixels of the image: the inverse of `place` in
- * predictor.c. */
-static void to_image_pixels(const struct predictor *a, const float from[2], float to[2])
-{
-    float x = (from[0] * (float)a->shape.side - 0.5f) * (float)a->w / (float)a->fit_w,
-          y = (from[1] * (float)a->shape.side - 0.5f) * (float)a->h / (float)a->fit_h;
-    to[0] = fminf(fmaxf(x, 0), (float)a->w);
-    to[1] = fminf(fmaxf(y, 0), (float)a->h);
-}
-
-static void draw_prediction(struct canvas *out, const struct predictor *a, const uint8_t *mask, const uint8_t *bits,
-                            size_t stride, const struct predictor_prompt *q)
-{
+    uint8_t *mask = mem_alloc((size_t)a->w * a->h), *bits = NULL;
+    size_t stride = 0;
+    for (uint32_t i = 0; i < s->found.n && !bits && s->found.w == a->w && s->found.h == a->h; i++)
+        if (s->masks[i].id == w->mask) bits = sample_raster(s, i, a->w, a->h, &stride);
+    predictor_mask(a, 0, k, 0, mask);
+    *out = (struct canvas){a->w, a->h, mem_copy(p->rgb, (size_t)a->w * a->h * 3)};
     const struct draw_area all = {0, 0, a->w, a->h};
     const int64_t side = a->w > a->h ? a->w : a->h;
     const int line = (int)max_i64(2, side / 200), disc = (int)(1 + side / 90); /* a small disc on a small image */
     draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, MASKS_PREDICTION, 0.5,
                  line);
     if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, MASKS_TRUTH, 0, line);
-    if (!q) return;
-    if (a->shape.box)
+    if (q && a->shape.box)
         draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line,
                  MASKS_PROMPT);
-    else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, MASKS_PROMPT);
-}
-
-/* The image with candidate k of a prediction; q NULL: there is no prompt to draw. */
-static void draw_result(struct canvas *out, const struct sample *s, const struct worst *w,
-                        const struct predictor_image *p, struct predictor *a, int64_t k,
-                        const struct predictor_prompt *q)
-{
-    uint8_t *mask = mem_alloc((size_t)p->w * p->h);
-    struct error ignored;
-    size_t stride = 0;
-    uint8_t *bits = raster(s, w->mask, p->w, p->h, &stride, &ignored);
-    predictor_mask(a, 0, k, 0, mask);
-    *out = (struct canvas){p->w, p->h, mem_copy(p->rgb, (size_t)p->w * p->h * 3)};
-    draw_prediction(out, a, mask, bits, stride, q);
+    else if (q) draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, MASKS_PROMPT);
     mem_free(mask);
     mem_free(bits);
 }
 
 static int draw_prompted(const struct worst_masks *all, const struct sample *s, const struct worst *w,
-                         const struct predictor_image *p, struct canvas *out, struct error *e)
+                         const struct image *p, struct canvas *out, struct error *e)
 {
     static const int on = 1;
     const bool box = !strcmp(all->prompts[w->prompt], "box");
@@ -107,12 +57,12 @@ static int draw_prompted(const struct worst_masks *all, const struct sample *s, 
     struct predictor a;
     float point[1][2];
     struct predictor_prompt q = {.points = (const float(*)[2])point, .labels = &on};
-    int rc = predictor_open(&a, all->config, p, &shape, e);
-    if (rc) return rc;
-    to_image_pixels(&a, w->coords, point[0]);
-    to_image_pixels(&a, w->coords, q.box);
-    to_image_pixels(&a, w->coords + 2, q.box + 2);
-    rc = predictor_run(&a, &q, 1, e);
+    TRY(predictor_open(&a, all->config, p, &shape, e));
+    const uint32_t side = (uint32_t)a.shape.side;
+    predictor_to_pixels(side, a.w, a.h, w->coords, point[0]);
+    predictor_to_pixels(side, a.w, a.h, w->coords, q.box);
+    predictor_to_pixels(side, a.w, a.h, w->coords + 2, q.box + 2);
+    int rc = predictor_run(&a, &q, 1, e);
     if (!rc) draw_result(out, s, w, p, &a, predictor_best(&a, 0), &q);
     predictor_close(&a);
     return rc;
@@ -147,32 +97,18 @@ static int questions_open(struct questions *q, const struct worst_masks *all, st
     return rc ? rc : ask_masks_open(&q->masks, &q->ask, longest, e);
 }
 
-static void questions_close(struct questions *q)
-{
-    ask_masks_close(&q->masks);
-    ask_close(&q->ask);
-}
-
-static int draw_asked(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w,
-                      const struct predictor_image *p, struct canvas *out, struct error *e)
-{
-    struct predictor a;
-    int rc = ask_worst(all, &q->ask, w, e);
-    if (!rc) rc = ask_masks_run(&q->masks, &q->ask, p, &a, e);
-    if (rc) return rc;
-    draw_result(out, s, w, p, &a, 0, NULL);
-    ask_mask_free(&a);
-    return PL_OK;
-}
-
 static int draw_worst(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w,
                       struct canvas *out, struct error *e)
 {
-    struct predictor_image p;
-    int rc = open_image(s, &all->set->range, &p, e);
-    if (rc) return rc;
-    rc = asks(all) ? draw_asked(all, q, s, w, &p, out, e) : draw_prompted(all, s, w, &p, out, e);
-    predictor_image_free(&p);
+    struct image p;
+    struct predictor a;
+    TRY(sample_decode(s, &all->set->range, &p, e));
+    int rc = asks(all) ? ask_worst(all, &q->ask, w, e) : draw_prompted(all, s, w, &p, out, e);
+    if (!rc && asks(all) && !(rc = ask_masks_run(&q->masks, &q->ask, &p, &a, e))) {
+        draw_result(out, s, w, &p, &a, 0, NULL);
+        ask_mask_free(&a);
+    }
+    image_free(&p);
     return rc;
 }
 
@@ -195,28 +131,26 @@ static void drawn_free(struct drawn *d)
     mem_free(d->prompts);
 }
 
-/* What asked for a mask: the name of the prompt, or the question with its answer in the table. */
-static const char *describe_prompt(const struct worst_masks *all, const struct worst *w, struct bump *memory)
-{
-    if (!asks(all)) return all->prompts[w->prompt];
-    return bump_format(memory, "%s (%s)", dataset_text(all->set, w->sample, DATASET_QUESTION),
-                       dataset_text(all->set, w->sample, DATASET_ANSWER));
-}
-
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
 {
     struct progress progress;
     struct questions questions = {0};
     int rc = asks(w) ? questions_open(&questions, w, e) : PL_OK;
     progress_begin(&progress, "drawing the worst masks:", "masks", w->n);
-    *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells), .which = mem_alloc((w->n + 1) * sizeof *d->which), .prompts = mem_alloc((w->n + 1) * sizeof *d->prompts)};
+    *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells),
+                        .which = mem_alloc((w->n + 1) * sizeof *d->which),
+                        .prompts = mem_alloc((w->n + 1) * sizeof *d->prompts)};
     for (uint32_t i = 0; i < w->n && !rc; i++) {
         struct sample x;
         struct error lost;
         if (samples_read(w->set, w->at[i].sample, &x, &lost)) {
             log_warn("%s: %s", x.name, lost.text);
         } else if (!(rc = draw_worst(w, &questions, &x, &w->at[i], &d->cells[d->n].image, e))) {
-            d->prompts[d->n] = describe_prompt(w, &w->at[i], &d->captions);
+            const uint64_t row = w->at[i].sample; /* of a table: the question and its answer asked for the mask */
+            d->prompts[d->n] = !asks(w) ? w->prompts[w->at[i].prompt]
+                                        : bump_format(&d->captions, "%s (%s)",
+                                                      dataset_text(w->set, row, DATASET_QUESTION),
+                                                      dataset_text(w->set, row, DATASET_ANSWER));
             d->cells[d->n].lines[0] = bump_format(&d->captions, "%s, IoU %.3f", d->prompts[d->n], w->at[i].iou);
             d->cells[d->n].lines[1] = bump_string(&d->captions, x.name);
             d->which[d->n++] = &w->at[i];
@@ -225,7 +159,7 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
         progress_add(&progress, 1);
     }
     progress_clear();
-    if (asks(w)) questions_close(&questions);
+    if (asks(w)) ask_masks_close(&questions.masks), ask_close(&questions.ask);
     return rc;
 }
 
@@ -238,7 +172,7 @@ static int write_sheet(const char *path, const struct drawn *d, struct error *e)
     return rc;
 }
 
-/* The image of one mask, no larger than it is shown. */
+/* Encodes the image of one mask as PNG, no larger than it is shown. */
 static int encode_image(struct text *out, const struct canvas *image, struct error *e)
 {
     if (image->w <= MOST_W && image->h <= MOST_H) return png_encode(out, PNG_RGB, image->w, image->h, image->rgb, 0, e);
@@ -258,7 +192,7 @@ static int write_page(const struct worst_masks *w, const char *path, const struc
     int rc = PL_OK;
     page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation",
                page_name(w->config->model_path, 2, name));
-    if (w->table) eval_table_page(w->table, &out);
+    if (w->table) text_printf(&out, "%s", w->table);
     masks_legend(&out);
     text_printf(&out, "<div class='images'>\n");
     for (uint32_t i = 0; i < d->n && !rc; i++) {

@@ -1,20 +1,21 @@
 /*
- * data_inspect_facts.c: statistics of a dataset, and the memory of its masks. They cover all
- * samples and come from the annotations and the image headers.
+ * facts.c: see facts.h.
  */
+#include "data/prepare/facts.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/progress.h"
-#include "cli/data_inspect.h"
 #include "data/images/resize.h"
 #include "data/masks/grid.h"
+#include "data/samples.h"
 
 /* ---- counting ---- */
 
-void facts_free(struct facts *f)
+void facts_free(struct dataset_facts *f)
 {
     vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->mask_pixels), vec_free(&f->image_bytes);
     vec_free(&f->area), vec_free(&f->runs), vec_free(&f->counts), vec_free(&f->iou), vec_free(&f->stability);
@@ -36,9 +37,7 @@ double facts_mean(const numbers *v)
     return v->n ? sum / v->n : 0;
 }
 
-static void sort(numbers *v) { if (v->n) qsort(v->at, v->n, sizeof *v->at, ascending); }
-
-static void count_size(struct facts *f, uint32_t w, uint32_t h)
+static void count_size(struct dataset_facts *f, uint32_t w, uint32_t h)
 {
     for (uint32_t i = 0; i < f->sizes.n; i++)
         if (f->sizes.at[i].w == w && f->sizes.at[i].h == h) {
@@ -48,8 +47,8 @@ static void count_size(struct facts *f, uint32_t w, uint32_t h)
     vec_push(&f->sizes, ((struct size_count){w, h, 1}));
 }
 
-/* 0 is the category of masks that have none. */
-static void count_category(struct facts *f, int32_t number)
+/* Counts a mask of a category; 0 is that of masks that have none. */
+static void count_category(struct dataset_facts *f, int32_t number)
 {
     uint32_t i = 0;
     while (i < f->categories.n && f->categories.at[i].number != number) i++;
@@ -70,8 +69,8 @@ static int commonest(const void *a, const void *b)
     return x->w != y->w ? (x->w < y->w ? -1 : 1) : (x->h > y->h) - (x->h < y->h);
 }
 
-/* Masks that cover no cell of the loss's grid: they can be neither trained on nor scored. The grid
- * is that of a model with patches of 16: a quarter of the side to which the longer side is
+/* Counts masks that cover no cell of the loss's grid: they can be neither trained on nor scored.
+ * The grid is that of a model with patches of 16: a quarter of the side to which the longer side is
  * resized. */
 static uint32_t count_small(const struct sample *s, uint32_t cells)
 {
@@ -96,7 +95,7 @@ static uint32_t count_small(const struct sample *s, uint32_t cells)
     return n;
 }
 
-static void count_sample(struct facts *f, const struct sample *s)
+static void count_sample(struct dataset_facts *f, const struct sample *s)
 {
     double pixels = (double)s->found.w * s->found.h;
     vec_push(&f->masks, s->found.n);
@@ -121,7 +120,7 @@ static void count_sample(struct facts *f, const struct sample *s)
     }
 }
 
-void facts_count(struct facts *f, const struct samples *all)
+void facts_count(struct dataset_facts *f, const struct samples *all)
 {
     uint64_t first = UINT64_MAX;
     struct progress progress;
@@ -148,7 +147,8 @@ void facts_count(struct facts *f, const struct samples *all)
     progress_clear();
     numbers *const each[] = {&f->masks, &f->w,    &f->h,      &f->mask_pixels, &f->image_bytes,
                              &f->area,  &f->runs, &f->counts, &f->iou,         &f->stability};
-    for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
+    for (size_t k = 0; k < COUNT(each); k++)
+        if (each[k]->n) qsort(each[k]->at, each[k]->n, sizeof *each[k]->at, ascending);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
     if (f->categories.n) qsort(f->categories.at, f->categories.n, sizeof *f->categories.at, most_masks);
 }
@@ -171,8 +171,8 @@ void facts_areas(const numbers *area, uint64_t out[AREAS])
 
 /* ---- memory of the masks ---- */
 
-/* The number of runs of a mask is proportional to the length of its outline, so to the image's
- * side. A run takes 4 bytes. */
+/* Fills in the bytes. The number of runs of a mask is proportional to the length of its outline, so
+ * to the image's side. A run takes 4 bytes. */
 static void fill_bytes(struct mask_memory *c)
 {
     double longest = fmax(c->w, c->h);
@@ -185,8 +185,8 @@ static void fill_bytes(struct mask_memory *c)
     }
 }
 
-/* The masks of SA-1B have 345 runs each at 2000x1500 on average, and about 500 bytes of JSON: id,
- * area, boxes, scores, RLE. */
+/* Computes with the numbers of SA-1B, whose masks have 345 runs each at 2000x1500 on average, and
+ * about 500 bytes of JSON: id, area, boxes, scores, RLE. */
 struct mask_memory mask_memory_of(double w, double h, double masks)
 {
     struct mask_memory c = {.w = w,
@@ -201,7 +201,7 @@ struct mask_memory mask_memory_of(double w, double h, double masks)
     return c;
 }
 
-struct mask_memory mask_memory_measured(const struct facts *f)
+struct mask_memory mask_memory_measured(const struct dataset_facts *f)
 {
     struct mask_memory c = {.w = facts_mean(&f->w),
                             .h = facts_mean(&f->h),

@@ -1,72 +1,38 @@
 /*
- * data_inspect_sheet.c: a contact sheet of images with their masks, as an image or as an HTML page.
- * Only the images on it are decoded.
+ * samples_sheet.c: see samples_sheet.h. Only the images on the sheet are decoded.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/data_inspect.h"
 #include "data/images/image.h"
-#include "data/images/jpeg.h"
-#include "data/masks/grid.h"
+#include "data/prepare/facts.h"
+#include "data/samples.h"
 #include "io/file.h"
 #include "io/png.h"
 #include "report/draw.h"
 #include "report/page.h"
+#include "report/samples_sheet.h"
 
 enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
 
-static int decode(const struct sample *s, const struct pixel_range *range, struct canvas *p, struct error *e)
-{
-    if (s->facts.decoded) {
-        *p = (struct canvas){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
-        return PL_OK;
-    }
-    if (image_is_whole(s->image, s->facts.n)) {
-        struct image q;
-        if (image_decode(&q, s->image, s->facts.n, &(struct image_options){.range = *range}, NULL, 0, e))
-            return e->code;
-        *p = (struct canvas){q.width, q.height, q.rgb};
-        return PL_OK;
-    }
-    struct jpg_header h;
-    if (jpg_peek(s->image, s->facts.n, &h, e)) return e->code;
-    struct jpg *j = jpg_new(NULL);
-    int rc = jpg_decode(j, s->image, s->facts.n, jpg_divisor(h.width, h.height, 2 * CELL_W), &p->w, &p->h, &p->rgb, e);
-    jpg_free(j);
-    return rc;
-}
-
-/* Masks are drawn over the image at its size on the sheet, rasterised at that resolution. Large
- * masks come first, so that small masks on top of them stay visible. */
+/* Orders masks by area. They are drawn over the image at its size on the sheet, rasterised at that
+ * resolution. Large masks come first, so that small masks on top of them stay visible. */
 static int by_area(const void *a, const void *b)
 {
     double x = ((const struct mask *)a)->area, y = ((const struct mask *)b)->area;
     return (x < y) - (x > y);
 }
 
-static int draw_masks(struct canvas *cell, struct draw_area at, struct sample *s, struct error *e)
+static void draw_masks(struct canvas *cell, struct draw_area at, struct sample *s)
 {
-    uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = at.w > at.h ? at.w : at.h;
-    struct grid g;
-    void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(at.w, at.h));
-    grid_init(&g, memory, side, cells);
-    struct grid_geometry geometry = {.h = s->found.h,
-                                     .w = s->found.w,
-                                     .resized_w = at.w,
-                                     .resized_h = at.h,
-                                     .canvas_w = at.w,
-                                     .canvas_h = at.h,
-                                     .gw = at.w,
-                                     .gh = at.h};
-    int rc = grid_set(&g, &geometry, e);
+    size_t stride;
     qsort(s->masks, s->found.n, sizeof *s->masks, by_area);
-    for (uint32_t k = 0; k < s->found.n && !rc; k++)
-        if (!mask_raster(&s->masks[k], &g, &s->runs, bits, e))
-            draw_overlay(cell, at, &(struct draw_mask){bits, g.stride, at.w, at.h, true}, draw_colour(k), 0.5, 1);
-    mem_free(bits);
-    mem_free(memory);
-    return rc;
+    for (uint32_t k = 0; k < s->found.n; k++) {
+        uint8_t *bits = sample_raster(s, k, at.w, at.h, &stride);
+        if (bits)
+            draw_overlay(cell, at, &(struct draw_mask){bits, stride, at.w, at.h, true}, draw_colour(k), 0.5, 1);
+        mem_free(bits);
+    }
 }
 
 /* Draws one sample as an image and two lines of text. An unusable sample is a grey field with
@@ -75,21 +41,24 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
 {
     struct sample s;
     struct error e = {0};
-    struct canvas p = {0};
+    struct image p = {0};
     cell->image = canvas_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
     int rc = samples_read(all->set, i, &s, &e);
-    if (!rc) rc = decode(&s, &all->set->range, &p, &e);
-    if (!rc) rc = draw_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
+    if (!rc) rc = sample_decode(&s, &all->set->range, &p, &e);
+    if (!rc) {
+        const struct canvas whole = {p.width, p.height, p.rgb};
+        draw_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &whole), &s);
+    }
     snprintf(lines[0], 300, "%.290s", s.name);
     if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
     else snprintf(lines[1], 300, "%ux%u, %u masks", s.found.w, s.found.h, s.found.n);
     cell->lines[0] = lines[0];
     cell->lines[1] = lines[1];
-    canvas_free(&p);
+    image_free(&p);
     sample_free(&s);
 }
 
-/* The samples on a sheet, evenly spread over the dataset. */
+/* Returns the k-th sample of n on a sheet, evenly spread over the dataset. */
 static uint64_t on_sheet(const struct samples *all, uint32_t k, uint32_t n) { return all->n * k / n; }
 
 static struct canvas draw_samples(const struct samples *all)
@@ -105,7 +74,7 @@ static struct canvas draw_samples(const struct samples *all)
     return p;
 }
 
-static struct canvas draw_areas(const struct facts *f, uint32_t width)
+static struct canvas draw_areas(const struct dataset_facts *f, uint32_t width)
 {
     struct draw_bar bars[AREAS];
     char shown[AREAS][32];
@@ -137,8 +106,8 @@ static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
     return draw_bars(title, bars, COUNT(rows), width);
 }
 
-int inspect_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c,
-                  struct error *e)
+static int write_image(const char *path, const struct samples *all, const struct dataset_facts *f,
+                       const struct mask_memory *c, struct error *e)
 {
     struct canvas parts[3] = {draw_samples(all)};
     uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
@@ -151,7 +120,7 @@ int inspect_sheet(const char *path, const struct samples *all, const struct fact
     return rc;
 }
 
-static void put_headline(const struct samples *all, const struct facts *f, struct text *out)
+static void put_headline(const struct samples *all, const struct dataset_facts *f, struct text *out)
 {
     char value[64], remark[96];
     page_facts_begin(out);
@@ -196,25 +165,28 @@ static int put_samples(const struct samples *all, struct text *out, struct error
     return rc;
 }
 
-int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c,
-                 struct error *e)
+static int write_page(const char *path, const struct samples *all, const struct dataset_facts *f, const char *tables,
+                      struct error *e)
 {
-    struct text out = {0}, tables = {0}, title = {0};
+    struct text out = {0}, title = {0};
     char name[256];
     text_printf(&title, "%s", page_name(all->files.at[0], 2, name));
     if (all->files.n > 1) text_printf(&title, " and %u more", all->files.n - 1);
     page_begin(&out, "Plimsoll: images and masks of a dataset", title.at);
     put_headline(all, f, &out);
     int rc = put_samples(all, &out, e);
-    inspect_print(all, f, &tables);
-    inspect_print_memory(c, &tables);
     text_printf(&out, "<h2>Statistics</h2>\n<pre>");
-    page_escaped(&out, tables.at);
+    page_escaped(&out, tables);
     text_printf(&out, "</pre>\n");
     page_end(&out);
     if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
     text_free(&out);
-    text_free(&tables);
     text_free(&title);
     return rc;
+}
+
+int samples_sheet(const char *path, const struct samples *all, const struct dataset_facts *f,
+                  const struct mask_memory *c, const char *tables, struct error *e)
+{
+    return text_ends_with(path, ".html") ? write_page(path, all, f, tables, e) : write_image(path, all, f, c, e);
 }

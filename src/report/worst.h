@@ -3,12 +3,11 @@
  * ground truth in green, the prompt in yellow. `plimsoll eval` writes one sheet of all, `plimsoll
  * train` one image of each to the run's folder.
  */
-#ifndef CLI_WORST_H
-#define CLI_WORST_H
+#ifndef REPORT_WORST_H
+#define REPORT_WORST_H
 
 #include "data/dataset.h"
 #include "config/config.h"
-#include "infer/mask_table.h"
 #include "infer/score.h"
 
 struct worst_masks {
@@ -17,7 +16,7 @@ struct worst_masks {
     const char *const *prompts;  /* names by worst.prompt */
     const struct worst *at;
     uint32_t n;
-    const struct mask_table *table; /* shown on the page; NULL: none */
+    const char *table;           /* HTML that the page shows before the masks; NULL: none */
 };
 
 /* Draws all masks on one sheet: an HTML page if `path` ends in .html, else a PNG. */

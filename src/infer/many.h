@@ -1,0 +1,87 @@
+/*
+ * many.h: mask prediction for many images with one load of the model.
+ *
+ *     images with prompts ─ encoder, once an image ─ decoder, in batches of prompts ─ best
+ *     candidate ─ PNG or label volume, COCO RLE
+ *
+ * The images are files, the slices of a volume, or the samples of a dataset (many_sources.c). An
+ * image that cannot be used is named and left out; everything else is written (many.c).
+ */
+#ifndef MANY_H
+#define MANY_H
+
+#include "data/dataset.h"
+#include "infer/image_prompts.h"
+#include "infer/predictor.h"
+#include "io/file.h"
+
+struct many_options {
+    const struct config *config;
+    const struct names *paths;    /* image files, folders of them, or one volume; none: see `derive` */
+    const char *prompts;          /* a file of prompts (image_prompts.h); NULL: all images have `common` */
+    struct image_prompt common;
+    /* the images are those of the configuration's validation data, or training data if it has no
+     * other, with prompts from their masks: the box of each; its most interior point; train: drawn
+     * as in training. NULL: not so */
+    const char *derive;
+    const char *slices;           /* "FIRST-LAST" of a volume; NULL: all */
+    struct pixel_range range;     /* of images of 16 bits, and of volumes */
+    struct slice_options slicing;
+    bool single;                  /* as of predictor_shape */
+    int64_t batch, side;          /* prompts at once; predictor_shape.side */
+    const char *output;           /* a folder of masks, or the label volume of one volume; NULL: none */
+    const char *json;             /* a list of COCO results; NULL: none */
+};
+
+struct many_result {
+    uint64_t images, masks;       /* that were predicted */
+    uint64_t all, unused;         /* images in all; that could not be used... */
+    char first[512];              /* ...the first of them */
+    uint64_t volumes;             /* label volumes that were written */
+    double seconds;
+};
+
+/* Reports whether a path is taken as a volume: NIfTI, a TIFF of several pages, or a folder or file
+ * of DICOM. */
+bool many_is_volume(const char *path);
+/* Predicts the masks of all images and writes them. Two masks never get one name: where folders do
+ * not tell them apart, nothing is predicted and PL_USAGE returned. */
+int many_predict(const struct many_options *o, struct many_result *out, struct error *e);
+
+/* --- between many.c and many_sources.c ------------------------------------------------------- */
+
+/* An image and its prompts. */
+struct many_image {
+    char name[512];                     /* for file names and messages */
+    struct image image;
+    const struct image_prompt *prompts; /* valid until the next image is read; known before it is read, or 0 */
+    uint32_t n;
+    /* the image is a slice of it, and its masks are labels of a volume; NULL: an image */
+    const struct volume *volume;
+    uint32_t slice;
+    const char *volume_name;
+};
+
+/* Images with prompts, in order. */
+struct many_source {
+    const struct many_options *o;
+    bool folders;                       /* names of images and masks have their folders */
+    int64_t side;
+    uint64_t n;
+    uint32_t most;                      /* prompts of an image */
+    struct predictor_shape shapes[PREDICTORS_MOST]; /* of the prompts: points and box */
+    uint32_t n_shapes;
+    /* fills all of `out` that is known before the image is read */
+    void (*look)(const struct many_source *s, uint64_t i, bool folders, struct many_image *out);
+    /* reads the rest */
+    int (*read)(struct many_source *s, uint64_t i, struct many_image *out, struct error *e);
+    /* checks the names of the outputs, once they are known; NULL: there is nothing to check */
+    int (*check)(const struct many_source *s, struct error *e);
+    void (*close)(struct many_source *s); /* also after opening failed */
+    void *state;
+};
+int many_open_files(struct many_source *s, struct error *e);
+int many_open_slices(struct many_source *s, struct error *e);
+int many_open_dataset(struct many_source *s, struct error *e);
+
+#endif
