@@ -53,8 +53,6 @@ check 'help of a command' says 'usage: plimsoll train' "$binary" help train
 check 'help of a command of data' says 'usage: plimsoll data pack' "$binary" help data pack
 check 'help of an unknown command' expect 2 'plann' "$binary" help plann
 check 'unknown option, with the nearest' expect 2 'jsn.*--json' "$binary" plan --jsn x.yaml
-check 'an option of earlier versions' expect 2 'seed-formula is now --rules-of-thumb' "$binary" plan --seed-formula x.yaml
-check 'a word of earlier versions' expect 2 'loss.preset: seed is now equal-weights' "$binary" plan examples/sam-tiny.yaml --set loss.preset=seed
 check 'an option without its value' expect 2 '--memory' "$binary" plan x.yaml --memory
 check 'no run file' expect 2 'RUN.yaml' "$binary" train
 check 'eval of a model that is not there' expect 2 'runs/tiny/model: cannot open it' "$binary" eval examples/tiny.yaml --model runs/tiny/model

@@ -204,13 +204,6 @@ unmeasured() {
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
 }
 check 'GPUs without a measured profile' unmeasured
-rules() {
-    "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --rules-of-thumb --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
-    # The expected values are those that the rule's code computes (14 x 1, 23 x 1, 47 x 1).
-    grep -q 'rule: 14 x 1 = 14; with the weights and rounded up: 3 x 6 = 18' "$tmp/out" && grep -q 'rule: 23 x 1 = 23; with the weights and rounded up: 13 x 2 = 26' "$tmp/out" &&
-        grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Errors of the rules' "$tmp/out"
-}
-check 'rules of thumb beside the plan' rules
 # A row for each number of images, each what the number alone gives.
 images() {
     local args=("$tmp/words.yaml" --set model.preset=llava-tiny --devices 8,24) both

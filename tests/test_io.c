@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/table.h"
 #include "io/temporary.h"
 #include "io/yaml.h"
 
@@ -926,6 +927,48 @@ TEST(test_read_documents)
     assert_says(&e, "d.yaml: line 2");
     assert_int_equal(yaml_read_file(path_of("gone.yaml"), 100, &b, &v, &e), PL_USAGE);
     bump_free(&b);
+}
+
+/* --- tables --------------------------------------------------------------------------------- */
+
+static void put_twice(struct json_writer *w, const void *of) { json_put_int(w, "twice", 2 * *(const int *)of); }
+
+/* One table as text, JSON and HTML: formats, absent values, notes, a limit, and a sum in text only. */
+TEST(test_table)
+{
+    static const struct report_column columns[] = {{"name", "op"}, {"calls", "calls", ""}, {"seconds", "ms", "%.1f", 1e3},
+                                                   {"bytes", "moved", "bytes"}, {"exact", NULL, ""}, {NULL, "why"}, {0}};
+    const int number = 21;
+    struct report_table t = REPORT_TABLE(columns);
+    struct text out = {0}, html = {0}, json = {0};
+    struct json_writer w = {.out = &json};
+    TABLE_ADD(&t, CELL("A<B"), CELL(3u), CELL(0.25), CELL((int64_t)-2048), CELL(true == 1), CELL("x"),
+              {CELL_CALL, .of = &number, .call = put_twice});
+    table_note(&t, TABLE_ADD(&t, CELL("a long name"), {0}, CELL(1.0)), "does not fit");
+    TABLE_ADD(&t, CELL("not shown"));
+    TABLE_ADD(&t, CELL("all"), {0}, CELL(1.25))->text_only = true;
+    table_print(&t, 1, 2, &out);
+    assert_string_equal(out.at, " op           calls      ms      moved  why\n"
+                                " A<B              3   250.0  -2.00 KiB  x\n"
+                                " a long name  does not fit\n"
+                                " all                 1250.0\n");
+    table_html(&t, "names", 1, &html);
+    assert_non_null(strstr(html.at, "<table class='names'><tr><th>op</th><th>calls</th>"));
+    assert_non_null(strstr(html.at, "<td>A&lt;B</td><td>3</td><td>250.0</td>"));
+    assert_null(strstr(html.at, "a long name"));
+    json_begin_map(&w, NULL);
+    PUT_FACTS(&w, FACT("n", 1), FACT_IF(false, "gone", 1), FACT("none", (char *)NULL), FACT_TABLE("rows", &t),
+              FACT_MAP("in", FACT("x", 0.5), FACT("b", (bool)true)), FACT_NUMBERS("list", ((double[]){1, 2}), 2),
+              FACT_CALL(put_twice, &number));
+    json_end(&w);
+    assert_string_equal(json.at, "{\"n\": 1, \"none\": null, \"rows\": [{\"name\": \"A<B\", \"calls\": 3, \"seconds\": 0.25, "
+                                 "\"bytes\": -2048, \"exact\": 1, \"twice\": 42}, {\"name\": \"a long name\", \"seconds\": 1}, "
+                                 "{\"name\": \"not shown\"}], \"in\": {\"x\": 0.5, \"b\": true}, \"list\": [1, 2], "
+                                 "\"twice\": 42}");
+    text_free(&out);
+    text_free(&html);
+    text_free(&json);
+    table_free(&t);
 }
 
 MAIN(make_folder, remove_folder)

@@ -36,9 +36,7 @@ kinds? of numbers?	dtype, precision
 head in ([0-9]+|N|K|two|three|four) (pieces|parts)	LM head in N chunks
 do(es)? not divide by	not divisible by
 an? GPU of [0-9]	compute capability 9.0 (sm_90); a GPU with 24 GB
-# Old spellings appear only where the hint to the new spelling is given and tested.
---seed-formula	--rules-of-thumb	!src/cli/options.c !tests/run_errors.sh
-loss\.preset[:=] ?seed	loss.preset: equal-weights	!tests/run_errors.sh
+loss\.preset[:=] ?seed	loss.preset: equal-weights
 # In texts for users a seed is a random seed.
 seeds?	"random seed" where it is one; else name the thing	README.md docs examples help	random seeds?|train\.seed|split_seed|--seed|(^|[^[:alpha:]])seed: [0-9]|(by|same|another|different|each|two|three|four|five|its) seeds?|seeds? (and|or) (position|name|epoch|step)|seed, (epoch|step|position)|same-seed|keyed by the seed|^ *seed  +0|seed, the step|`(data_)?seed`
 TABLE

@@ -11,6 +11,7 @@
 #include "calibrate/calibrate_gpu.h"
 #include "calibrate/calibrate_links.h"
 #include "cost/profile.h"
+#include "dist/agree.h"
 #include "graph/ops.h"
 #include "io/file.h"
 
@@ -18,7 +19,7 @@ static const double GIB = 1 << 30;
 
 /* What is measured, and where it is stored. */
 struct target {
-    struct config config;       /* the device */
+    struct config config;       /* of the command, with the device */
     bool gpu;
     char path[4200];
     struct profile profile;
@@ -49,11 +50,11 @@ static void print_cpu(const struct profile *p)
 
 /* The path of the profile: -o, or else `stored`, which is "" when no default path is known. Creates
  * its folder. */
-static int output_path(const struct options *o, const char *stored, char *path, size_t room, struct error *e)
+static int output_path(const struct bench_options *o, const char *stored, char *path, size_t room, struct error *e)
 {
     char dir[4200];
-    if (o->output)
-        return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK
+    if (o->o.output)
+        return snprintf(path, room, "%s", o->o.output) < (int)room ? PL_OK
                                                                  : error_set(e, PL_USAGE, "-o: the path is too long");
     if (!stored[0])
         return error_set(e, PL_USAGE,
@@ -64,29 +65,31 @@ static int output_path(const struct options *o, const char *stored, char *path, 
 }
 
 /* With --calibrate, --set accepts only the device to measure, and that ranks share a GPU. */
-static int check_options(const struct options *o, struct error *e)
+static int check_options(const struct bench_options *o, struct error *e)
 {
     static const char *const may[] = {"device=", "device.kind=", "parallel.crowd="};
-    if (o->run || o->memory || o->plan || o->steps || o->json)
+    if (o->o.run || o->o.memory || o->o.plan || o->o.steps || o->o.json)
         return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o, --threads and --ranks");
-    if (o->n_from) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
-    for (int i = 0; i < o->n_set; i++) {
+    if (o->o.from.n) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
+    for (uint32_t i = 0; i < o->o.set.n; i++) {
         bool known = false;
-        for (size_t k = 0; k < COUNT(may); k++) known |= !strncmp(o->set[i], may[k], strlen(may[k]));
+        for (size_t k = 0; k < COUNT(may); k++) known |= !strncmp(o->o.set.at[i], may[k], strlen(may[k]));
         if (!known)
             return error_set(e, PL_USAGE,
                              "--calibrate accepts only --set device=cuda, -o, --threads and --ranks, not --set %s",
-                             o->set[i]);
+                             o->o.set.at[i]);
     }
     return PL_OK;
 }
 
-static int open_target(struct target *t, const struct options *o, struct ranks *ranks, struct error *e)
+static int open_target(struct target *t, struct bench_options *o, struct error *e)
 {
     int64_t threads = 0;
     int rc = check_options(o, e);
     if (!rc) rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
-    if ((rc = agree_on(ranks, rc, e)) || (rc = ranks_configure(o, ranks, &t->config, e))) return rc;
+    TRY(agree_on(o->o.world, rc, e));
+    TRY(options_configure(&o->o, e));
+    t->config = o->o.config;
     t->measured = mem_alloc(sizeof *t->measured);
     t->gpu = t->config.device_kind == ON_CUDA;
     t->config.device_threads = threads;
@@ -94,7 +97,7 @@ static int open_target(struct target *t, const struct options *o, struct ranks *
 }
 
 /* A GPU's name, which the measurement finds, is part of the path. */
-static int find_path(struct target *t, const struct options *o, struct error *e)
+static int find_path(struct target *t, const struct bench_options *o, struct error *e)
 {
     char stored[4200] = "";
     if (!(t->gpu ? profile_gpu_path(t->profile.name, stored, sizeof stored)
@@ -103,7 +106,7 @@ static int find_path(struct target *t, const struct options *o, struct error *e)
     return output_path(o, stored, t->path, sizeof t->path, e);
 }
 
-static int measure_machine(struct target *t, const struct options *o, struct error *e)
+static int measure_machine(struct target *t, const struct bench_options *o, struct error *e)
 {
     profile_default(&t->profile, DEVICE_CPU, (int)t->config.device_threads);
     int rc = t->gpu ? calibrate_gpu(&t->profile, t->measured, e) : find_path(t, o, e);
@@ -114,7 +117,7 @@ static int measure_machine(struct target *t, const struct options *o, struct err
 
 /* The profile to which links are added: the stored one, or, for a known GPU, that of the program.
  * Without one the machine is measured first. */
-static int find_machine(struct target *t, const struct options *o, struct error *e)
+static int find_machine(struct target *t, const struct bench_options *o, struct error *e)
 {
     struct gpu gpu;
     profile_default(&t->profile, DEVICE_CPU, (int)t->config.device_threads);
@@ -142,7 +145,7 @@ static int store(const struct target *t, struct error *e)
     return rc;
 }
 
-static int calibrate_ranks(struct target *t, const struct options *o, struct ranks *ranks, struct error *e)
+static int calibrate_ranks(struct target *t, const struct bench_options *o, struct ranks *ranks, struct error *e)
 {
     struct text out = {0};
     const bool leads = !ranks->rank;
@@ -157,14 +160,14 @@ static int calibrate_ranks(struct target *t, const struct options *o, struct ran
     return agree_on(ranks, rc, e);
 }
 
-int bench_calibrate(const struct options *o, struct ranks *ranks, struct error *e)
+int bench_calibrate(struct bench_options *o, struct error *e)
 {
     struct target *t = mem_alloc(sizeof *t);
-    int rc = open_target(t, o, ranks, e);
-    if (!rc && ranks && ranks->n > 1) rc = calibrate_ranks(t, o, ranks, e);
+    struct ranks *ranks = o->o.world && o->o.world->n > 1 ? o->o.world : NULL;
+    int rc = open_target(t, o, e);
+    if (!rc && ranks) rc = calibrate_ranks(t, o, ranks, e);
     else if (!rc) rc = measure_machine(t, o, e);
-    if (!rc && !(ranks && ranks->n > 1)) rc = store(t, e);
-    if (t->measured) config_free(&t->config);
+    if (!rc && !ranks) rc = store(t, e);
     mem_free(t->measured);
     mem_free(t);
     return rc;

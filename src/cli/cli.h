@@ -1,72 +1,116 @@
 /*
- * cli.h: a command is a row of commands.def and a file; main.c dispatches. It returns its exit code
- * and fills `e` when that is not 0; only main prints the error.
+ * cli.h: a command is a row of commands.def and a file, with a struct command: names, help, options
+ * and a function. frame.c parses the options, prints the help, starts ranks, reads the configuration
+ * and frees all of it; main.c dispatches and prints the error.
  */
 #ifndef CLI_H
 #define CLI_H
 
+#include "config/config.h"
 #include "import/import.h"
+#include "io/file.h"
 
+/* An option of a command. */
+enum option_kind {
+    OPTION_SWITCH,   /* bool */
+    OPTION_TEXT,     /* const char * */
+    OPTION_COUNT,    /* uint64_t */
+    OPTION_POSITIVE, /* uint64_t above 0; 0: not given */
+    OPTION_SIZE,     /* uint32_t[2] of width and height, WxH */
+    OPTION_REAL,     /* double */
+    OPTION_LIST,     /* struct names: each use appends one */
+};
+struct option {
+    const char *name;
+    enum option_kind kind;
+    size_t at;        /* of its value in the command's state */
+    const char *word; /* a switch may be followed by this word, which sets the bool behind it; NULL: by none */
+};
+#define OPTION(state, name, kind, member) {name, OPTION_##kind, offsetof(state, member)}
+
+/* Groups of options that several commands share; their values are members of struct options. */
+enum option_group {
+    OPT_RUN = 1,         /* a run file, --preset, --adapter, --set and --config-from */
+    OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_JSON = 16, OPT_STEPS = 32, OPT_RANKS = 64,
+    OPT_MODEL = 128,     /* --model and --adapter */
+    OPT_SET = 256, OPT_FROM = 512, OPT_BATCH = 1024,
+    OPT_PATHS = 2048,    /* any number of arguments that are no options */
+    OPT_NO_RUN = 4096,   /* with OPT_RUN: the command checks itself whether there is one (options_need_run) */
+};
+
+struct options;
 struct command {
     const char *name, *usage, *summary;
-    int (*run)(int argc, char **argv, struct error *e);
-    bool ranks;           /* it runs on several ranks (ranks.h) */
+    int (*main)(int argc, char **argv, struct error *e); /* instead of the rest: the command does all itself */
+    bool ranks;                      /* it runs on several ranks: o->world */
+    unsigned shared;                 /* enum option_group */
+    const struct option *options;    /* its own */
+    size_t n_options;
+    const void *initial;             /* its state, which begins with a struct options */
+    size_t bytes;
+    /* Returns the exit code, and fills `e` when that is not 0. */
+    int (*run)(struct options *o, struct error *e);
+    const struct command *const *commands; /* instead: subcommands */
+    size_t n_commands;
 };
+#define COMMAND_OPTIONS(list) .options = (list), .n_options = COUNT(list)
+#define COMMAND_STATE(state) .initial = &(state), .bytes = sizeof(state)
 #define COMMAND(name, what) extern const struct command command_##name;
 #include "cli/commands.def"
 #undef COMMAND
 
-/* Prepares the process, which may start the program again, and returns what `body` returns
- * (start.c). Called first. */
-int start_process(int (*body)(int argc, char **argv), int argc, char **argv);
-
-/* The command of a list that a mistyped or related word means; NULL: none is near. */
-const char *nearest_command(const char *word, const struct command *const *commands, size_t n);
-
-/* Options that several commands share. The members of options that a command does not allow
- * stay NULL; an option that the command does not know is PL_USAGE. */
+/* What is common to the states of all commands. */
 struct options {
-    const char *run;      /* RUN.yaml, the positional argument */
-    const char *memory, *plan, *output, *model, *adapter, *preset, *batch, *steps, *threads;
-    const char *devices, *images, *frames, *masks;
-    const char *ranks, *per_host, *links;
-    const char **set, **from; /* --set, --config-from */
-    int n_set, n_from;
+    const struct command *command;
+    int argc;                 /* the words after the command's name */
+    char **argv;
+    VEC(struct option) known; /* options of the command, with the shared ones */
+    const char *run;          /* RUN.yaml, the positional argument; NULL: none */
+    struct names paths;       /* of OPT_PATHS */
+    const char *memory, *plan, *output, *model, *adapter, *preset, *batch, *steps, *ranks;
+    struct names set, from;   /* --set, --config-from */
+    bool json, resume, resume_auto, help;
     const char *script;       /* the program whose options are taken too, because of the model; NULL: none */
     struct text program;      /* these options, as words of a shell */
-    bool json, explain, resume, calibrate, confirm, help;
-    bool resume_auto;         /* --resume auto */
-    bool explain_all;         /* --explain all */
-    bool compare, frontier, rules;
-    bool asks; /* a question of --config-from without an answer is an error, which the command sets: it decides what is
-                  trained */
+    const char *per_host, *links;
+    bool asks;                /* the command decides what is trained: an open question of --config-from is an error */
+    struct config config;     /* of options_configure */
+    bool configured;
+    struct ranks *world;      /* of a command with `ranks`; NULL: this process is alone */
 };
-enum option_flag {
-    OPT_RUN = 1, OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_MODEL = 16, OPT_BATCH = 32, OPT_JSON = 64,
-    OPT_EXPLAIN = 128, OPT_RESUME = 256, OPT_STEPS = 512, OPT_THREADS = 1024,
-    OPT_CALIBRATE = 2048, /* --calibrate needs no RUN.yaml */
-    OPT_CONFIRM = 4096,
-    OPT_TABLES = 8192,    /* the tables of `plan`: see plan_tables.h */
-    OPT_RANKS = 16384,
-    OPT_LINKS = 32768,    /* with --ranks, for predicted times */
-};
-int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
+
+/* Runs a command, or the subcommand that argv names, with the words after its name. */
+int command_run(const struct command *c, int argc, char **argv, struct error *e);
+/* Returns the command of a list with this name, or with that for which it is another word or a
+ * mistyped one; NULL: none. */
+const struct command *command_find(const char *name, const struct command *const *list, size_t n);
+const char *command_nearest(const char *word, const struct command *const *list, size_t n);
+
+int options_parse(struct options *o, unsigned shared, int argc, char **argv, struct error *e);
 void options_free(struct options *o);
+/* Refuses options without a run file or what replaces it. */
+int options_need_run(const struct options *o, struct error *e);
 /* Parses an option's value as an integer within bounds; *out is unchanged when text is NULL. */
 int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e);
-/* The configuration: the defaults, then the files of --config-from, the run file, --set and
- * --memory override them in this order. What the files of --config-from gave is listed on stderr,
- * once for each command. */
+/* Reads the configuration into o->config: on several ranks rank 0 reads it for all. */
+int options_configure(struct options *o, struct error *e);
+/* Reads another copy of the configuration: the defaults, then the files of --config-from, the run
+ * file, --set and --memory override them in this order. Lists what the files of --config-from gave
+ * on stderr, once for each command. options_begin reads the files, options_end what overrides them;
+ * after a failure of either, the caller frees both. */
 int options_config(const struct options *o, struct config *c, struct error *e);
-
-/* The files of --config-from, for commands with options of their own: sets what they say, before
- * the run file and --set; and settles what depends on those, and lists it on stderr. */
+int options_begin(const struct options *o, struct import *f, struct config *c, struct error *e);
+int options_end(const struct options *o, struct import *f, struct config *c, struct error *e);
+/* Do as options_begin and options_end for files alone. */
 int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
 int from_settle(struct import *f, struct config *c, struct error *e);
 
-/* --model of a command: a folder, or the name of a preset, for which it warns that "text" or
+/* Sets the model of --model: a folder, or the name of a preset, for which it warns that "text" or
  * "masks" have no meaning. */
 void use_model(struct config *c, const char *model, const char *results);
+
+/* Prints a command's usage and summary, and for a command that reads a configuration every key. */
+void print_help(const struct command *c);
 
 /* The line of --config-from in the summaries of the commands that take a run file. */
 #define CONFIG_FROM_HELP                                                                                               \
@@ -79,8 +123,5 @@ void use_model(struct config *c, const char *model, const char *results);
 #define PRESET_HELP                                                                                                                         \
     "  --preset NAME    model.preset; with prs-med, or with --set model.path=DIR of a PRS-Med folder, the flags of train_prs_med.py are\n"    \
     "                   taken too, such as --data_root DIR --batch_size 2\n"
-
-/* Prints a command's usage and summary, and after them the description of every key. */
-void print_help(const struct command *c);
 
 #endif

@@ -17,9 +17,9 @@
 #include "adapter/merge.h"
 #include "folder/quantize_folder.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "io/pth.h"
 #include "io/safetensors.h"
+#include "io/table.h"
 #include "io/temporary.h"
 #include "models/masks.h"
 #include "models/sam_names.h"
@@ -27,54 +27,9 @@
 enum { CHUNK = 4 << 20, PATH_MOST = 4096 }; /* bytes of a tensor per copy; bytes of a folder's path */
 
 struct request {
-    const char *in, *out, *adapter, *quantize;
-    bool json, help;
+    struct options o;
+    const char *in, *quantize;
 };
-
-/* --- arguments --------------------------------------------------------------------------- */
-
-static int parse(struct request *w, int argc, char **argv, struct error *e)
-{
-    const struct {
-        const char *name, **value;
-    } options[] = {{"--out", &w->out},
-                   {"--adapter", &w->adapter},
-                   {"--quantize", &w->quantize},
-                   {"-o", &w->out},
-                   {"--json", NULL}};
-    for (int i = 0; i < argc; i++) {
-        const char *a = argv[i];
-        size_t k = 0, n = strcspn(a, "=");
-        while (k < COUNT(options) &&
-               (!options[k].value || strncmp(a, options[k].name, n) || options[k].name[n] || (a[n] && a[1] != '-')))
-            k++;
-        if (!strcmp(a, "--help") || !strcmp(a, "-h")) w->help = true;
-        else if (!strcmp(a, "--json")) w->json = true;
-        else if (k < COUNT(options) && a[n]) *options[k].value = a + n + 1;
-        else if (k < COUNT(options)) {
-            if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
-            *options[k].value = argv[i];
-        } else if (a[0] == '-' && a[1]) {
-            const char *nearest = options[0].name;
-            for (k = 1; k < COUNT(options); k++)
-                if (edit_distance(a, options[k].name) < edit_distance(a, nearest)) nearest = options[k].name;
-            return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
-        }
-        else if (w->in) return error_set(e, PL_USAGE, "two inputs are given: %s and %s", w->in, a);
-        else w->in = a;
-    }
-    if (w->help) return PL_OK;
-    if (!w->in || !w->out || !*w->out)
-        return error_set(e, PL_USAGE,
-                         "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER or "
-                         "--quantize nf4, and -o FOLDER: plimsoll %s",
-                         command_convert.usage);
-    if (w->quantize && strcmp(w->quantize, "nf4"))
-        return error_set(e, PL_USAGE,
-                         "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and reads",
-                         w->quantize);
-    return PL_OK;
-}
 
 /* --- the summary -------------------------------------------------------------------------- */
 
@@ -89,24 +44,14 @@ static void print_summary(const struct request *w, const struct sam_names *n, ui
 {
     uint64_t bytes = 0;
     char size[32];
+    const char *type = n->tiny ? "tinysam" : "sam";
     for (uint32_t i = 0; i < n->found.n; i++) bytes += bytes_of(&n->found.at[i]);
-    if (!w->json) {
-        printf("%s: %s, %u tensors, %s%s\n", w->out, n->tiny ? "tinysam" : "sam", tensors, size_print(bytes, size),
+    if (w->o.json)
+        PRINT_FACTS(2, FACT("in", w->in), FACT("out", w->o.output), FACT("model_type", type), FACT("tensors", tensors),
+                    FACT("bytes", bytes), FACT("left_out", left_out));
+    else
+        printf("%s: %s, %u tensors, %s%s\n", w->o.output, type, tensors, size_print(bytes, size),
                left_out ? "; derived buffers were left out" : "");
-        return;
-    }
-    struct text t = {0};
-    struct json_writer j = {.out = &t, .indent = 2};
-    json_begin_map(&j, NULL);
-    json_put_string(&j, "in", w->in);
-    json_put_string(&j, "out", w->out);
-    json_put_string(&j, "model_type", n->tiny ? "tinysam" : "sam");
-    json_put_uint(&j, "tensors", tensors);
-    json_put_uint(&j, "bytes", bytes);
-    json_put_uint(&j, "left_out", left_out);
-    json_end(&j);
-    printf("%s\n", t.at);
-    text_free(&t);
 }
 
 /* --- a checkpoint to a folder --------------------------------------------------------------- */
@@ -172,7 +117,7 @@ static int fill_folder(const struct sources *s, const char *dir, struct error *e
     return rc ? rc : dir_sync(dir, e);
 }
 
-/* OUT must not exist or be an empty folder, so that no file is overwritten. */
+/* Checks that OUT does not exist or is an empty folder, so that no file is overwritten. */
 static int check_free(const char *out, struct error *e)
 {
     struct names l = {0};
@@ -197,24 +142,23 @@ static int fill_temporary(const struct sources *s, const char *out, struct tempo
 static int write_folder(const struct sources *s, const char *out, struct error *e)
 {
     struct temporary t;
-    int rc = fill_temporary(s, out, &t, e);
-    return rc ? rc : temporary_keep(&t, out, true, e);
+    TRY(fill_temporary(s, out, &t, e));
+    return temporary_keep(&t, out, true, e);
 }
 
 static int to_folder(const struct request *w, struct error *e)
 {
     struct pth p;
     struct sam_names n = {0};
-    int rc = check_free(w->out, e);
-    if (!rc) rc = pth_open(&p, w->in, e);
-    if (rc) return rc;
+    TRY(check_free(w->o.output, e));
+    TRY(pth_open(&p, w->in, e));
     for (uint32_t i = 0; i < p.tensors.n; i++) {
         const struct pth_tensor *t = &p.tensors.at[i];
         sam_names_add(&n, t->name, t->dtype, t->rank, t->dim, i);
     }
-    rc = sam_names_resolve(&n, e);
+    int rc = sam_names_resolve(&n, e);
     if (rc) error_prepend(e, "%s", w->in);
-    else rc = write_folder(&(struct sources){.checkpoint = &p, .from = w->in, .names = &n}, w->out, e);
+    else rc = write_folder(&(struct sources){.checkpoint = &p, .from = w->in, .names = &n}, w->o.output, e);
     if (!rc) print_summary(w, &n, n.parts.n, p.tensors.n - n.found.n + p.skipped);
     sam_names_free(&n);
     pth_close(&p);
@@ -322,8 +266,8 @@ static int open_folder_model(const struct request *w, struct model *m, bool *has
     return e->code;
 }
 
-/* A checkpoint holds weights only. A folder whose config.json differs from what the weights
- * imply would convert back to another model, so it is refused. */
+/* Refuses a folder whose config.json differs from what the weights imply: a checkpoint holds weights
+ * only, and would convert back to another model. */
 static int check_config(const struct request *w, struct sam_names *n, const struct model *m, struct error *e)
 {
     struct pixel_norm usual;
@@ -343,11 +287,11 @@ static int to_checkpoint(const struct request *w, struct error *e)
     struct model m;
     uint32_t tensors = 0;
     bool has;
-    if (dir_exists(w->out))
+    if (dir_exists(w->o.output))
         return error_set(e, PL_USAGE, "%s is a folder; a model folder is converted to a file, such as model.pth",
-                         w->out);
-    if (file_exists(w->out))
-        return error_set(e, PL_USAGE, "%s exists already: give another name, or remove it first", w->out);
+                         w->o.output);
+    if (file_exists(w->o.output))
+        return error_set(e, PL_USAGE, "%s exists already: give another name, or remove it first", w->o.output);
     if (open_folder_model(w, &m, &has, e)) return e->code;
     int rc = open_shards(&s, &n, w->in, e);
     if (!rc) {
@@ -355,7 +299,7 @@ static int to_checkpoint(const struct request *w, struct error *e)
         if (rc) error_prepend(e, "%s", w->in);
     }
     if (!rc && has) rc = check_config(w, &n, &m, e);
-    if (!rc) rc = write_checkpoint(&n, &s, w->out, &tensors, e);
+    if (!rc) rc = write_checkpoint(&n, &s, w->o.output, &tensors, e);
     if (!rc) print_summary(w, &n, tensors, 0);
     if (has) model_close(&m);
     sam_names_free(&n);
@@ -368,34 +312,22 @@ static int to_checkpoint(const struct request *w, struct error *e)
 static void print_merged(const struct request *w, const struct merge *m)
 {
     const uint32_t tensors = m->base.n_slots + (m->untied && !m->head);
-    if (!w->json) {
-        printf("%s: %s merged into %s: %u linear modules with LoRA, %u whole tensors, %u tensors in all%s\n", w->out,
-               w->adapter, w->in, m->n_merged, m->n_whole, tensors,
+    if (w->o.json)
+        PRINT_FACTS(2, FACT("in", w->in), FACT("adapter", w->o.adapter), FACT("out", w->o.output),
+                    FACT("tensors", tensors), FACT("merged", m->n_merged), FACT("whole", m->n_whole),
+                    FACT("untied", m->untied));
+    else
+        printf("%s: %s merged into %s: %u linear modules with LoRA, %u whole tensors, %u tensors in all%s\n",
+               w->o.output, w->o.adapter, w->in, m->n_merged, m->n_whole, tensors,
                m->untied ? "; the head no longer shares the embedding's weight" : "");
-        return;
-    }
-    struct text t = {0};
-    struct json_writer j = {.out = &t, .indent = 2};
-    json_begin_map(&j, NULL);
-    json_put_string(&j, "in", w->in);
-    json_put_string(&j, "adapter", w->adapter);
-    json_put_string(&j, "out", w->out);
-    json_put_uint(&j, "tensors", tensors);
-    json_put_uint(&j, "merged", m->n_merged);
-    json_put_uint(&j, "whole", m->n_whole);
-    json_put_bool(&j, "untied", m->untied);
-    json_end(&j);
-    printf("%s\n", t.at);
-    text_free(&t);
 }
 
 static int merge(const struct request *w, struct error *e)
 {
     struct merge m;
-    int rc = check_free(w->out, e);
-    if (!rc) rc = merge_open(&m, w->in, w->adapter, e);
-    if (rc) return rc;
-    rc = write_folder(&(struct sources){.merge = &m}, w->out, e);
+    TRY(check_free(w->o.output, e));
+    TRY(merge_open(&m, w->in, w->o.adapter, e));
+    int rc = write_folder(&(struct sources){.merge = &m}, w->o.output, e);
     if (!rc) print_merged(w, &m);
     merge_close(&m);
     return rc;
@@ -405,56 +337,41 @@ static int merge(const struct request *w, struct error *e)
 
 static void print_quantized(const struct request *w, const struct quantize_folder *q)
 {
+    const char *adapter = w->o.adapter;
     char before[32], after[32];
-    if (!w->json) {
+    if (w->o.json)
+        PRINT_FACTS(2, FACT("in", w->in), FACT_IF(adapter, "adapter", adapter), FACT("out", w->o.output),
+                    FACT("model_type", q->model.family->model_type), FACT("quantize", w->quantize),
+                    FACT("tensors", q->n_tensors), FACT("quantized", q->n_quantized),
+                    FACT("bytes_before", q->bytes_before), FACT("bytes", q->bytes));
+    else
         printf("%s: %s%s%s with %u weights of linear layers in 4 bits (NF4), of %u tensors in all: %s, before %s\n",
-               w->out, w->in, w->adapter ? " and " : "", w->adapter ? w->adapter : "", q->n_quantized, q->n_tensors,
+               w->o.output, w->in, adapter ? " and " : "", adapter ? adapter : "", q->n_quantized, q->n_tensors,
                size_print(q->bytes, after), size_print(q->bytes_before, before));
-        return;
-    }
-    struct text t = {0};
-    struct json_writer j = {.out = &t, .indent = 2};
-    json_begin_map(&j, NULL);
-    json_put_string(&j, "in", w->in);
-    if (w->adapter) json_put_string(&j, "adapter", w->adapter);
-    json_put_string(&j, "out", w->out);
-    json_put_string(&j, "model_type", q->model.family->model_type);
-    json_put_string(&j, "quantize", w->quantize);
-    json_put_uint(&j, "tensors", q->n_tensors);
-    json_put_uint(&j, "quantized", q->n_quantized);
-    json_put_uint(&j, "bytes_before", q->bytes_before);
-    json_put_uint(&j, "bytes", q->bytes);
-    json_end(&j);
-    printf("%s\n", t.at);
-    text_free(&t);
 }
 
 static int quantize(const struct request *w, const char *from, struct error *e)
 {
     struct quantize_folder q;
-    int rc = check_free(w->out, e);
-    if (!rc) rc = quantize_folder_open(&q, from, e);
-    if (rc) return rc;
-    rc = write_folder(&(struct sources){.quantize = &q}, w->out, e);
+    TRY(check_free(w->o.output, e));
+    TRY(quantize_folder_open(&q, from, e));
+    int rc = write_folder(&(struct sources){.quantize = &q}, w->o.output, e);
     if (!rc) print_quantized(w, &q);
     quantize_folder_close(&q);
     return rc;
 }
 
-/* The adapter is merged into a temporary folder, in the dtypes of the base, which is then
- * quantized. */
+/* Merges the adapter into a temporary folder, in the dtypes of the base, and quantizes that. */
 static int merge_and_quantize(const struct request *w, struct error *e)
 {
     struct quantize_folder base;
     struct merge m;
     struct temporary t;
-    int rc = check_free(w->out, e);
-    if (!rc) rc = quantize_folder_open(&base, w->in, e); /* refuses what the merged model would be refused for */
-    if (rc) return rc;
+    TRY(check_free(w->o.output, e));
+    TRY(quantize_folder_open(&base, w->in, e)); /* refuses what the merged model would be refused for */
     quantize_folder_close(&base);
-    rc = merge_open(&m, w->in, w->adapter, e);
-    if (rc) return rc;
-    rc = fill_temporary(&(struct sources){.merge = &m}, w->out, &t, e);
+    TRY(merge_open(&m, w->in, w->o.adapter, e));
+    int rc = fill_temporary(&(struct sources){.merge = &m}, w->o.output, &t, e);
     merge_close(&m);
     if (rc) return rc;
     rc = quantize(w, t.path, e);
@@ -464,29 +381,39 @@ static int merge_and_quantize(const struct request *w, struct error *e)
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-static int run(int argc, char **argv, struct error *e)
+static int convert(struct options *o, struct error *e)
 {
-    struct request w = {0};
-    int rc = parse(&w, argc, argv, e);
-    if (rc) return rc;
-    if (w.help) {
-        printf("usage: plimsoll %s\n\n%s\n", command_convert.usage, command_convert.summary);
-        return PL_OK;
-    }
-    if (!file_exists(w.in)) return model_missing(w.in, e);
-    if (adapter_folder_is(w.in))
+    struct request *w = (struct request *)o;
+    if (o->paths.n > 1)
+        return error_set(e, PL_USAGE, "two inputs are given: %s and %s", o->paths.at[0], o->paths.at[1]);
+    if (!o->paths.n || !o->output || !*o->output)
+        return error_set(e, PL_USAGE,
+                         "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER or "
+                         "--quantize nf4, and -o FOLDER: plimsoll %s",
+                         command_convert.usage);
+    if (w->quantize && strcmp(w->quantize, "nf4"))
+        return error_set(e, PL_USAGE,
+                         "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and reads",
+                         w->quantize);
+    w->in = o->paths.at[0];
+    if (!file_exists(w->in)) return model_missing(w->in, e);
+    if (adapter_folder_is(w->in))
         return error_set(
             e, PL_USAGE,
-            "%s holds an adapter, which is merged into its base model: plimsoll convert BASE --adapter %s -o OUT", w.in,
-            w.in);
-    if (w.quantize && !dir_exists(w.in))
+            "%s holds an adapter, which is merged into its base model: plimsoll convert BASE --adapter %s -o OUT",
+            w->in, w->in);
+    if (w->quantize && !dir_exists(w->in))
         return error_set(e, PL_USAGE,
-                         "--quantize takes a model folder, and %s is a file: plimsoll convert %s -o FOLDER first", w.in,
-                         w.in);
-    if (w.quantize) return w.adapter ? merge_and_quantize(&w, e) : quantize(&w, w.in, e);
-    if (w.adapter) return merge(&w, e);
-    return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
+                         "--quantize takes a model folder, and %s is a file: plimsoll convert %s -o FOLDER first",
+                         w->in, w->in);
+    if (w->quantize) return o->adapter ? merge_and_quantize(w, e) : quantize(w, w->in, e);
+    if (o->adapter) return merge(w, e);
+    return dir_exists(w->in) ? to_checkpoint(w, e) : to_folder(w, e);
 }
+
+static const struct request START;
+static const struct option OPTIONS[] = {OPTION(struct request, "--quantize", TEXT, quantize),
+                                        OPTION(struct request, "--adapter", TEXT, o.adapter)};
 
 const struct command command_convert =
     {"convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
@@ -504,4 +431,4 @@ const struct command command_convert =
      "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the folder, and "
      "a run on it has\n"
      "the bits of a run on BASE with memory.quantize nf4. With --adapter too, the adapter is merged first.",
-     run};
+     .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = convert};

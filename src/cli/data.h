@@ -1,6 +1,6 @@
 /*
- * data.h: `plimsoll data SUBCOMMAND ...`: one file per subcommand (data_make.c, ...), their table
- * in data.c, and the option parser that they share.
+ * data.h: `plimsoll data SUBCOMMAND ...`: one file per subcommand (data_make.c, ...); their table is
+ * in data_make.c.
  */
 #ifndef CLI_DATA_H
 #define CLI_DATA_H

@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 #include "data/formats/packed.h"
 #include "feed/embed.h"
-#include "io/json.h"
+#include "io/table.h"
 
 struct counts {
     uint64_t embeddings, unreadable, damaged;
@@ -23,7 +23,7 @@ bool embeddings_alone(const struct names *paths)
     return packed_is(paths->at[0]) && !packed_peek(paths->at[0], &h, &x, &ignored) && x.tokens;
 }
 
-/* Looks at all images. `check`: compares the checksums, and prints what cannot be used. */
+/* Counts; `check`: compares the checksums, and prints what cannot be used. */
 static void look(const struct dataset *d, bool check, struct counts *n)
 {
     struct progress progress;
@@ -45,25 +45,6 @@ static void look(const struct dataset *d, bool check, struct counts *n)
     progress_clear();
 }
 
-static void print_json(const struct dataset *d, const struct counts *n)
-{
-    const struct packed_embeddings *x = dataset_embeddings(d);
-    struct text out = {0};
-    struct json_writer w = {.out = &out};
-    json_begin_map(&w, NULL);
-    json_put_string(&w, "format", "packed");
-    json_put_uint(&w, "images", dataset_count(d));
-    json_put_uint(&w, "embeddings", n->embeddings);
-    json_put_uint(&w, "unreadable", n->unreadable);
-    json_put_string(&w, "dtype", dtype_name(packed_dtype(x->type)));
-    json_put_uint(&w, "tokens", x->tokens);
-    json_put_uint(&w, "channels", x->channels);
-    json_put_string(&w, "model", x->model);
-    json_end(&w);
-    printf("%s\n", out.at);
-    text_free(&out);
-}
-
 int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e)
 {
     struct dataset *d;
@@ -82,12 +63,16 @@ int inspect_embeddings(const struct names *paths, bool check, bool json, struct 
                          paths->at[0]);
     }
     look(d, check, &n);
-    if (json) print_json(d, &n);
+    const struct packed_embeddings *x = dataset_embeddings(d);
+    if (json)
+        PRINT_FACTS(0, FACT("format", "packed"), FACT("images", dataset_count(d)), FACT("embeddings", n.embeddings),
+                    FACT("unreadable", n.unreadable), FACT("dtype", dtype_name(packed_dtype(x->type))),
+                    FACT("tokens", x->tokens), FACT("channels", x->channels), FACT("model", (const char *)x->model));
     else
         printf("packed: %llu images of conversations, %llu embeddings %s, computed with %s: %llu images could not be "
                "read, %llu bad samples\n",
                (unsigned long long)dataset_count(d), (unsigned long long)n.embeddings,
-               embed_print(dataset_embeddings(d), shape), dataset_embeddings(d)->model,
+               embed_print(x, shape), x->model,
                (unsigned long long)n.unreadable, (unsigned long long)n.damaged);
     rc = dataset_intact(d, e);
     if (!rc && n.damaged)

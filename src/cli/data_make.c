@@ -1,5 +1,6 @@
 /*
- * data_make.c: `plimsoll data make`: a synthetic dataset in SA-1B's format.
+ * data_make.c: the list of `plimsoll data`'s subcommands, and the first of them, `data make`: a
+ * synthetic dataset in SA-1B's format.
  *
  * All threads draw the samples of a block, which is then written in order: the dataset is the
  * same for any number of threads, and memory holds one block. With --order random the files of
@@ -23,6 +24,10 @@
 enum { BLOCK = 64 };
 
 struct make {
+    struct options o;
+    uint64_t most_masks;   /* --masks */
+    uint32_t size[2];
+    const char *order;
     const char *dir;
     struct synth_options synth;
     uint64_t images, shards;
@@ -59,7 +64,7 @@ static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, i
     return rc;
 }
 
-/* A permutation of 0..2n-1, where even numbers are images: a Fisher-Yates shuffle with random
+/* Fills `order` with a permutation of 0..2n-1, where even numbers are images: a Fisher-Yates shuffle with random
  * numbers that depend on the seed and the block. */
 static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint32_t *order)
 {
@@ -110,7 +115,7 @@ static int write_blocks(struct make *m, struct tar_writer *tar, const char *fold
     return rc;
 }
 
-/* A shard is renamed to its final name when it is complete. */
+/* Writes a shard, and renames it to its final name when it is complete. */
 static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t n, struct error *e)
 {
     struct temporary t;
@@ -244,45 +249,42 @@ static int make_all(struct make *m, struct error *e)
     return rc;
 }
 
-static int check(const struct make *m, const char *order, struct error *e)
+static int check(const struct make *m, struct error *e)
 {
     if (!m->images || m->images > 1000000)
         return error_set(e, PL_USAGE, "--images %llu: expected 1 to 1000000", (unsigned long long)m->images);
     if (!m->shards || m->shards > m->images || m->shards > 1000000)
         return error_set(e, PL_USAGE, "--shards %llu: expected 1 to the number of images, %llu",
                          (unsigned long long)m->shards, (unsigned long long)m->images);
-    if (strcmp(order, "random") && strcmp(order, "sorted"))
-        return error_set(e, PL_USAGE, "--order %s: expected random or sorted", order);
+    if (strcmp(m->order, "random") && strcmp(m->order, "sorted"))
+        return error_set(e, PL_USAGE, "--order %s: expected random or sorted", m->order);
     return synth_check(&m->synth, e);
 }
 
-static int run(int argc, char **argv, struct error *e)
+static int make(struct options *o, struct error *e)
 {
-    struct make m = {.images = 100, .shards = 1};
-    uint64_t masks = 12;
-    uint32_t size[2] = {1024, 768};
-    const char *order = "random";
-    bool help;
-    struct names paths = {0};
-    const struct data_option table[] = {
-        {"--images", DATA_COUNT, &m.images}, {"--shards", DATA_COUNT, &m.shards}, {"--size", DATA_SIZE, size},
-        {"--seed", DATA_COUNT, &m.synth.seed}, {"--masks", DATA_COUNT, &masks}, {"--order", DATA_TEXT, &order},
-        {"--extracted", DATA_SWITCH, &m.extracted},
-    };
-    int rc = data_options(&data_make, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help && paths.n != 1) rc = error_set(e, PL_USAGE, "expected one output folder (see --help)");
-    if (!rc && !help) {
-        m.dir = paths.at[0];
-        m.synth.width = size[0], m.synth.height = size[1];
-        m.synth.masks = (uint32_t)min_u64(masks, UINT32_MAX);
-        m.sorted = !strcmp(order, "sorted");
-        m.key = random_key(m.synth.seed, "order of members");
-        rc = check(&m, order, e);
-        if (!rc) rc = make_all(&m, e);
-    }
-    names_free(&paths);
-    return rc;
+    struct make *m = (struct make *)o;
+    if (o->paths.n != 1) return error_set(e, PL_USAGE, "expected one output folder (see --help)");
+    m->dir = o->paths.at[0];
+    m->synth.width = m->size[0], m->synth.height = m->size[1];
+    m->synth.masks = (uint32_t)min_u64(m->most_masks, UINT32_MAX);
+    m->sorted = !strcmp(m->order, "sorted");
+    m->key = random_key(m->synth.seed, "order of members");
+    TRY(check(m, e));
+    return make_all(m, e);
 }
+
+static const struct make START = {
+    .images = 100, .shards = 1, .most_masks = 12, .size = {1024, 768}, .order = "random"};
+static const struct option OPTIONS[] = {
+    OPTION(struct make, "--images", COUNT, images),
+    OPTION(struct make, "--shards", COUNT, shards),
+    OPTION(struct make, "--size", SIZE, size),
+    OPTION(struct make, "--seed", COUNT, synth.seed),
+    OPTION(struct make, "--masks", COUNT, most_masks),
+    OPTION(struct make, "--order", TEXT, order),
+    OPTION(struct make, "--extracted", SWITCH, extracted),
+};
 
 const struct command data_make = {
     "make",
@@ -298,4 +300,12 @@ const struct command data_make = {
     "  --masks M       shapes per image; a shape that is hardly visible gets no mask (12)\n"
     "  --order         order of the files in a tar: random, as in SA-1B, or sorted (random)\n"
     "  --extracted     writes folders of files instead of tars",
-    run};
+    .shared = OPT_PATHS, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = make};
+
+static const struct command *const COMMANDS[] = {&data_make,   &data_prepare, &data_inspect,
+                                                 &data_verify, &data_pack,    &data_tokenize};
+
+const struct command command_data = {
+    "data", "data make | prepare | inspect | verify | pack | tokenize ...",
+    "Makes, repairs, inspects, verifies and packs datasets of images with masks; inspects and tokenizes conversations.",
+    .commands = COMMANDS, .n_commands = COUNT(COMMANDS)};

@@ -28,9 +28,22 @@
 /* WARM: steps that run before leaks are measured, the first of them in bench_open */
 enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 };
 
+static const struct report_column SIZES[] = {{NULL, "", "bytes"}, {NULL, ""}}; /* bytes, and what they are */
+
+/* Peaks of the live bytes of each program or phase. */
+struct peaks {
+    uint64_t forward_alone, forward, backward, update;
+};
+
+/* Growth over a number of steps. */
+struct leaks {
+    int64_t steps, resident, device, allocations;
+    int descriptors, threads;
+};
+
 /* --- peaks --------------------------------------------------------------------------- */
 
-/* The largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any phase. */
+/* Returns the largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any phase. */
 static uint64_t phase_peak(const struct planned *r, const struct lives *l, enum program p, enum phase phase)
 {
     uint64_t *alive = lives_by_position(l, &r->graph, p), most = 0;
@@ -44,8 +57,8 @@ static uint64_t phase_peak(const struct planned *r, const struct lives *l, enum 
     return most;
 }
 
-/* The peak of the evaluation program. */
-static uint64_t forward_alone(const struct planned *r)
+/* Returns the peak of the evaluation program. */
+static uint64_t evaluation_peak(const struct planned *r)
 {
     uint64_t *alive = plan_alive(&r->plan, &r->graph, PROGRAM_EVAL, true), most = 0;
     for (uint32_t k = 0; k < r->graph.order[PROGRAM_EVAL].nodes.n; k++)
@@ -59,7 +72,8 @@ static void print_holders(const struct planned *r, struct text *out)
 {
     const struct peak *peak = &r->plan.peak;
     struct held *all = mem_alloc(r->graph.storages.n * sizeof *all);
-    char size[32], words[TENSOR_WORDS];
+    struct report_table t = REPORT_TABLE(SIZES);
+    char words[TENSOR_WORDS];
     const uint32_t n = plan_at_peak(&r->plan, &r->graph, all);
     const struct node *at = node_at(&r->graph, r->graph.order[peak->program].nodes.at[peak->instant]);
     text_printf(out, "Largest tensors at the peak, in the %s of %s (program %s, op %s), %u transient tensors alive\n",
@@ -67,40 +81,54 @@ static void print_holders(const struct planned *r, struct text *out)
                 at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step",
                 program_name(peak->program), op_table[at->op].name, n);
     for (uint32_t i = 0; i < n && i < TENSORS; i++)
-        text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), tensor_words(all[i].name, words));
+        TABLE_ADD(&t, CELL(all[i].bytes), CELL(tensor_words(all[i].name, words)));
+    table_print(&t, 2, 0, out);
+    table_free(&t);
     mem_free(all);
 }
 
-void doctor_peaks(const struct planned *r, struct doctor_peaks *out)
+/* Finds the peaks of the live bytes of each program or phase. */
+static struct peaks find_peaks(const struct planned *r)
 {
     struct lives l;
+    struct peaks out = {.forward_alone = evaluation_peak(r)};
     lives_collect(&l, &r->plan, &r->graph);
-    *out = (struct doctor_peaks){.forward_alone = forward_alone(r)};
     FOR_STEP_PROGRAMS(p) {
         const uint64_t most = phase_peak(r, &l, p, PHASE_COUNT);
-        if (program_is(p, PROGRAM_TRAINS)) out->forward = phase_peak(r, &l, p, PHASE_FORWARD), out->backward = most;
-        else out->update = most;
+        if (program_is(p, PROGRAM_TRAINS)) out.forward = phase_peak(r, &l, p, PHASE_FORWARD), out.backward = most;
+        else out.update = most;
     }
     lives_free(&l);
+    return out;
 }
 
 /* --- the largest batch -------------------------------------------------------------------- */
 
-/* The arena of a micro-batch of `b`, with the techniques of the plan, or with those that the search
- * finds within the budget; UINT64_MAX when planning fails. *host: the offloaded bytes. */
+/* Reads the configuration with a micro-batch, which is the whole step; pinned: with the plan's
+ * techniques. */
+static int configure_batch(const struct doctor *d, struct config *c, int64_t batch, bool pinned, struct error *e)
+{
+    static const char *const keys[] = {"train.effective_batch", "memory.micro_batch"};
+    char set[64];
+    int rc = doctor_config(d, c, pinned, e);
+    for (size_t i = 0; i < COUNT(keys) && !rc; i++) {
+        snprintf(set, sizeof set, "%s=%" PRId64, keys[i], batch);
+        rc = config_set(c, set, e);
+    }
+    return rc;
+}
+
+/* Returns the arena of a micro-batch of `b`, with the techniques of the plan, or with those that the
+ * search finds within the budget; UINT64_MAX when planning fails. *host: the offloaded bytes. */
 static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_t *host, struct error *e)
 {
-    char sets[2][64];
     struct config c;
     struct planned r;
-    snprintf(sets[0], sizeof sets[0], "train.effective_batch=%" PRId64, b);
-    snprintf(sets[1], sizeof sets[1], "memory.micro_batch=%" PRId64, b);
-    int rc = doctor_config(d, &c, !search, e);
-    for (int i = 0; i < 2 && !rc; i++) rc = config_set(&c, sets[i], e);
-    if (rc) return UINT64_MAX;
+    if (configure_batch(d, &c, b, !search, e)) return UINT64_MAX;
     if (search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (d->host_bound) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, d->host_bound};
-    rc = planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
+    const int rc =
+        planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
     uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
     *host = rc ? 0 : r.plan.placement.arena[SPACE_HOST];
     planned_close(&r);
@@ -108,7 +136,8 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_
     return bytes;
 }
 
-/* A binary search, as the bytes grow with the batch; 0 when not even one sample fits. */
+/* Finds the largest batch by a binary search, as the bytes grow with the batch; 0 when not even one
+ * sample fits. */
 static int64_t largest_batch(const struct doctor *d, bool search)
 {
     struct error e;
@@ -130,8 +159,8 @@ static int64_t largest_batch(const struct doctor *d, bool search)
     return low;
 }
 
-/* True if a step can run here: in this process, on a device that is here, and in memory alone,
- * since the doctor writes no offload file. */
+/* Reports whether a step can run here: in this process, on a device that is here, and in memory
+ * only, since the doctor writes no offload file. */
 static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why)
 {
     const int ranks = d->run.plan.settings.ranks;
@@ -146,17 +175,11 @@ static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], s
 /* Runs one step with that micro-batch. */
 static int confirm(const struct doctor *d, int64_t batch, struct error *e)
 {
-    char set[64];
     struct config c;
     struct bench b = {0};
-    int rc = doctor_config(d, &c, false, e);
-    for (int i = 0; i < 2 && !rc; i++) {
-        snprintf(set, sizeof set, "%s=%" PRId64, i ? "memory.micro_batch" : "train.effective_batch", batch);
-        rc = config_set(&c, set, e);
-    }
-    if (rc) return rc;
+    TRY(configure_batch(d, &c, batch, false, e));
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
-    rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
+    int rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) rc = bench_run_shown(&b, 1, e);
     bench_close(&b);
     config_free(&c);
@@ -179,7 +202,7 @@ static void read_process_state(const struct bench *b, struct process_state *s)
     if (b->run.device.ops->memory) b->run.device.ops->memory(&b->run.device, &s->device_free, &total);
 }
 
-static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out, struct error *e)
+static int measure_leaks(const struct doctor *d, int64_t steps, struct leaks *out, struct error *e)
 {
     struct config c;
     struct bench b = {0};
@@ -200,7 +223,7 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     if (!rc) rc = bench_run_shown(&b, steps, e);
     if (!rc) {
         read_process_state(&b, &after);
-        *out = (struct doctor_leaks){steps,
+        *out = (struct leaks){steps,
                                      (int64_t)(after.process.anonymous - before.process.anonymous),
                                      (int64_t)(before.device_free - after.device_free),
                                      (int64_t)(after.allocations - before.allocations),
@@ -214,30 +237,28 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
 
 /* --- the report ------------------------------------------------------------------------------- */
 
-static void print_peaks(const struct planned *r, const struct doctor_peaks *p, struct text *out)
+static void print_peaks(const struct planned *r, const struct peaks *p, struct text *out)
 {
-    char size[32];
+    struct report_table t = REPORT_TABLE(SIZES);
+    char host[64];
+    TABLE_ADD(&t, CELL(p->forward_alone), CELL("forward only (inference), no activations saved"));
+    TABLE_ADD(&t, CELL(p->forward), CELL("forward, with the activations saved for the backward"));
+    TABLE_ADD(&t, CELL(p->backward), CELL("forward and backward"));
+    TABLE_ADD(&t, CELL(p->update), CELL("optimizer update"));
+    TABLE_ADD(&t, CELL(plan_arena(&r->plan)), CELL("the arena: the total, with padding"));
+    snprintf(host, sizeof host, "the %s: what is offloaded", plan_host_name(&r->plan));
+    if (r->plan.placement.arena[SPACE_HOST])
+        TABLE_ADD(&t, CELL(r->plan.placement.arena[SPACE_HOST]), CELL((const char *)host));
     text_printf(out, "Peak memory of a micro-batch of %d", r->plan.settings.micro_batch);
     if (r->plan.settings.ranks > 1) text_printf(out, " on each of %d ranks", r->plan.settings.ranks);
     text_printf(out, "\n");
-    text_printf(out, "  %12s  forward only (inference), no activations saved\n", size_print(p->forward_alone, size));
-    text_printf(out, "  %12s  forward, with the activations saved for the backward\n", size_print(p->forward, size));
-    text_printf(out, "  %12s  forward and backward\n", size_print(p->backward, size));
-    text_printf(out, "  %12s  optimizer update\n", size_print(p->update, size));
-    text_printf(out, "  %12s  the arena: the total, with padding\n", size_print(plan_arena(&r->plan), size));
-    if (r->plan.placement.arena[SPACE_HOST])
-        text_printf(out, "  %12s  the %s: what is offloaded\n", size_print(r->plan.placement.arena[SPACE_HOST], size),
-                    plan_host_name(&r->plan));
-}
-
-/* In what the plan exceeds its machine, such as host memory that a machine with this GPU is not
- * likely to have. */
-static void print_warnings(const struct planned *r, struct text *out)
-{
+    table_print(&t, 2, 0, out);
+    table_free(&t);
+    /* in what the plan exceeds its machine, such as host memory that a machine with this GPU is not likely to have */
     for (int i = 0; i < r->n_warnings; i++) text_printf(out, "  WARNING: %s\n", r->warning[i]);
 }
 
-static void print_leaks(const struct doctor *d, const struct doctor_leaks *l, struct text *out)
+static void print_leaks(const struct doctor *d, const struct leaks *l, struct text *out)
 {
     bool clean = l->resident <= 0 && l->device <= 0 && l->allocations <= 0 && l->descriptors <= 0 && l->threads <= 0;
     if (d->unmeasured.code) text_printf(out, "Leaks: not measured: %s\n", d->unmeasured.text);
@@ -278,16 +299,14 @@ static void put_out(const struct options *o, struct text *part)
     text_free(part);
 }
 
-/* What is planned: peaks, the largest batch, advice. Returns the number of changes in `advice`. */
-static uint32_t plan_report(struct doctor *d, const struct options *o, bool fits, struct doctor_peaks *peaks,
-                            struct advice advice[ADVICE_MOST])
+/* Plans and prints peaks, the largest batch and advice. */
+static void plan_report(struct doctor *d, const struct options *o, bool fits, struct peaks *peaks)
 {
     struct text out = {0};
     struct error e;
-    doctor_peaks(&d->run, peaks);
+    *peaks = find_peaks(&d->run);
     if (!fits) text_printf(&out, "Does not fit the budget. The smallest plan:\n\n");
     print_peaks(&d->run, peaks, &out);
-    print_warnings(&d->run, &out);
     print_holders(&d->run, &out);
     put_out(o, &out);
     d->batch = largest_batch(d, false);
@@ -295,16 +314,13 @@ static uint32_t plan_report(struct doctor *d, const struct options *o, bool fits
     if (d->batch_most) d->most[SPACE_DEVICE] = arena_of(d, d->batch_most, true, &d->most[SPACE_HOST], &e);
     print_batch(d, &out);
     put_out(o, &out);
-    uint32_t n = doctor_advice(d, advice);
-    others_print(d, &out);
-    advice_print(d, advice, n, &out);
+    doctor_advice(d, &out);
     put_out(o, &out);
-    return n;
 }
 
-/* What is run: a step with the largest micro-batch, if asked for, and steps over which leaks are
+/* Runs and prints a step with the largest micro-batch, if asked for, and steps over which leaks are
  * measured. A failure is in the report too. */
-static int run_report(struct doctor *d, const struct options *o, int64_t steps, struct doctor_leaks *found,
+static int run_report(struct doctor *d, const struct options *o, int64_t steps, struct leaks *found,
                       struct error *e)
 {
     struct text out = {0};
@@ -321,7 +337,7 @@ static int run_report(struct doctor *d, const struct options *o, int64_t steps, 
                     d->unconfirmed.text);
     put_out(o, &out);
     if (!rc && steps && can_run(d, d->run.plan.placement.arena, &d->unmeasured)) {
-        rc = leaks(d, steps, found, e);
+        rc = measure_leaks(d, steps, found, e);
         if (rc) d->unmeasured = *e;
     }
     print_leaks(d, found, &out);
@@ -329,24 +345,39 @@ static int run_report(struct doctor *d, const struct options *o, int64_t steps, 
     return rc;
 }
 
+static void put_machine(struct json_writer *w, const void *of)
+{
+    plan_put_machine(w, ((const struct planned *)of)->warning, ((const struct planned *)of)->n_warnings);
+}
+
 static int examine(struct doctor *d, const struct options *o, bool fits, int64_t steps, struct error *e)
 {
-    struct text out = {0};
-    struct doctor_peaks peaks;
-    struct doctor_leaks found = {0};
-    struct advice advice[ADVICE_MOST];
-    const uint32_t n = plan_report(d, o, fits, &peaks, advice);
-    int rc = run_report(d, o, steps, &found, e);
-    if (o->json) {
-        doctor_json(d, &peaks, found.steps ? &found : NULL, advice, n, &out);
-        fputs(out.at, stdout);
-    }
-    text_free(&out);
+    struct peaks p;
+    struct leaks l = {0};
+    plan_report(d, o, fits, &p);
+    int rc = run_report(d, o, steps, &l, e);
+    const struct fact leaks = FACT_MAP("leaks", FACT("steps", l.steps), FACT("host_bytes", l.resident),
+                                       FACT("device_bytes", l.device), FACT("allocations", l.allocations),
+                                       FACT("descriptors", l.descriptors), FACT("threads", l.threads));
+    if (o->json)
+        PRINT_FACTS(2, FACT("forward_alone_bytes", p.forward_alone), FACT("forward_bytes", p.forward),
+                    FACT("forward_backward_bytes", p.backward), FACT("update_bytes", p.update),
+                    FACT("arena_bytes", plan_arena(&d->run.plan)),
+                    FACT("host_bytes", d->run.plan.placement.arena[SPACE_HOST]), FACT("budget_bytes", d->budget),
+                    FACT("largest_batch", d->batch), FACT("largest_batch_any", d->batch_most),
+                    FACT("largest_batch_any_host_bytes", d->most[SPACE_HOST]), FACT("confirmed", d->confirmed),
+                    FACT("predicted_step_seconds", d->scale * d->run.plan.seconds), FACT("factor", d->scale),
+                    FACT_IF(d->unconfirmed.code, "not_confirmed", (const char *)d->unconfirmed.text),
+                    FACT_IF(d->unmeasured.code, "leaks_not_measured", (const char *)d->unmeasured.text),
+                    l.steps ? leaks : (struct fact){0}, FACT_CALL(put_machine, &d->run),
+                    FACT_TABLE("other_plans", &d->others), FACT_TABLE("advice", &d->advice));
+    table_free(&d->others);
+    table_free(&d->advice);
     return rc;
 }
 
-/* The host memory that the largest batch may take, where it is not known: what a machine with such
- * a GPU is likely to have, or as much as the examined plan. 0: the configuration or this machine
+/* Returns the host memory that the largest batch may take, where it is not known: what a machine
+ * with such a GPU is likely to have, or as much as the examined plan. 0: the configuration or this machine
  * bounds it. */
 static uint64_t host_bound(const struct planned *r)
 {
@@ -355,54 +386,41 @@ static uint64_t host_bound(const struct planned *r)
     return host > likely ? host : likely;
 }
 
-static int doctor_run(struct doctor *d, const struct config *c, const struct options *o, int64_t steps, struct error *e)
+static int doctor(struct options *o, struct error *e)
 {
+    struct doctor d = {.options = o, .confirm = ((struct doctor_options *)o)->confirm};
     struct system_memory now;
+    int64_t steps = STEPS;
+    if (!o->argc || (o->argc == 1 && o->json)) {
+        print_machine(o->json);
+        return PL_OK;
+    }
+    TRY(options_need_run(o, e));
+    TRY(options_count("--steps", o->steps, 0, BENCH_STEPS_MOST, &steps, e));
+    TRY(options_configure(o, e));
+    TRY(config_check(&o->config, CONFIG_NEEDS_MODEL, e));
     planned_explain_device();
     int rc =
-        planned_open(&d->run, c,
+        planned_open(&d.run, &o->config,
                      &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .several = true},
                      e);
-    bool fits = rc != PL_NOFIT;
+    const bool fits = rc != PL_NOFIT;
     if (!rc || !fits) {
         system_memory(&now);
-        d->given = d->run.budget != 0;
-        d->budget = d->given                     ? d->run.budget
-                    : d->run.kind == DEVICE_CUDA ? planned_gpu_budget(d->run.profile.memory_bytes)
-                                                 : now.available;
-        d->host_bound = host_bound(&d->run);
-        d->scale = time_scale(&d->run);
-        rc = examine(d, o, fits, fits ? steps : 0, e);
+        d.given = d.run.budget != 0;
+        d.budget = d.given                     ? d.run.budget
+                   : d.run.kind == DEVICE_CUDA ? planned_gpu_budget(d.run.profile.memory_bytes)
+                                               : now.available;
+        d.host_bound = host_bound(&d.run);
+        d.scale = time_scale(&d.run);
+        rc = examine(&d, o, fits, fits ? steps : 0, e);
     }
-    planned_close(&d->run);
+    planned_close(&d.run);
     return rc ? rc : fits ? PL_OK : PL_NOFIT;
 }
 
-static int doctor(int argc, char **argv, struct error *e)
-{
-    struct doctor d = {0};
-    struct options o;
-    struct config c;
-    int64_t steps = STEPS;
-    if (!argc || (argc == 1 && !strcmp(argv[0], "--json"))) {
-        print_machine(argc);
-        return PL_OK;
-    }
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CONFIRM, argc, argv, e);
-    if (rc) return rc;
-    d.options = &o;
-    d.confirm = o.confirm;
-    if (o.help) {
-        print_help(&command_doctor);
-    } else if (!(rc = options_count("--steps", o.steps, 0, BENCH_STEPS_MOST, &steps, e)) &&
-               !(rc = options_config(&o, &c, e))) {
-        rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-        if (!rc) rc = doctor_run(&d, &c, &o, steps, e);
-        config_free(&c);
-    }
-    options_free(&o);
-    return rc;
-}
+static const struct doctor_options START;
+static const struct option OPTIONS[] = {OPTION(struct doctor_options, "--confirm", SWITCH, confirm)};
 
 const struct command command_doctor =
     {"doctor",
@@ -423,4 +441,5 @@ const struct command command_doctor =
      "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
      "adapter.path\n"
      "  --confirm        runs one step with the largest micro-batch",
-     doctor};
+     .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS, COMMAND_OPTIONS(OPTIONS),
+     COMMAND_STATE(START), .run = doctor};

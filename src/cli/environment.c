@@ -11,24 +11,28 @@
 #include <sys/resource.h>
 
 #include "planning/this_machine.h"
-#include "io/json.h"
+#include "io/table.h"
 
 static void print_libraries(struct text *out)
 {
+    static const struct report_column columns[] = {{NULL, ""}, {NULL, ""}, {NULL, ""}};
+    struct report_table t = REPORT_TABLE(columns);
     struct library l[LIBRARIES];
+    char does[512];
     environment_libraries(l);
-    for (int i = 0; i < LIBRARIES; i++)
-        text_printf(out, "  %-9s %-9.20s %s%s%s\n", l[i].name,
-                    !l[i].here        ? "no"
-                    : l[i].version[0] ? l[i].version
-                                      : "yes",
-                    l[i].does, l[i].why[0] ? ": " : "", l[i].why);
+    for (const struct library *x = l; x < l + LIBRARIES; x++) {
+        snprintf(does, sizeof does, "%s%s%s", x->does, x->why[0] ? ": " : "", x->why);
+        TABLE_ADD(&t, CELL(x->name), CELL(!x->here ? "no" : x->version[0] ? x->version : "yes"), CELL((const char *)does));
+    }
+    table_print(&t, 2, 0, out);
+    table_free(&t);
 }
 
-/* Each is its version, true if that is not known, or false. */
-static void put_libraries(struct json_writer *w)
+/* Writes each library as its version, true if that is not known, or false. */
+static void put_libraries(struct json_writer *w, const void *of)
 {
     struct library l[LIBRARIES];
+    (void)of;
     environment_libraries(l);
     json_begin_map(w, "libraries");
     for (int i = 0; i < LIBRARIES; i++)
@@ -37,36 +41,19 @@ static void put_libraries(struct json_writer *w)
     json_end(w);
 }
 
-static void put_cpu(struct json_writer *w, const struct cpu_identity *cpu)
-{
-    json_put_string(w, "version", PL_VERSION);
-    json_put_string(w, "processor", cpu->name);
-    json_put_string(w, "isa", cpu->isa);
-}
-
-static void print_text(struct text *out)
-{
-    fputs(out->at, stdout);
-    text_free(out);
-}
-
 void print_version(bool json)
 {
     struct text out = {0};
-    struct json_writer w = {.out = &out, .indent = 2};
     struct cpu_identity cpu;
     cpu_identity(&cpu);
-    if (json) {
-        json_begin_map(&w, NULL);
-        put_cpu(&w, &cpu);
-        put_libraries(&w);
-        json_end(&w);
-        text_printf(&out, "\n");
-    } else {
-        text_printf(&out, "plimsoll %s\n%s: %s\n", PL_VERSION, cpu.name, cpu.isa);
+    if (json)
+        PRINT_FACTS(2, FACT("version", PL_VERSION), FACT("processor", (const char *)cpu.name),
+                    FACT("isa", (const char *)cpu.isa), FACT_CALL(put_libraries, NULL));
+    else {
         print_libraries(&out);
+        printf("plimsoll %s\n%s: %s\n%s", PL_VERSION, cpu.name, cpu.isa, out.at);
     }
-    print_text(&out);
+    text_free(&out);
 }
 
 /* Limits of the process (ulimit) that runs meet. */
@@ -95,9 +82,10 @@ static void print_limits(struct text *out)
     text_printf(out, "\n");
 }
 
-static void put_limits(struct json_writer *w)
+static void put_limits(struct json_writer *w, const void *of)
 {
     struct rlimit l;
+    (void)of;
     json_begin_map(w, "limits");
     for (size_t i = 0; i < COUNT(limits); i++) {
         if (getrlimit((__rlimit_resource_t)limits[i].resource, &l)) continue;
@@ -152,63 +140,43 @@ static void print_cpu(const struct machine *m, struct text *out)
     text_printf(out, "\n");
 }
 
-static void put_cpu_facts(struct json_writer *w, const struct machine *m)
+static void put_gpu(struct json_writer *w, const void *of)
 {
-    json_put_uint(w, "processors", m->processors.online);
-    json_put_uint(w, "processors_allowed", m->processors.allowed);
-    if (m->processors.quota > 0) json_put_number(w, "processor_quota", m->processors.quota);
-    json_put_int(w, "threads", m->threads);
-    json_put_uint(w, "memory_bytes", m->memory.total);
-    json_put_uint(w, "free_bytes", m->memory.available);
-    json_put_uint(w, "swap_bytes", m->memory.swap);
-    json_put_uint(w, "budget_bytes", m->budget);
-    json_put_uint(w, "host_budget_bytes", m->host_budget);
-    if (m->measured) json_put_string(w, "profile", m->profile);
-    else json_put_null(w, "profile");
+    const struct machine *m = of;
+    PUT_FACTS(w, FACT_MAP("gpu", FACT("name", (const char *)m->gpu.name), FACT("capability", m->gpu.capability),
+                          FACT("memory_bytes", m->gpu.memory_bytes), FACT("budget_bytes", m->gpu_budget),
+                          FACT("host_budget_bytes", m->gpu_host_budget),
+                          FACT("profile", m->gpu_measured ? (const char *)m->gpu_profile : NULL)));
 }
 
-static void put_gpu(struct json_writer *w, const struct machine *m)
+static void put_machine(const struct machine *m)
 {
-    json_put_int(w, "gpus", m->gpus);
-    if (m->driver[0]) json_put_string(w, "driver", m->driver);
-    if (m->no_gpu.code) {
-        json_put_string(w, "no_gpu", m->no_gpu.text);
-        return;
-    }
-    json_begin_map(w, "gpu");
-    json_put_string(w, "name", m->gpu.name);
-    json_put_int(w, "capability", m->gpu.capability);
-    json_put_uint(w, "memory_bytes", m->gpu.memory_bytes);
-    json_put_uint(w, "budget_bytes", m->gpu_budget);
-    json_put_uint(w, "host_budget_bytes", m->gpu_host_budget);
-    if (m->gpu_measured) json_put_string(w, "profile", m->gpu_profile);
-    else json_put_null(w, "profile");
-    json_end(w);
+    PRINT_FACTS(2, FACT("version", PL_VERSION), FACT("processor", (const char *)m->cpu.name),
+                FACT("isa", (const char *)m->cpu.isa), FACT("processors", m->processors.online),
+                FACT("processors_allowed", m->processors.allowed),
+                FACT_IF(m->processors.quota > 0, "processor_quota", m->processors.quota), FACT("threads", m->threads),
+                FACT("memory_bytes", m->memory.total), FACT("free_bytes", m->memory.available),
+                FACT("swap_bytes", m->memory.swap), FACT("budget_bytes", m->budget),
+                FACT("host_budget_bytes", m->host_budget),
+                FACT("profile", m->measured ? (const char *)m->profile : NULL), FACT_CALL(put_limits, NULL),
+                FACT("gpus", m->gpus), FACT_IF(m->driver[0], "driver", (const char *)m->driver),
+                FACT_IF(m->no_gpu.code, "no_gpu", (const char *)m->no_gpu.text),
+                FACT_CALL_IF(!m->no_gpu.code, put_gpu, m), FACT_CALL(put_libraries, NULL));
 }
 
 void print_machine(bool json)
 {
     struct text out = {0};
-    struct json_writer w = {.out = &out, .indent = 2};
     struct machine m;
     environment_machine(&m);
-    if (json) {
-        json_begin_map(&w, NULL);
-        put_cpu(&w, &m.cpu);
-        put_cpu_facts(&w, &m);
-        put_limits(&w);
-        put_gpu(&w, &m);
-        put_libraries(&w);
-        json_end(&w);
-        text_printf(&out, "\n");
-    } else {
-        text_printf(&out, "Plimsoll    %s\n", PL_VERSION);
-        print_cpu(&m, &out);
-        print_limits(&out);
-        print_gpu(&m, &out);
-        text_printf(&out, "Libraries of this build\n");
-        print_libraries(&out);
-        text_printf(&out, "`plimsoll doctor RUN.yaml` diagnoses the memory of a run.\n");
-    }
-    print_text(&out);
+    text_printf(&out, "Plimsoll    %s\n", PL_VERSION);
+    print_cpu(&m, &out);
+    print_limits(&out);
+    print_gpu(&m, &out);
+    text_printf(&out, "Libraries of this build\n");
+    print_libraries(&out);
+    text_printf(&out, "`plimsoll doctor RUN.yaml` diagnoses the memory of a run.\n");
+    if (json) put_machine(&m);
+    else fputs(out.at, stdout);
+    text_free(&out);
 }

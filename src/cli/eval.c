@@ -1,40 +1,84 @@
 /*
- * eval.c: `plimsoll eval`: scores a model on held-out data: masks here, answers in eval_text.c.
+ * eval.c: `plimsoll eval`: scores a model on held-out data: masks, and texts for masks, here;
+ * answers and losses of language models in eval_text.c.
  *
  * Masks: forward only: the memory is that of the weights and one batch's activations. The prompts
  * are those of the evaluation in training, so the same model and data give the same scores.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "base/progress.h"
 #include "cli/data.h"
 #include "cli/eval.h"
 #include "cli/eval_table.h"
 #include "report/worst.h"
-#include "io/file.h"
-#include "io/json.h"
 #include "feed/batch_plan.h"
+#include "infer/loss_sums.h"
 #include "infer/mask_scores.h"
 #include "infer/retrieval.h"
+#include "io/table.h"
 #include "io/temporary.h"
 
+/* The options, and what is evaluated. */
 struct eval {
-    const char *model, *adapter, *csv, *overlays, *memory;
-    struct names paths, from, set, data;
+    struct options o;
+    const char *csv, *overlays;
+    struct names data;
     uint64_t worst; /* UINT64_MAX: not given */
     uint64_t batch; /* prompts at once; 0: as the run file says */
     struct eval_text text;
-    bool json;
-    struct config config;
+    struct eval_table table;
     struct run run;
     struct feed feed;
     struct mask_scores found;
     struct retrieval retrieval;
     bool questions; /* masks were asked for by questions: the run is closed */
-    struct eval_table table;
     double loss, seconds;
 };
+
+/* --- the forward over all samples --------------------------------------------------------- */
+
+static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_sums *sums, struct error *e)
+{
+    const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
+    struct run *r = v->run;
+    const int64_t B = r->planned.effective_batch, n = (int64_t)v->feed->samples;
+    const id loss = graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss");
+    for (int64_t at = 0; at < n; at += B) {
+        struct feed_batch batch;
+        float l = 0;
+        TRY(feed_put(v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e));
+        TRY(loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e));
+        if (!isfinite(l))
+            return error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at,
+                             (long long)min_i64(at + B, n) - 1);
+        if (v->masks) TRY(mask_scores_add(v->masks, r, v->feed, e));
+        if (v->found) TRY(retrieval_add(v->found, r, v->feed, e));
+        if (v->own) TRY(own_size_add(v->own, r, v->feed, e));
+        progress_add(p, 1);
+    }
+    return PL_OK;
+}
+
+int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
+{
+    struct progress p;
+    struct loss_sums sums = {0};
+    const int passes = feed_passes(v->feed);
+    int rc = PL_OK;
+    progress_begin(&p, "evaluating", "batches",
+                   (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->planned.effective_batch)));
+    for (int pass = 0; pass < passes && !rc; pass++) {
+        feed_set_pass(v->feed, pass);
+        rc = run_pass(v, &p, &sums, e);
+    }
+    if (v->counted) *v->counted = sums.count[0];
+    if (!loss_sums_mean(&sums, loss) && !rc) rc = feed_empty(v->feed, e);
+    progress_clear();
+    return rc;
+}
 
 /* --- reporting --------------------------------------------------------------------------- */
 
@@ -50,8 +94,8 @@ static void print_worst(const struct eval *v, struct text *out)
     }
 }
 
-/* Of a model that answers in words too: their scores, after those of the masks. It needs memory of
- * its own, so the run is closed. */
+/* Adds the scores of answers, of a model that answers in words too. It needs memory of its own, so
+ * the run is closed. */
 static int add_answers(struct eval *v, struct json_writer *w, struct text *out, struct error *e)
 {
     struct scores *s = &v->found.scores;
@@ -62,24 +106,24 @@ static int add_answers(struct eval *v, struct json_writer *w, struct text *out, 
     feed_close(&v->feed);
     run_close(&v->run);
     v->run = (struct run){0};
-    return eval_questions(&v->config, &v->text, w, out, e);
+    return eval_questions(&v->o.config, &v->text, w, out, e);
+}
+
+static void put_prompts(struct json_writer *w, const void *of)
+{
+    const struct scores *s = of;
+    json_begin_map(w, "prompts");
+    for (uint32_t p = 0; p < s->n_prompts; p++) scores_json(s, p, w);
+    json_end(w);
 }
 
 static int print_json(struct eval *v, struct text *out, struct error *e)
 {
-    const struct scores *s = &v->found.scores;
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);
-    json_put_string(&w, "model", v->model);
-    json_put_uint(&w, "samples", v->feed.samples);
-    json_put_uint(&w, "broken_samples", v->feed.broken);
-    json_put_uint(&w, "too_small_masks", v->feed.left.small);
-    json_put_number(&w, "loss", v->loss);
-    json_put_number(&w, "seconds", v->seconds);
-    json_put_uint(&w, "arena_bytes", plan_arena(&v->run.planned.plan));
-    json_begin_map(&w, "prompts");
-    for (uint32_t p = 0; p < s->n_prompts; p++) scores_json(s, p, &w);
-    json_end(&w);
+    PUT_FACTS(&w, FACT("model", v->o.model), FACT("samples", v->feed.samples), FACT("broken_samples", v->feed.broken),
+              FACT("too_small_masks", v->feed.left.small), FACT("loss", v->loss), FACT("seconds", v->seconds),
+              FACT("arena_bytes", plan_arena(&v->run.planned.plan)), FACT_CALL(put_prompts, &v->found.scores));
     eval_table_json(&v->table, &w);
     int rc = add_answers(v, &w, out, e);
     json_end(&w);
@@ -87,23 +131,28 @@ static int print_json(struct eval *v, struct text *out, struct error *e)
     return rc;
 }
 
+static void print_loss(const struct eval *v, const char *unit, struct text *out)
+{
+    char arena[32], time[32], left[512];
+    text_printf(out, "loss %.6g over %llu %s%s, %llu of them unreadable, %s, arena %s\n", v->loss,
+                (unsigned long long)v->feed.samples, unit, v->feed.samples == 1 ? "" : "s",
+                (unsigned long long)v->feed.broken, duration_print(v->seconds, time),
+                size_print(plan_arena(&v->run.planned.plan), arena));
+    if (feed_print_left(&v->feed, left, sizeof left)) text_printf(out, "%s\n", left);
+}
+
 static int report(struct eval *v, struct error *e)
 {
     struct text out = {0}, csv = {0};
-    char arena[32], time[32], left[512];
     int rc = PL_OK;
     scores_csv(&v->found.scores, &csv);
-    if (v->json) {
-        rc = print_json(v, &out, e);
-    } else {
+    if (v->o.json) rc = print_json(v, &out, e);
+    else {
         scores_print(&v->found.scores, &out);
         eval_table_print(&v->table, &out);
         print_worst(v, &out);
-        text_printf(&out, "\nloss %.6g over %llu image%s, %llu of them unreadable, %s, arena %s\n", v->loss,
-                    (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
-                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time),
-                    size_print(plan_arena(&v->run.planned.plan), arena));
-        if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
+        text_printf(&out, "\n");
+        print_loss(v, "image", &out);
         rc = add_answers(v, NULL, &out, e);
     }
     if (!rc) fputs(out.at, stdout);
@@ -114,37 +163,23 @@ static int report(struct eval *v, struct error *e)
     return rc;
 }
 
-/* Of a model that matches masks with texts, and of a vision tower with a head. */
+/* Reports a model that matches masks with texts, or a vision tower with a head. */
 static void report_retrieval(const struct eval *v)
 {
     const struct retrieval *x = &v->retrieval;
     struct text out = {0};
-    char arena[32], time[32], left[512];
-    if (v->json) {
-        struct json_writer w = {.out = &out, .indent = 2};
-        json_begin_map(&w, NULL);
-        json_put_string(&w, "model", v->model);
-        json_put_uint(&w, "samples", v->feed.samples);
-        json_put_uint(&w, "broken_samples", v->feed.broken);
-        json_put_uint(&w, "queries", x->queries);
-        json_put_number(&w, "accuracy", retrieval_accuracy(x));
-        json_put_number(&w, "chance", retrieval_chance(x));
-        json_put_number(&w, "loss", v->loss);
-        json_put_number(&w, "seconds", v->seconds);
-        json_put_uint(&w, "arena_bytes", plan_arena(&v->run.planned.plan));
-        json_end(&w);
-        text_printf(&out, "\n");
-    } else {
-        text_printf(&out, "%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n", retrieval_word(&v->run),
-                    retrieval_accuracy(x), (unsigned long long)x->right, (unsigned long long)x->queries,
-                    retrieval_found(&v->run), retrieval_chance(x));
-        text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss,
-                    (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
-                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time),
-                    size_print(plan_arena(&v->run.planned.plan), arena));
-        if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
+    if (v->o.json)
+        PRINT_FACTS(2, FACT("model", v->o.model), FACT("samples", v->feed.samples),
+                    FACT("broken_samples", v->feed.broken), FACT("queries", x->queries),
+                    FACT("accuracy", retrieval_accuracy(x)), FACT("chance", retrieval_chance(x)),
+                    FACT("loss", v->loss), FACT("seconds", v->seconds),
+                    FACT("arena_bytes", plan_arena(&v->run.planned.plan)));
+    else {
+        print_loss(v, "sample", &out);
+        printf("%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n%s", retrieval_word(&v->run),
+               retrieval_accuracy(x), (unsigned long long)x->right, (unsigned long long)x->queries,
+               retrieval_found(&v->run), retrieval_chance(x), out.at);
     }
-    fputs(out.at, stdout);
     text_free(&out);
 }
 
@@ -154,9 +189,9 @@ static int draw(const struct eval *v, struct error *e)
     struct dataset *rows = NULL;
     struct text table = {0};
     if (v->table.open) eval_table_page(&v->table.own.table, &table);
-    int rc = v->questions ? feed_open_questions(&rows, &v->config, FEED_VALIDATION, e) : PL_OK;
+    int rc = v->questions ? feed_open_questions(&rows, &v->o.config, FEED_VALIDATION, e) : PL_OK;
     if (!rc)
-        rc = worst_sheet(&(struct worst_masks){&v->config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst,
+        rc = worst_sheet(&(struct worst_masks){&v->o.config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst,
                                                s->n_worst, table.at},
                          v->overlays, e);
     dataset_close(rows);
@@ -166,10 +201,10 @@ static int draw(const struct eval *v, struct error *e)
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-/* `folder`: for what the feed prepares: texts of questions become tokens. */
+/* Evaluates masks. `folder`: for what the feed prepares: texts of questions become tokens. */
 static int evaluate(struct eval *v, const char *folder, struct error *e)
 {
-    const struct config *c = &v->config;
+    const struct config *c = &v->o.config;
     /* an image is compared with the texts of its batch */
     const int64_t usual = c->data_format == FORMAT_CAPTIONS ? c->train_effective_batch : 1;
     struct run_options o = {.evaluate = true,
@@ -208,10 +243,10 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     return rc;
 }
 
-/* Options of the other kind of model. */
+/* Refuses options of the other kind of model. */
 static int check_options(struct eval *v, bool text, struct error *e)
 {
-    const bool table = v->config.data_format == FORMAT_CSV; /* which may have questions and answers */
+    const bool table = v->o.config.data_format == FORMAT_CSV; /* which may have questions and answers */
     const struct {
         const char *name;
         bool given, text;
@@ -219,7 +254,7 @@ static int check_options(struct eval *v, bool text, struct error *e)
                    {"--samples", v->text.samples > 0 && !table, true},
                    {"--max-new", v->text.max_new > 0 && !table, true},
                    {"--batch", v->batch > 0 && !table, true},
-                   {"-o", v->text.answers, true},
+                   {"-o", v->o.output, true},
                    {"--loss", v->text.loss, true},
                    {"--csv", v->csv, false},
                    {"--overlays", v->overlays, false},
@@ -231,7 +266,7 @@ static int check_options(struct eval *v, bool text, struct error *e)
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].given && options[i].text != text)
             return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name,
-                             options[i].text ? "conversations" : "masks", batch_format(&v->config));
+                             options[i].text ? "conversations" : "masks", batch_format(&v->o.config));
     if (v->worst == UINT64_MAX) v->worst = 8;
     if (v->worst > 100000)
         return error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v->worst);
@@ -239,20 +274,19 @@ static int check_options(struct eval *v, bool text, struct error *e)
     return rc ? rc : data_check_png("--overlays", v->overlays, e);
 }
 
-/* The run file, or files of conversations without one. */
+/* Reads the run file, or takes files of conversations without one. */
 static int read_sources(struct eval *v, struct error *e)
 {
-    struct config *c = &v->config;
+    struct config *c = &v->o.config;
     const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0])),
-               run = v->paths.n || v->from.n;
+               run = v->o.run || v->o.from.n;
     struct import f = {0};
-    int rc = v->from.n ? from_read(&f, (const char *const *)v->from.at, (int)v->from.n, c, e) : PL_OK;
-    if (!rc && v->paths.n) rc = config_read(c, v->paths.at[0], e);
+    config_init(c);
+    v->o.configured = true;
+    int rc = options_begin(&v->o, &f, c, e);
     if (!rc && tokens && (!run || c->data_format != FORMAT_BYTES)) rc = config_assign(c, "data.format", "tokens", e);
     else if (!rc && !run) rc = config_assign(c, "data.format", "conversations", e);
-    for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
-    if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
-    if (!rc) rc = from_settle(&f, c, e);
+    if (!rc) rc = options_end(&v->o, &f, c, e);
     import_free(&f);
     if (v->data.n) {
         c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
@@ -262,42 +296,36 @@ static int read_sources(struct eval *v, struct error *e)
     return rc;
 }
 
-/* The file that the run's data come from. */
-static const char *run_name(const struct eval *v)
-{
-    return v->paths.n ? v->paths.at[0] : v->from.n ? v->from.at[0] : "the run";
-}
-
 /* Takes data and prompts from the run; its model and training keys are ignored. */
 static int read_config(struct eval *v, struct error *e)
 {
-    struct config *c = &v->config;
-    int rc = read_sources(v, e);
-    if (rc) return rc;
+    struct config *c = &v->o.config;
+    const char *run = v->o.run ? v->o.run : v->o.from.n ? v->o.from.at[0] : "the run";
+    TRY(read_sources(v, e));
     const bool text = c->data_format == FORMAT_CONVERSATIONS;
-    if ((rc = check_options(v, config_tokens(c), e))) return rc;
-    if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->batch || v->text.answers))
+    TRY(check_options(v, config_tokens(c), e));
+    if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->batch || v->o.output))
         return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity",
                          v->text.samples   ? "--samples"
                          : v->text.max_new ? "--max-new"
                          : v->batch        ? "--batch"
                                            : "-o");
     if (v->batch) c->train_eval_batch = (int64_t)min_u64(v->batch, INT32_MAX);
-    use_model(c, v->model, config_tokens(c) ? "text" : "masks");
-    config_use_adapter(c, v->adapter);
+    use_model(c, v->o.model, config_tokens(c) ? "text" : "masks");
+    config_use_adapter(c, v->o.adapter);
     /* their patterns are for the names of the run's model */
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0;
     if (text && !c->data_validation.n && !(c->data_holdout > 0))
         return error_set(
             e, PL_USAGE,
             "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data",
-            run_name(v));
+            run);
     if (!config_validates(c))
         return error_set(e, PL_USAGE,
                          "%s has no validation data: set data.validation or data.holdout, in the file or with --set",
-                         run_name(v));
-    rc = config_check_read(c, "eval", "model.* adapter.* data.* prompts.* loss.* train.seed memory.* device.*", e);
-    return !rc && config_tokens(c) ? config_check(c, CONFIG_OPTIONS_ONLY, e) : rc;
+                         run);
+    TRY(config_check_read(c, "eval", "model.* adapter.* data.* prompts.* loss.* train.seed memory.* device.*", e));
+    return config_tokens(c) ? config_check(c, CONFIG_OPTIONS_ONLY, e) : PL_OK;
 }
 
 static int evaluate_in_folder(struct eval *v, struct error *e)
@@ -309,60 +337,41 @@ static int evaluate_in_folder(struct eval *v, struct error *e)
     return rc;
 }
 
-static int run_eval(struct eval *v, struct error *e)
+static int eval(struct options *o, struct error *e)
 {
-    if (v->paths.n > 1 || (!v->paths.n && !v->data.n && !v->from.n))
+    struct eval *v = (struct eval *)o;
+    if (o->paths.n > 1 || (!o->paths.n && !v->data.n && !o->from.n))
         return error_set(e, PL_USAGE,
                          "expected one RUN.yaml with the validation data, or --data FILE with conversations, tokens or "
                          "text; %u files are given",
-                         v->paths.n);
-    if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
-    int rc = read_config(v, e);
-    if (rc) return rc;
-    if (!config_tokens(&v->config)) return evaluate_in_folder(v, e);
-    if (v->config.data_format != FORMAT_CONVERSATIONS) return eval_tokens(&v->config, v->model, v->json, e);
-    v->text.model = v->model;
-    v->text.json = v->json;
-    return eval_text(&v->config, &v->text, e);
+                         o->paths.n);
+    if (!o->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
+    if (o->paths.n) o->run = o->paths.at[0];
+    v->text.model = o->model;
+    v->text.answers = o->output;
+    v->text.json = o->json;
+    TRY(read_config(v, e));
+    if (!config_tokens(&o->config)) return evaluate_in_folder(v, e);
+    return o->config.data_format == FORMAT_CONVERSATIONS ? eval_text(&o->config, &v->text, e)
+                                                         : eval_tokens(&o->config, &v->text, e);
 }
 
-static int eval(int argc, char **argv, struct error *e)
-{
-    struct eval v = {.worst = UINT64_MAX, .table.tolerance = 1};
-    const struct data_option table[] = {{"--model", DATA_TEXT, &v.model},
-                                        {"--adapter", DATA_TEXT, &v.adapter},
-                                        {"--csv", DATA_TEXT, &v.csv},
-                                        {"--worst", DATA_COUNT, &v.worst},
-                                        {"--overlays", DATA_TEXT, &v.overlays},
-                                        {"--data", DATA_LIST, &v.data},
-                                        {"--samples", DATA_POSITIVE, &v.text.samples},
-                                        {"--max-new", DATA_POSITIVE, &v.text.max_new},
-                                        {"--batch", DATA_POSITIVE, &v.batch},
-                                        {"-o", DATA_TEXT, &v.text.answers},
-                                        {"--out", DATA_TEXT, &v.text.answers},
-                                        {"--loss", DATA_SWITCH, &v.text.loss},
-                                        {"--images", DATA_TEXT, &v.table.images},
-                                        {"--structures", DATA_TEXT, &v.table.structures},
-                                        {"--own-size", DATA_SWITCH, &v.table.wanted},
-                                        {"--spacing", DATA_TEXT, &v.table.spacing},
-                                        {"--tolerance", DATA_REAL, &v.table.tolerance},
-                                        {"--json", DATA_SWITCH, &v.json},
-                                        {"--config-from", DATA_LIST, &v.from},
-                                        {"--set", DATA_LIST, &v.set},
-                                        {"--memory", DATA_TEXT, &v.memory}};
-    bool help;
-    int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
-    if (!rc && !help) {
-        config_init(&v.config);
-        rc = run_eval(&v, e);
-        config_free(&v.config);
-    }
-    names_free(&v.paths);
-    names_free(&v.from);
-    names_free(&v.set);
-    names_free(&v.data);
-    return rc;
-}
+static const struct eval START = {.worst = UINT64_MAX, .table.tolerance = 1};
+static const struct option OPTIONS[] = {
+    OPTION(struct eval, "--csv", TEXT, csv),
+    OPTION(struct eval, "--worst", COUNT, worst),
+    OPTION(struct eval, "--overlays", TEXT, overlays),
+    OPTION(struct eval, "--data", LIST, data),
+    OPTION(struct eval, "--samples", POSITIVE, text.samples),
+    OPTION(struct eval, "--max-new", POSITIVE, text.max_new),
+    OPTION(struct eval, "--batch", POSITIVE, batch),
+    OPTION(struct eval, "--loss", SWITCH, text.loss),
+    OPTION(struct eval, "--images", TEXT, table.images),
+    OPTION(struct eval, "--structures", TEXT, table.structures),
+    OPTION(struct eval, "--own-size", SWITCH, table.wanted),
+    OPTION(struct eval, "--spacing", TEXT, table.spacing),
+    OPTION(struct eval, "--tolerance", REAL, table.tolerance),
+};
 
 const struct command command_eval =
     {"eval",
@@ -408,4 +417,5 @@ const struct command command_eval =
      "                 --memory by itself, with rows of data.sequence tokens\n"
      "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores "
      "of each",
-     eval};
+     .shared = OPT_PATHS | OPT_MODEL | OPT_MEMORY | OPT_OUTPUT | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS),
+     COMMAND_STATE(START), .run = eval};

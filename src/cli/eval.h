@@ -1,6 +1,6 @@
 /*
- * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language
- * models), eval_tokens.c (loss and perplexity), eval_passes.c (the forward over the data).
+ * eval.h: what the files of `plimsoll eval` share: eval.c (masks, and the forward over the data),
+ * eval_text.c (language models).
  */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
@@ -22,22 +22,12 @@ struct eval_pass {
     /* gets what the loss is divided by, such as the tokens with a label; NULL: nobody asks */
     double *counted;
 };
-/* The mean loss over the dataset, in all passes of the feed. */
+/* Computes the mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
 
-/* The mean loss of a language model over data.validation. `folder`: for what the feed prepares. */
-struct eval_loss {
-    double loss;
-    uint64_t arena, samples; /* bytes; rows of data.sequence tokens */
-    double tokens;           /* with a label */
-};
-int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e);
-
-/* Loss and perplexity on files of tokens, or on a text that the model's tokenizer makes tokens
- * of. */
+/* Tell files of text and of tokens by their names. */
 bool eval_is_text(const char *path);
 bool eval_is_tokens(const char *path);
-int eval_tokens(struct config *c, const char *model, bool json, struct error *e);
 
 struct eval_text {
     const char *model;         /* as it was given */
@@ -55,5 +45,7 @@ int eval_questions(const struct config *c, const struct eval_text *o, struct jso
 
 /* Answers the conversations of data.validation, scores the answers and prints the scores. */
 int eval_text(const struct config *c, const struct eval_text *o, struct error *e);
+/* Prints loss and perplexity on files of tokens, or on texts. */
+int eval_tokens(struct config *c, const struct eval_text *o, struct error *e);
 
 #endif

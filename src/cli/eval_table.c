@@ -119,7 +119,7 @@ void eval_table_page(const struct mask_table *t, struct text *out)
                      "th><th>HD95</th><th>NSD</th></tr>\n");
     for (uint32_t i = 0; i < n; i++) {
         text_printf(out, "<tr><td>");
-        page_escaped(out, mask_line_name(t, &lines[i], room));
+        html_escape(out, mask_line_name(t, &lines[i], room));
         text_printf(out, "</td><td>%s</td><td>%llu</td>", t->prompts[lines[i].prompt],
                     (unsigned long long)lines[i].masks);
         for (int m = 0; m < METRICS; m++) put_mean(out, &lines[i].of[SIZE_OWN][m], m == METRIC_HD95 ? 3 : 4);

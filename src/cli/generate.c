@@ -13,19 +13,19 @@
 #include "infer/generate.h"
 #include "infer/generation_config.h"
 #include "infer/prompts.h"
-#include "io/json.h"
+#include "io/table.h"
 #include "plan/explain.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
 struct generation {
-    const char *model, *adapter, *ids, *text, *chat, *file, *memory;
+    struct options o;
+    const char *ids, *text, *chat, *file;
     uint64_t max_new, context, chunk, batch, top_k, seed;
     double temperature, top_p, repetition_penalty;
-    bool json, dry_run, explain;
-    struct names from, set, stops, images, videos; /* once the prompt is read, all are in images, in its order */
+    bool dry_run, explain;
+    struct names stops, images, videos; /* once the prompt is read, all are in images, in its order */
     struct image_batch slots; /* of the prompt's images: what the vision tower gets */
-    struct config config;
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
     struct generation_config folder;
     struct sampling sampling;
@@ -36,7 +36,7 @@ struct generation {
 
 /* --- the prompt ------------------------------------------------------------------------------- */
 
-/* "1,2,3", with blanks around the numbers. */
+/* Parses "1,2,3", with blanks around the numbers. */
 static int parse_ids(const struct generation *g, struct token_list *out, struct error *e)
 {
     for (const char *s = g->ids; *s;) {
@@ -65,8 +65,8 @@ static void find_paths(struct names *paths)
     }
 }
 
-/* Paths of images are relative to the current folder, those in a file of chats or prompts to its
- * folder. */
+/* Finds the folder of images and joins videos to the images. Paths of images are relative to the
+ * current folder, those in a file of chats or prompts to its folder. */
 static int find_images(struct generation *g, char folder[4096], struct error *e)
 {
     const char *file = g->chat ? g->chat : g->file;
@@ -81,7 +81,7 @@ static int find_images(struct generation *g, char folder[4096], struct error *e)
     return file ? path_dir(file, folder, 4096, e) : PL_OK;
 }
 
-/* Ids have the image tokens themselves. */
+/* Reads ids, which have the image tokens themselves. */
 static int read_ids(struct generation *g, struct token_list *out, struct error *e)
 {
     struct bump b = {0};
@@ -92,7 +92,7 @@ static int read_ids(struct generation *g, struct token_list *out, struct error *
     return rc;
 }
 
-/* The one prompt of the command line. */
+/* Reads the one prompt of the command line. */
 static int read_prompt(struct generation *g, struct error *e)
 {
     struct token_list tokens = {0};
@@ -108,14 +108,14 @@ static int read_prompt(struct generation *g, struct error *e)
     return rc;
 }
 
-/* With ids a tokenizer is not needed, and is used where there is one. */
+/* Reads the prompts. With ids a tokenizer is not needed, and is used where there is one. */
 static int read_prompts(struct generation *g, struct error *e)
 {
     char folder[4096];
     int rc = find_images(g, folder, e);
-    const struct image_scope scope = prompts_scope(&g->config, g->chat || g->file ? folder : NULL);
-    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->config, &scope, e);
-    else if (!rc) rc = prompts_open(&g->prompts, &g->config, &scope, e);
+    const struct image_scope scope = prompts_scope(&g->o.config, g->chat || g->file ? folder : NULL);
+    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->o.config, &scope, e);
+    else if (!rc) rc = prompts_open(&g->prompts, &g->o.config, &scope, e);
     if (rc) return rc;
     return g->file ? prompt_list_read(&g->list, &g->prompts, g->file, e) : read_prompt(g, e);
 }
@@ -124,29 +124,29 @@ static int read_prompts(struct generation *g, struct error *e)
 
 static int make_config(struct generation *g, struct error *e)
 {
-    struct config *c = &g->config;
+    struct config *c = &g->o.config;
     struct import f = {0};
-    int rc = g->from.n ? from_read(&f, (const char *const *)g->from.at, (int)g->from.n, c, e) : PL_OK;
+    config_init(c);
+    g->o.configured = true;
+    int rc = options_begin(&g->o, &f, c, e);
     if (!rc) import_drop_training(c);
-    for (uint32_t i = 0; i < g->set.n && !rc; i++) rc = config_set(c, g->set.at[i], e);
-    if (!rc && g->memory) rc = config_set_memory(c, g->memory, e);
-    if (!rc) rc = from_settle(&f, c, e);
+    if (!rc) rc = options_end(&g->o, &f, c, e);
     import_free(&f);
-    use_model(c, g->model, "text");
-    config_use_adapter(c, g->adapter);
-    if (!rc)
-        rc = config_check_read(c, "generate",
-                               "model.* adapter.* data.tokenizer data.template data.max_frames data.fps "
-                               "data.tokens_per_frame data.sample_memory memory.* device.*",
-                               e);
-    return rc ? rc : config_check(c, CONFIG_OPTIONS_ONLY, e);
+    use_model(c, g->o.model, "text");
+    config_use_adapter(c, g->o.adapter);
+    if (rc) return rc;
+    TRY(config_check_read(c, "generate",
+                          "model.* adapter.* data.tokenizer data.template data.max_frames data.fps "
+                          "data.tokens_per_frame data.sample_memory memory.* device.*",
+                          e));
+    return config_check(c, CONFIG_OPTIONS_ONLY, e);
 }
 
-/* The folder's values, and over them those of the command. */
+/* Takes the folder's values, and over them those of the command. */
 static int make_sampling(struct generation *g, struct error *e)
 {
     struct sampling *s = &g->sampling;
-    int rc = generation_config_read(&g->folder, g->config.model_path, e);
+    int rc = generation_config_read(&g->folder, g->o.config.model_path, e);
     if (rc) return rc;
     *s = g->folder.sampling;
     if (!isnan(g->temperature)) s->temperature = g->temperature;
@@ -162,7 +162,7 @@ static int make_sampling(struct generation *g, struct error *e)
     return sampling_check(s, e);
 }
 
-/* The lengths of prompts, answers and cache. */
+/* Finds the lengths of prompts, answers and cache. */
 static int measure(const struct generation *g, struct run_generation *out, struct error *e)
 {
     const struct prompt_list *l = &g->list;
@@ -185,28 +185,21 @@ static int measure(const struct generation *g, struct run_generation *out, struc
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
-static void put_plan(const struct generation *g, struct json_writer *w)
+static void put_ids(struct json_writer *w, const void *of)
 {
-    const struct plan *p = &g->generator.run->planned.plan;
-    json_put_uint(w, "arena_bytes", plan_arena(p));
-    json_put_uint(w, "kv_cache_bytes", generator_cache_bytes(&g->generator));
-    json_put_int(w, "context", g->generator.cache);
-    json_put_int(w, "prompt_chunk", g->generator.chunk);
-    json_put_int(w, "batch", g->generator.texts);
-}
-
-static void put_answer(const struct generation *g, struct json_writer *w, const struct listed_prompt *p,
-                       const struct answer *a)
-{
+    const struct answer *a = of;
     json_begin_list(w, "ids");
     for (uint32_t i = 0; i < a->ids.n; i++) json_put_int(w, NULL, a->ids.at[i]);
     json_end(w);
-    if (g->prompts.tokenizer) json_put_bytes(w, "text", a->text.n ? a->text.at : "", a->text.n);
-    json_put_string(w, "finish", generate_end_name(a->end));
-    json_put_int(w, "prompt_tokens", p->prompt.n);
 }
 
-/* A terminal gets no control codes but line breaks and tabs. */
+static void put_text(struct json_writer *w, const void *of)
+{
+    const struct answer *a = of;
+    json_put_bytes(w, "text", a->text.n ? a->text.at : "", a->text.n);
+}
+
+/* Prints text as it comes. A terminal gets no control codes but line breaks and tabs. */
 static void show_text(void *to, const char *bytes, size_t n)
 {
     const bool terminal = *(bool *)to;
@@ -224,40 +217,27 @@ static uint32_t count_media(const struct generation *g, bool videos)
     return n;
 }
 
-static void print_answer(const struct generation *g, const struct answer *a)
+/* Prints an answer as JSON, one of a file as a line; or as ids. */
+static void print_answer(const struct generation *g, const struct listed_prompt *p, const struct answer *a)
 {
-    struct text out = {0};
-    const double rest = a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0;
-    if (g->json) {
-        struct json_writer w = {.out = &out};
-        json_begin_map(&w, NULL);
-        put_answer(g, &w, &g->list.at.at[0], a);
-        if (g->images.n) json_put_uint(&w, "images", count_media(g, false));
-        if (count_media(g, true))
-            json_put_uint(&w, "videos", count_media(g, true)), json_put_int(&w, "frames", g->slots.frames);
-        json_put_number(&w, "prompt_seconds", a->prompt_seconds);
-        json_put_number(&w, "tokens_per_second", rest);
-        put_plan(g, &w);
-        json_end(&w);
-    } else if (g->ids) {
-        for (uint32_t i = 0; i < a->ids.n; i++) text_printf(&out, "%s%d", i ? "," : "", a->ids.at[i]);
+    const bool one = !g->file, text = g->prompts.tokenizer;
+    const uint32_t videos = one ? count_media(g, true) : 0;
+    const struct generator *x = &g->generator;
+    if (!one || g->o.json)
+        PRINT_FACTS(0, FACT_IF(!one, "line", p->line), FACT_CALL(put_ids, a), FACT_CALL_IF(text, put_text, a),
+                    FACT("finish", generate_end_name(a->end)), FACT("prompt_tokens", (int64_t)p->prompt.n),
+                    FACT_IF(one && g->images.n, "images", count_media(g, false)), FACT_IF(videos, "videos", videos),
+                    FACT_IF(videos, "frames", g->slots.frames), FACT_IF(one, "prompt_seconds", a->prompt_seconds),
+                    FACT_IF(one, "tokens_per_second",
+                            a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0),
+                    FACT_IF(one, "arena_bytes", plan_arena(&x->run->planned.plan)),
+                    FACT_IF(one, "kv_cache_bytes", generator_cache_bytes(x)), FACT_IF(one, "context", x->cache),
+                    FACT_IF(one, "prompt_chunk", x->chunk), FACT_IF(one, "batch", x->texts));
+    else {
+        for (uint32_t i = 0; g->ids && i < a->ids.n; i++) printf("%s%d", i ? "," : "", a->ids.at[i]);
+        printf("\n");
     }
-    printf("%s\n", out.n ? out.at : "");
-    text_free(&out);
-}
-
-/* A line of JSON. */
-static void print_answer_line(const struct generation *g, const struct listed_prompt *p, const struct answer *a)
-{
-    struct text out = {0};
-    struct json_writer w = {.out = &out};
-    json_begin_map(&w, NULL);
-    json_put_uint(&w, "line", p->line);
-    put_answer(g, &w, p, a);
-    json_end(&w);
-    printf("%s\n", out.at);
     fflush(stdout);
-    text_free(&out);
 }
 
 static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e)
@@ -273,8 +253,7 @@ static int take_answer(void *to, uint64_t i, const struct answer *a, struct erro
     const struct generation *g = to;
     const struct listed_prompt *p = &g->list.at.at[i];
     if (!a) return g->file ? error_prepend(e, "%s:%llu", g->file, (unsigned long long)p->line) : e->code;
-    if (g->file) print_answer_line(g, p, a);
-    else print_answer(g, a);
+    print_answer(g, p, a);
     return PL_OK;
 }
 
@@ -309,7 +288,7 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
                                              .tokenizer = g->prompts.tokenizer,
                                              .stops = g->stops.at,
                                              .n_stops = g->stops.n,
-                                             .show = g->json || g->ids || g->file ? NULL : show_text,
+                                             .show = g->o.json || g->ids || g->file ? NULL : show_text,
                                              .to = &terminal};
     struct generate run;
     int rc = generator_start(&g->generator, e);
@@ -327,9 +306,9 @@ static void show_plan(const struct generation *g, bool fits)
     const struct run *r = g->generator.run;
     struct text text = {0};
     const struct plan_note note = planned_note(&r->planned, fits);
-    if (g->json) plan_write(&r->planned.plan, &r->planned.graph, &note, &text);
+    if (g->o.json) plan_write(&r->planned.plan, &r->planned.graph, &note, &text);
     else plan_print(&r->planned.plan, &r->planned.graph, &r->planned.profile, &text);
-    if (g->explain && !g->json)
+    if (g->explain && !g->o.json)
         plan_explain(&r->planned.plan, &r->planned.graph, &text),
             plan_explain_all(&r->planned.plan, &r->planned.graph, &text);
     fputs(text.at, stdout);
@@ -340,9 +319,9 @@ static int plan_and_answer(struct generation *g, struct error *e)
 {
     struct run_generation o;
     if (measure(g, &o, e)) return e->code;
-    int rc = generator_plan(&g->generator, &g->config, &o, e);
+    int rc = generator_plan(&g->generator, &g->o.config, &o, e);
     const struct run *r = g->generator.run;
-    if (r->planned.has_graph && g->json && rc == PL_NOFIT) show_plan(g, false);
+    if (r->planned.has_graph && g->o.json && rc == PL_NOFIT) show_plan(g, false);
     if (!rc && r->planned.model.longest && o.cache > r->planned.model.longest)
         log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): "
                  "what comes after may be worse",
@@ -372,14 +351,14 @@ static int check_prompts(const struct generation *g, struct error *e)
     return PL_OK;
 }
 
-static int run_generate(struct generation *g, struct error *e)
+static int generate(struct options *o, struct error *e)
 {
-    if (!g->model)
+    struct generation *g = (struct generation *)o;
+    if (!o->model)
         return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
-    if (check_prompts(g, e)) return e->code;
+    TRY(check_prompts(g, e));
     for (uint32_t i = 0; i < g->stops.n; i++)
         if (!*g->stops.at[i]) return error_set(e, PL_USAGE, "--stop: expected a text that is not empty");
-    config_init(&g->config);
     int rc = make_config(g, e);
     if (!rc) rc = make_sampling(g, e);
     if (!rc) rc = read_prompts(g, e);
@@ -387,38 +366,31 @@ static int run_generate(struct generation *g, struct error *e)
     generation_config_free(&g->folder);
     prompts_close(&g->prompts);
     prompt_list_free(&g->list);
-    config_free(&g->config);
     return rc;
 }
 
-static int generate(int argc, char **argv, struct error *e)
-{
-    struct generation g = {.temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = UINT64_MAX};
-    const struct data_option table[] = {
-        {"--model", DATA_TEXT, &g.model},       {"--adapter", DATA_TEXT, &g.adapter},
-        {"--prompt", DATA_TEXT, &g.text},       {"--chat", DATA_TEXT, &g.chat},
-        {"--stop", DATA_LIST, &g.stops},        {"--image", DATA_LIST, &g.images},
-        {"--video", DATA_LIST, &g.videos},
-        {"--ids", DATA_TEXT, &g.ids},           {"--max-new", DATA_POSITIVE, &g.max_new},
-        {"--prompts", DATA_TEXT, &g.file},      {"--batch", DATA_POSITIVE, &g.batch},
-        {"--temperature", DATA_REAL, &g.temperature}, {"--top-k", DATA_COUNT, &g.top_k},
-        {"--top-p", DATA_REAL, &g.top_p},       {"--repetition-penalty", DATA_REAL, &g.repetition_penalty},
-        {"--seed", DATA_COUNT, &g.seed},        {"--context", DATA_POSITIVE, &g.context},
-        {"--chunk", DATA_POSITIVE, &g.chunk},   {"--dry-run", DATA_SWITCH, &g.dry_run},
-        {"--explain", DATA_SWITCH, &g.explain},
-        {"--json", DATA_SWITCH, &g.json},       {"--memory", DATA_TEXT, &g.memory},
-        {"--config-from", DATA_LIST, &g.from},  {"--set", DATA_LIST, &g.set},
-    };
-    bool help;
-    int rc = data_options(&command_generate, table, COUNT(table), argc, argv, NULL, &help, e);
-    if (!rc && !help) rc = run_generate(&g, e);
-    names_free(&g.from);
-    names_free(&g.set);
-    names_free(&g.stops);
-    names_free(&g.images);
-    names_free(&g.videos);
-    return rc;
-}
+static const struct generation START = {
+    .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = UINT64_MAX};
+static const struct option OPTIONS[] = {
+    OPTION(struct generation, "--prompt", TEXT, text),
+    OPTION(struct generation, "--chat", TEXT, chat),
+    OPTION(struct generation, "--ids", TEXT, ids),
+    OPTION(struct generation, "--prompts", TEXT, file),
+    OPTION(struct generation, "--stop", LIST, stops),
+    OPTION(struct generation, "--image", LIST, images),
+    OPTION(struct generation, "--video", LIST, videos),
+    OPTION(struct generation, "--max-new", POSITIVE, max_new),
+    OPTION(struct generation, "--batch", POSITIVE, batch),
+    OPTION(struct generation, "--temperature", REAL, temperature),
+    OPTION(struct generation, "--top-k", COUNT, top_k),
+    OPTION(struct generation, "--top-p", REAL, top_p),
+    OPTION(struct generation, "--repetition-penalty", REAL, repetition_penalty),
+    OPTION(struct generation, "--seed", COUNT, seed),
+    OPTION(struct generation, "--context", POSITIVE, context),
+    OPTION(struct generation, "--chunk", POSITIVE, chunk),
+    OPTION(struct generation, "--dry-run", SWITCH, dry_run),
+    OPTION(struct generation, "--explain", SWITCH, explain),
+};
 
 const struct command command_generate =
     {"generate",
@@ -475,4 +447,5 @@ const struct command command_generate =
      "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, "
      "memory.quantize=nf4, data.tokenizer\n"
      "                         or data.template",
-     generate};
+     .shared = OPT_MODEL | OPT_MEMORY | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START),
+     .run = generate};

@@ -2,7 +2,7 @@
  * modules.c: `plimsoll modules`: the modules of a model, by which patterns in a run file name them.
  *
  * A module is what parameters share before their last dot: x.q_proj of x.q_proj.weight and
- * x.q_proj.bias. Modules that differ in the numbers of layers alone are one line, with * for the
+ * x.q_proj.bias. Modules that differ only in the numbers of layers are one line, with * for the
  * number, as a pattern would match them.
  */
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include "planning/parameter_groups.h"
 #include "planning/planned.h"
 #include "graph/ops.h"
-#include "io/json.h"
+#include "io/table.h"
 #include "passes/passes.h"
 
 enum { NAME_ROOM = 256 };
@@ -46,7 +46,7 @@ static const char *type_of_op(enum op op)
     }
 }
 
-/* The type of the first op that reads each storage; NULL: none. */
+/* Returns the type of the first op that reads each storage; NULL: none. */
 static const char **types_by_storage(const struct graph *g)
 {
     const char **types = mem_alloc(g->storages.n * sizeof *types);
@@ -99,7 +99,7 @@ static bool is_number(const char *s, size_t n)
     return n > 0;
 }
 
-/* The name with * for every component that is a number. */
+/* Writes the name with * for every component that is a number. */
 static void pattern_of(const char *name, char out[NAME_ROOM])
 {
     size_t n = 0;
@@ -119,8 +119,7 @@ static bool is_alike(const struct module *a, const struct module *b)
            !memcmp(a->weight->dim, b->weight->dim, (size_t)a->weight->rank * sizeof a->weight->dim[0]);
 }
 
-/* A line for each pattern and kind of module. A pattern that stands for one module keeps its
- * name. */
+/* Makes a line of each pattern and kind of module. A pattern of one module keeps its name. */
 static void fold(const struct modules *m, struct modules *lines)
 {
     char pattern[NAME_ROOM], other[NAME_ROOM];
@@ -152,7 +151,7 @@ struct scope_lines {
     VEC(struct scope_line) list;
 };
 
-/* The modules that ops are in, each once, in the order of the forward; folded: with * for
+/* Lists the modules that ops are in, each once, in the order of the forward; folded: with * for
  * numbers. */
 static void collect_scopes(const struct graph *g, bool folded, struct scope_lines *out)
 {
@@ -168,108 +167,67 @@ static void collect_scopes(const struct graph *g, bool folded, struct scope_line
 
 /* --- printing --------------------------------------------------------------------------------- */
 
-static char *print_shape(const struct module *x, char out[128])
-{
-    size_t n = 0;
-    out[0] = 0;
-    for (int d = 0; d < x->weight->rank; d++)
-        n += (size_t)snprintf(out + n, 128 - n, "%s%" PRId64, d ? " x " : "", x->weight->dim[d]);
-    if (x->bias && x->weight->rank > 1) snprintf(out + n, 128 - n, " + bias");
-    return out;
-}
+static const struct report_column MODULES[] = {{"name", "module"},
+                                               {"type", "type"},
+                                               {"shape"},
+                                               {NULL, "shape"},
+                                               {NULL, "count", ""},
+                                               {"bias"},
+                                               {"parameters", "weights", "count"},
+                                               {"trained", "trained"}};
+static const struct report_column SCOPES[] = {{"name", ""}, {"block"}, {NULL, ""}};
 
-/* 1234567 as 1,234,567. */
-static char *print_count(uint64_t x, char out[32])
+static void list_modules(const struct modules *m, struct report_table *t)
 {
-    char digits[32];
-    const int n = snprintf(digits, sizeof digits, "%" PRIu64, x);
-    int to = 0;
-    for (int i = 0; i < n; i++) {
-        if (i && (n - i) % 3 == 0) out[to++] = ',';
-        out[to++] = digits[i];
+    for (const struct module *x = m->list.at; x < m->list.at + m->list.n; x++) {
+        const struct tensor *w = x->weight;
+        char shape[128] = "";
+        size_t n = 0;
+        for (int d = 0; d < w->rank; d++)
+            n += (size_t)snprintf(shape + n, sizeof shape - n, "%s%" PRId64, d ? " x " : "", w->dim[d]);
+        if (x->bias && w->rank > 1) snprintf(shape + n, sizeof shape - n, " + bias");
+        TABLE_ADD(t, CELL((const char *)x->name), CELL(x->type), cell_ints(w->dim, (size_t)w->rank),
+                  CELL((const char *)shape), CELL(x->count), CELL(x->bias), CELL(x->weights), CELL(x->trained));
     }
-    out[to] = 0;
-    return out;
 }
 
-static uint64_t sum_weights(const struct modules *m, bool trained_only)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < m->list.n; i++)
-        if (m->list.at[i].trained || !trained_only) sum += m->list.at[i].weights;
-    return sum;
-}
-
-static void print_table(const struct modules *m)
-{
-    struct modules lines = {0};
-    char shape[128], count[32], other[32];
-    int name = (int)strlen("module"), type = (int)strlen("type"), wide = (int)strlen("shape");
-    fold(m, &lines);
-    for (uint32_t i = 0; i < lines.list.n; i++) {
-        const struct module *x = &lines.list.at[i];
-        name = (int)max_i64(name, (int64_t)strlen(x->name));
-        type = (int)max_i64(type, (int64_t)strlen(x->type));
-        wide = (int)max_i64(wide, (int64_t)strlen(print_shape(x, shape)));
-    }
-    printf("%-*s  %-*s  %-*s  %5s  %14s  %s\n", name, "module", type, "type", wide, "shape", "count", "weights",
-           "trained");
-    for (uint32_t i = 0; i < lines.list.n; i++) {
-        const struct module *x = &lines.list.at[i];
-        printf("%-*s  %-*s  %-*s  %5u  %14s  %s\n", name, x->name, type, x->type, wide, print_shape(x, shape), x->count,
-               print_count(x->weights, count), x->trained ? "yes" : "no");
-    }
-    printf("\n%s weights, %s of them trained\n", print_count(sum_weights(m, false), count),
-           print_count(sum_weights(m, true), other));
-    vec_free(&lines.list);
-}
-
-static void print_scopes(const struct graph *g)
+static void list_scopes(const struct graph *g, bool folded, struct report_table *t)
 {
     struct scope_lines s = {0};
-    collect_scopes(g, true, &s);
-    printf("\nNames for memory.modules, each with everything in it\n");
+    collect_scopes(g, folded, &s);
     for (uint32_t i = 0; i < s.list.n; i++)
-        printf("  %s%s\n", s.list.at[i].name, s.list.at[i].block ? " (blocks)" : "");
+        TABLE_ADD(t, CELL((const char *)s.list.at[i].name), CELL(s.list.at[i].block),
+                  CELL(s.list.at[i].block ? "(blocks)" : ""));
     vec_free(&s.list);
 }
 
-static void print_json(const struct modules *m, const struct graph *g)
+/* Prints every module in JSON; in text, layers of equal shape on one line. */
+static void show(const struct modules *m, const struct graph *g, bool json)
 {
-    struct text text = {0};
-    struct scope_lines s = {0};
-    struct json_writer w = {.out = &text, .indent = 2};
-    json_begin_map(&w, NULL);
-    json_put_uint(&w, "parameters", sum_weights(m, false));
-    json_put_uint(&w, "trained_parameters", sum_weights(m, true));
-    json_begin_list(&w, "modules");
-    for (uint32_t i = 0; i < m->list.n; i++) {
-        const struct module *x = &m->list.at[i];
-        json_begin_map(&w, NULL);
-        json_put_string(&w, "name", x->name);
-        json_put_string(&w, "type", x->type);
-        json_begin_list(&w, "shape");
-        for (int d = 0; d < x->weight->rank; d++) json_put_int(&w, NULL, x->weight->dim[d]);
-        json_end(&w);
-        json_put_bool(&w, "bias", x->bias);
-        json_put_uint(&w, "parameters", x->weights);
-        json_put_bool(&w, "trained", x->trained);
-        json_end(&w);
+    struct report_table modules = REPORT_TABLE(MODULES), scopes = REPORT_TABLE(SCOPES);
+    struct modules lines = {0};
+    struct text out = {0};
+    char count[32], other[32];
+    uint64_t all = 0, trained = 0;
+    for (const struct module *x = m->list.at; x < m->list.at + m->list.n; x++)
+        all += x->weights, trained += x->trained ? x->weights : 0;
+    if (!json) fold(m, &lines);
+    list_modules(json ? m : &lines, &modules);
+    list_scopes(g, !json, &scopes);
+    if (json)
+        PRINT_FACTS(2, FACT("parameters", all), FACT("trained_parameters", trained), FACT_TABLE("modules", &modules),
+                    FACT_TABLE("memory_modules", &scopes));
+    else {
+        table_print(&modules, 0, 0, &out);
+        text_printf(&out, "\n%s weights, %s of them trained\n", count_print(all, count), count_print(trained, other));
+        text_printf(&out, "\nNames for memory.modules, each with everything in it\n");
+        table_print(&scopes, 2, 0, &out);
+        fputs(out.at, stdout);
     }
-    json_end(&w);
-    collect_scopes(g, false, &s);
-    json_begin_list(&w, "memory_modules");
-    for (uint32_t i = 0; i < s.list.n; i++) {
-        json_begin_map(&w, NULL);
-        json_put_string(&w, "name", s.list.at[i].name);
-        json_put_bool(&w, "block", s.list.at[i].block);
-        json_end(&w);
-    }
-    json_end(&w);
-    vec_free(&s.list);
-    json_end(&w);
-    fwrite(text.at, 1, text.n, stdout);
-    text_free(&text);
+    text_free(&out);
+    table_free(&modules);
+    table_free(&scopes);
+    vec_free(&lines.list);
 }
 
 /* --- the command ------------------------------------------------------------------------------ */
@@ -292,7 +250,7 @@ static int add_adapter(const struct config *c, const struct model *m, struct gra
     return PL_OK;
 }
 
-static int list_modules(const struct config *c, const char *name, bool json, struct error *e)
+static int show_model(const struct config *c, const char *name, bool json, struct error *e)
 {
     struct model m = {0};
     struct graph g;
@@ -310,8 +268,7 @@ static int list_modules(const struct config *c, const char *name, bool json, str
     if (!e->code) groups_freeze(c, &g);
     if (!e->code && !groups_check(c, &g, false, e)) {
         collect(&g, &found);
-        if (json) print_json(&found, &g);
-        else print_table(&found), print_scopes(&g);
+        show(&found, &g, json);
     }
     vec_free(&found.list);
     graph_free(&g);
@@ -320,29 +277,16 @@ static int list_modules(const struct config *c, const char *name, bool json, str
     return e->code;
 }
 
-static int modules(int argc, char **argv, struct error *e)
+static int modules(struct options *o, struct error *e)
 {
-    struct options o;
-    struct config c;
-    if (!argc)
+    if (!o->argc)
         return error_set(e, PL_USAGE, "expected a model folder, a preset or a RUN.yaml: plimsoll %s",
                          command_modules.usage);
-    int rc = options_parse(&o, OPT_RUN | OPT_JSON, argc, argv, e);
-    if (rc) return rc;
-    if (o.help) {
-        print_help(&command_modules);
-        options_free(&o);
-        return PL_OK;
-    }
-    const char *model = !o.run || text_ends_with(o.run, ".yaml") || text_ends_with(o.run, ".yml") ? NULL : o.run;
-    if (model) o.run = NULL;
-    rc = options_config(&o, &c, e);
-    if (!rc) {
-        rc = list_modules(&c, model, o.json, e);
-        config_free(&c);
-    }
-    options_free(&o);
-    return rc;
+    TRY(options_need_run(o, e));
+    const char *model = !o->run || text_ends_with(o->run, ".yaml") || text_ends_with(o->run, ".yml") ? NULL : o->run;
+    if (model) o->run = NULL;
+    TRY(options_configure(o, e));
+    return show_model(&o->config, model, o->json, e);
 }
 
 const struct command command_modules =
@@ -355,4 +299,4 @@ const struct command command_modules =
      "is a model\n"
      "folder or a preset; with RUN.yaml its adapter, model.freeze and train.groups are applied.\n" CONFIG_FROM_HELP
      "  --json           every module by itself",
-     modules};
+     .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, .run = modules};

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "calibrate/time_factor.h"
-#include "cli/cli.h"
-#include "cli/plan_tables.h"
+#include "cli/plan.h"
 #include "plan/explain.h"
 #include "io/file.h"
 #include "feed/text_source.h"
@@ -23,10 +22,10 @@ static int write_plan(const struct planned *r, bool fits, const char *path, stru
 }
 
 /* The heading of the plan that is printed when none fits. */
-static const char *refusal(const struct planned *r, const struct options *o)
+static const char *refusal(const struct planned *r, const struct plan_options *o)
 {
     const bool host = planned_exceeds_host(r);
-    if (o->plan)
+    if (o->o.plan)
         return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
     if (!host) return "Does not fit the budget. The smallest plan";
     return r->plan.settings.device.separate_memory
@@ -71,7 +70,7 @@ static void print_batch(const struct planned *r, struct text *out)
     text_free(&note);
 }
 
-static void show(const struct planned *r, const struct options *o, bool fits)
+static void show(const struct planned *r, const struct plan_options *o, bool fits)
 {
     struct text text = {0};
     struct plan_note note = planned_note(r, fits);
@@ -80,78 +79,81 @@ static void show(const struct planned *r, const struct options *o, bool fits)
     profile.factor = time_factor(r);
     if (profile.factor > 0) plan_scale_times(&plan, profile.factor);
     note.profile = &profile;
-    if (o->json) plan_write(&plan, &r->graph, &note, &text);
+    if (o->o.json) plan_write(&plan, &r->graph, &note, &text);
     else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
-    if (!o->json) plan_print(&plan, &r->graph, &profile, &text);
-    if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
-    if (!o->json) print_order(r, &text);
-    if (!o->json) print_batch(r, &text);
-    if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
-    for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
-    if (o->explain && !o->json) plan_explain(&plan, &r->graph, &text);
-    if (o->explain && !o->explain_all && !o->json)
+    if (!o->o.json) plan_print(&plan, &r->graph, &profile, &text);
+    if (!o->o.json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
+    if (!o->o.json) print_order(r, &text);
+    if (!o->o.json) print_batch(r, &text);
+    if (!o->o.json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
+    for (int i = 0; i < r->n_warnings && !o->o.json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
+    if (o->explain && !o->o.json) plan_explain(&plan, &r->graph, &text);
+    if (o->explain && !o->explain_all && !o->o.json)
         text_printf(&text,
                     "--explain all lists every op with its kernel, and every storage with its offset and lifetime.\n");
-    if (o->explain_all && !o->json) plan_explain_all(&plan, &r->graph, &text);
+    if (o->explain_all && !o->o.json) plan_explain_all(&plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
 }
 
-static int plan(int argc, char **argv, struct error *e)
+static int plan_one(const struct plan_options *o, struct error *e)
 {
-    struct options o;
     struct config c;
-    int rc = options_parse(&o,
-                           OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES |
-                               OPT_RANKS | OPT_LINKS,
-                           argc, argv, e);
-    if (rc) return rc;
-    if (o.help) {
-        print_help(&command_plan);
-        options_free(&o);
-        return PL_OK;
+    struct planned r = {0};
+    const struct run_options options = {.plan = o->o.plan, .train = true, .describe = feed_describe, .ablation = true};
+    TRY(plan_configure(o, &c, e));
+    int rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+    if (o->explain) planned_explain_device();
+    if (!rc) {
+        rc = planned_open(&r, &c, &options, e);
+        if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, o, !rc);
+        if (!rc) text_warn_endless(&c, &r.model);
+        if (!rc && o->o.output) rc = write_plan(&r, true, o->o.output, e);
+        planned_close(&r);
     }
-    const bool ranks = o.ranks && strchr(o.ranks, ',');
-    if (ranks && (o.compare || o.frontier || o.devices || o.rules || o.plan || o.output || o.explain)) {
-        options_free(&o);
+    config_free(&c);
+    return rc;
+}
+
+static int plan(struct options *shared, struct error *e)
+{
+    const struct plan_options *o = (struct plan_options *)shared;
+    const bool ranks = shared->ranks && strchr(shared->ranks, ',');
+    const int tables = o->compare + o->frontier + !!o->devices;
+    if (ranks && (tables || shared->plan || shared->output || o->explain))
         return error_set(
             e, PL_USAGE,
             "--ranks with several numbers is a table of its own: leave out the other tables, --plan, --explain and -o");
-    }
-    if (ranks || o.compare || o.frontier || o.devices || o.rules) {
-        rc = ranks ? table_ranks(&o, e) : plan_table(&o, e);
-        options_free(&o);
-        return rc;
-    }
-    rc = table_options(&o, &c, e);
-    if (!rc) {
-        struct planned r = {0};
-        rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-        if (o.explain) planned_explain_device();
-        if (!rc) {
-            rc = planned_open(&r, &c,
-                              &(struct run_options){.plan = o.plan,
-                                                    .train = true,
-                                                    .describe = feed_describe,
-                                                    .ablation = true},
-                              e);
-            if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
-            if (!rc) text_warn_endless(&c, &r.model);
-            if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
-            planned_close(&r);
-        }
-        config_free(&c);
-    }
-    options_free(&o);
-    return rc;
+    if (tables > 1)
+        return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
+    if (tables && (shared->memory || shared->plan || shared->output || o->explain))
+        return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
+    return ranks         ? table_ranks(o, e)
+           : o->compare  ? table_compare(o, e)
+           : o->frontier ? table_frontier(o, e)
+           : o->devices  ? table_devices(o, e)
+                         : plan_one(o, e);
 }
+
+static const struct plan_options START;
+static const struct option OPTIONS[] = {
+    {"--explain", OPTION_SWITCH, offsetof(struct plan_options, explain), "all"},
+    OPTION(struct plan_options, "--compare", SWITCH, compare),
+    OPTION(struct plan_options, "--frontier", SWITCH, frontier),
+    OPTION(struct plan_options, "--devices", TEXT, devices),
+    OPTION(struct plan_options, "--images", TEXT, images),
+    OPTION(struct plan_options, "--frames", TEXT, frames),
+    OPTION(struct plan_options, "--masks", TEXT, masks),
+    OPTION(struct plan_options, "--per-host", TEXT, o.per_host),
+    OPTION(struct plan_options, "--links", TEXT, o.links),
+};
 
 const struct command command_plan = {
     "plan",
     "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set "
     "key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
-    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] "
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] "
     "[--frames N] [--masks N] [--json]",
     "Finds the training step with the shortest predicted time that fits the memory budget, and prints where every byte "
     "goes, before\n"
@@ -185,11 +187,11 @@ const struct command command_plan = {
     "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch, speed and "
     "techniques for\n"
     "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
-    "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
     "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its "
     "vision\n"
     "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each. With "
     "--devices N may be a\n"
     "                   list, such as 1,2,4: a row for each\n"
     "  --masks N        masks per image: data.max_masks",
-    plan};
+    .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(START), .run = plan};

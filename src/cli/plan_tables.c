@@ -1,8 +1,13 @@
 /*
- * plan_tables.c: see plan_tables.h. Each row is a separate plan with exact bytes and a predicted
- * time.
+ * plan_tables.c: the tables of `plimsoll plan`, each of which plans the same run many times. Each
+ * row is a separate plan with exact bytes and a predicted time.
+ *
+ *     --compare            adds one technique in each row
+ *     --frontier           the best plan for each of many budgets
+ *     --devices LIST       GPUs, by memory in GiB or by name: batch, accumulation and techniques
+ *     --ranks N,M,...      numbers of ranks, which need not be there: sharding, bytes sent, efficiency
  */
-#include "cli/plan_tables.h"
+#include "cli/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,28 +15,32 @@
 #include <string.h>
 #include <strings.h>
 
+#include "adapter/adapter.h"
 #include "base/progress.h"
 #include "calibrate/time_factor.h"
 #include "models/model.h"
-#include "io/json.h"
 #include "cost/calibration.h"
+#include "cost/links.h"
 #include "cost/profile.h"
-#include "adapter/adapter.h"
 #include "feed/feed.h"
+#include "io/table.h"
 #include "models/images.h"
+#include "plan/communication.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
-enum { GIB_MOST = 1024 };    /* GiB that a GPU of --devices may have */
+enum { GIB_MOST = 1024 }; /* GiB that a GPU of --devices may have */
+enum { RANK_ROWS = 32 };
 
-/* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
+/* tokens of an image or frame in the sequence of a model that takes text only: a 24 x 24 grid */
 enum { IMAGE_TOKENS = 576 };
 
 /* tokens of a frame's time, and around its image, where videos are described
  * (text/template/video_text.h) */
 enum { FRAME_TEXT = 16 };
 
-/* Room for images and frames in a row of a model that takes images; the tokens of each. */
+/* Makes room for images and frames in a row of a model that takes images; finds the tokens of
+ * each. */
 static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2],
                        struct error *e)
 {
@@ -59,10 +68,10 @@ static int add_images(struct config *c, int64_t images, int64_t frames, struct e
     return rc;
 }
 
-int table_options(const struct options *o, struct config *c, struct error *e)
+int plan_configure(const struct plan_options *o, struct config *c, struct error *e)
 {
     int64_t images = 0, frames = 0, masks = 0;
-    int rc = options_config(o, c, e);
+    int rc = options_config(&o->o, c, e);
     if (rc) return rc;
     rc = options_count("--images", o->images, 1, 4096, &images, e);
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
@@ -78,15 +87,19 @@ int table_options(const struct options *o, struct config *c, struct error *e)
 
 /* --- one row ------------------------------------------------------------------------- */
 
-/* One row of a table: the facts of one plan. */
+/* The facts of one plan. */
 struct row {
     char label[64];
     bool fits;
     uint64_t budget;             /* 0: none */
     uint64_t gpu;                /* memory of the GPU of a row of --devices; else 0 */
     double gib;                  /* its size as given, or the same in GiB */
-    bool by_size;                /* that GPU was given by its memory alone */
+    bool by_size;                /* that GPU was given by its memory only */
     int64_t images, frames;      /* of --images and --frames; 0: not given */
+    int ranks, per_host;         /* of a row of --ranks; else 0 */
+    double efficiency;           /* samples/s over those of one rank times the number of ranks; 0: not known */
+    struct communication sends;  /* of a row of --ranks */
+    char links[64];
     char profile[64];            /* name of the profile that predicts the times */
     bool processor;              /* the profile is a CPU's */
     uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
@@ -100,6 +113,9 @@ struct row {
     struct remedy remedy[REMEDY_MOST]; /* of a row of --devices that does not fit: changes that would */
     int n_remedies;
 };
+struct rows {
+    VEC(struct row) list;
+};
 
 /* One configuration that is planned within several budgets. */
 struct trial {
@@ -108,36 +124,43 @@ struct trial {
     int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
 };
 
-/* Plans the run with additional keys, within the memory of a GPU less its reserve (0: no budget).
- * On PL_OK the caller closes it. */
-static int open_trial(struct trial *p, const struct options *o, const char *const *sets, size_t n, uint64_t gpu,
-                      struct error *e)
+/* What a row adds to the run. */
+struct change {
+    const char *const *sets;     /* key=value */
+    size_t n;
+    uint64_t gpu;                /* within the memory of a GPU less its reserve; 0: no budget, or... */
+    bool budget;                 /* ...that of the run */
+    int64_t ranks;               /* 0: as the run has it; more than per_host of them fill whole hosts */
+};
+
+/* Plans the run with a change. On PL_OK the caller closes it. */
+static int open_trial(struct trial *p, const struct plan_options *o, const struct change *x, struct error *e)
 {
-    int rc = table_options(o, &p->config, e);
-    if (rc) return rc;
-    for (size_t i = 0; i < n && !rc; i++) rc = config_set(&p->config, sets[i], e);
-    if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
+    struct plan_options own = *o;
+    if (x->ranks) own.o.ranks = NULL;
+    TRY(plan_configure(&own, &p->config, e));
+    struct config *c = &p->config;
+    int rc = PL_OK;
+    for (size_t i = 0; i < x->n && !rc; i++) rc = config_set(c, x->sets[i], e);
+    if (x->ranks) c->parallel_ranks = x->ranks;
+    if (x->ranks && c->parallel_per_host > x->ranks) c->parallel_per_host = x->ranks;
+    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
-        p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(gpu)}
+        if (!x->budget)
+            c->memory_budget = x->gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(x->gpu)}
                                       : (struct config_budget){BUDGET_NONE, 0};
         const struct run_options options = {.train = true,
                                             .describe = feed_describe,
                                             .probe = true,
-                                            .several = true,
-                                            .gpu_memory = gpu};
-        p->rc = rc = planned_open(&p->run, &p->config, &options, e);
-        if (rc == PL_NOFIT && gpu) planned_find_remedies(&p->run, &options);
-        if (!rc || rc == PL_NOFIT) return PL_OK;
+                                            .several = !x->ranks,
+                                            .gpu_memory = x->gpu};
+        p->rc = rc = planned_open(&p->run, c, &options, e);
+        if (rc == PL_NOFIT && x->gpu) planned_find_remedies(&p->run, &options);
+        if (!rc || (rc == PL_NOFIT && (!x->ranks || p->run.has_graph))) return PL_OK;
         planned_close(&p->run);
     }
-    config_free(&p->config);
+    config_free(c);
     return rc;
-}
-
-static int plan_within(struct trial *p, uint64_t budget, struct error *e)
-{
-    p->rc = planned_within(&p->run, budget, e);
-    return p->rc == PL_NOFIT ? PL_OK : p->rc;
 }
 
 static void close_trial(struct trial *p)
@@ -155,8 +178,8 @@ static void fill_row(struct row *row, const struct trial *p)
     row->arena = p->rc ? r->plan.smallest : plan_arena(&r->plan);
     row->host = r->plan.placement.arena[SPACE_HOST];
     row->host_budget = p->rc && planned_exceeds_host(r) ? r->host_budget : 0;
-    row->factor = time_factor(r);
-    row->seconds = r->plan.seconds * time_scale(r);
+    row->factor = row->ranks ? 0 : time_factor(r);
+    row->seconds = r->plan.seconds * (row->ranks ? 1 : time_scale(r));
     row->effective = r->effective_batch;
     row->least = planned_least_micro_batch(r);
     row->settings = r->plan.settings;
@@ -167,90 +190,140 @@ static void fill_row(struct row *row, const struct trial *p)
     row->n_warnings = r->n_warnings;
     memcpy(row->remedy, r->remedy, sizeof row->remedy);
     row->n_remedies = r->n_remedies;
+    if (!row->ranks) return;
+    struct text links = {0};
+    row->per_host = r->profile.per_host ? r->profile.per_host : row->ranks;
+    row->sends = plan_communication(&r->plan, &r->graph, &r->profile);
+    links_print(&r->profile, &links);
+    snprintf(row->links, sizeof row->links, "%s", links.n ? links.at : "");
+    text_free(&links);
 }
 
-/* What is offloaded: of the rows of one table, or of one row. */
-static const char *host_name(bool processor) { return processor ? "offload file" : "host memory"; }
-
-static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct row *row,
-                    struct error *e)
+static int plan_row(const struct plan_options *o, const struct change *x, struct row *row, struct error *e)
 {
     struct trial p;
-    int rc = open_trial(&p, o, sets, n, gpu, e);
-    if (rc) return rc;
+    TRY(open_trial(&p, o, x, e));
+    row->ranks = (int)x->ranks;
     fill_row(row, &p);
     close_trial(&p);
     return PL_OK;
 }
 
-/* Prints a row that does not fit, with the budget that is too small and what would fit. False: the
- * row fits. */
-static bool put_refusal(const struct row *r, int width, struct text *out)
+/* --- the tables as text and JSON ---------------------------------------------------------- */
+
+enum { COMPARE = 1, FRONTIER = 2, DEVICES = 4, RANKS = 8, ALL = 15 };
+
+static void put_settings(struct json_writer *w, const void *of)
+{
+    plan_put_settings(w, &((const struct row *)of)->settings, ((const struct row *)of)->effective);
+}
+static void put_remedies(struct json_writer *w, const void *of)
+{
+    plan_put_remedies(w, ((const struct row *)of)->remedy, ((const struct row *)of)->n_remedies);
+}
+static void put_machine(struct json_writer *w, const void *of)
+{
+    plan_put_machine(w, ((const struct row *)of)->warning, ((const struct row *)of)->n_warnings);
+}
+
+/* Every column, and the tables that show it as text. */
+static const struct {
+    unsigned tables;
+    struct report_column column;
+} COLUMNS[] = {
+    {ALL - RANKS, {"label", ""}}, {RANKS, {"world", "ranks", ""}}, {0, {"per_host"}}, {0, {"fits"}}, {0, {"refused_by"}},
+    {0, {"budget_bytes"}},
+    {RANKS, {NULL, "shard"}}, {RANKS, {NULL, "group"}}, {RANKS, {NULL, "micro-batch", ""}}, {RANKS, {NULL, "recompute"}},
+    {RANKS, {NULL, "offload"}},
+    {ALL, {"arena_bytes", "arena", "bytes"}}, {0, {"smallest_budget_bytes"}}, {COMPARE, {NULL, "saved", "bytes"}},
+    {ALL - RANKS, {"host_bytes", "host", "bytes"}}, {0, {"profile"}}, {0, {"gpu_memory_bytes"}}, {0, {"images"}},
+    {0, {"frames"}},
+    {FRONTIER, {NULL, "micro-batch", ""}}, {DEVICES, {NULL, "batch", ""}},
+    {COMPARE, {"predicted_step_seconds", "step", "time"}}, {COMPARE, {NULL, "ratio", "%.2fx"}},
+    {FRONTIER | DEVICES, {"samples_per_second", "samples/s", "%.4g"}},
+    {DEVICES, {NULL, "profile"}}, {FRONTIER | DEVICES, {NULL, "techniques"}},
+    {RANKS, {"sent_bytes", "sent", "bytes"}}, {0, {"received_bytes"}}, {RANKS, {"communication_seconds", "in", "time"}},
+    {RANKS, {"hidden_seconds", "hidden", "time"}}, {RANKS, {NULL, "step", "time"}}, {RANKS, {NULL, "samples/s", "%.4g"}},
+    {RANKS, {"efficiency", "effic.", "%.0f %%", 100}},
+    {0, {"measured"}}, {0, {"factor"}}, {0, {0}}, {0, {0}}, {0, {0}},
+};
+
+/* A table, and the columns that it shows. */
+struct shown {
+    struct report_column columns[COUNT(COLUMNS)];
+    struct report_table table;
+};
+
+/* Names what is offloaded: of the rows of one table, or of one row. */
+static const char *host_name(bool processor) { return processor ? "offload file" : "host memory"; }
+
+static void open_shown(struct shown *s, unsigned which, const struct rows *rows)
+{
+    *s = (struct shown){.table = {.columns = s->columns, .n_columns = COUNT(COLUMNS)}};
+    for (size_t i = 0; i < COUNT(COLUMNS); i++) {
+        s->columns[i] = COLUMNS[i].column;
+        if (!(COLUMNS[i].tables & which)) s->columns[i].title = NULL;
+        else if (!strcmp(s->columns[i].title, "host")) s->columns[i].title = host_name(rows->list.at[0].processor);
+    }
+    if (which & (FRONTIER | DEVICES)) s->columns[0].title = which == FRONTIER ? "budget" : "GPU";
+}
+
+/* Says why a row does not fit: the budget that is too small, and what would fit. */
+static void print_refusal(const struct row *r, struct text *out)
 {
     char need[32], have[32];
-    if (r->fits) return false;
-    text_printf(out, "%-*s does not fit: ", width, r->label);
-    if (r->host_budget)
+    text_printf(out, "does not fit: ");
+    if (r->host_budget && !r->ranks)
         text_printf(out, "%s needs %s, memory.host_budget is %s", host_name(r->processor), size_print(r->host, need),
                     size_print(r->host_budget, have));
     else text_printf(out, "the smallest plan needs %s", size_print(r->arena, need));
-    if (r->host && !r->host_budget)
+    if (r->host && !r->host_budget && !r->ranks)
         text_printf(out, " and %s of %s", size_print(r->host, have), host_name(r->processor));
-    if (r->n_remedies) text_printf(out, "\n%-*s fits with: ", width, "");
+    if (r->n_remedies) text_printf(out, "\n%14s fits with: ", "");
     remedies_print(r->remedy, r->n_remedies, host_name(r->processor), out);
-    text_printf(out, "\n");
-    return true;
 }
 
-static void put_row(struct json_writer *w, const struct row *r)
+/* Adds a row, beside `before`, which it is compared with, and the `first` one; NULL: none. */
+static void add_shown(struct shown *x, const struct row *r, const struct row *before, const struct row *first)
 {
-    json_begin_map(w, NULL);
-    json_put_string(w, "label", r->label);
-    json_put_bool(w, "fits", r->fits);
-    if (!r->fits) json_put_string(w, "refused_by", r->host_budget ? "memory.host_budget" : "memory.budget");
-    if (r->budget) json_put_uint(w, "budget_bytes", r->budget);
-    json_put_uint(w, r->fits ? "arena_bytes" : "smallest_budget_bytes", r->arena);
-    json_put_uint(w, "host_bytes", r->host);
-    json_put_string(w, "profile", r->profile);
-    if (r->gpu) json_put_uint(w, "gpu_memory_bytes", r->gpu);
-    if (r->images) json_put_int(w, "images", r->images);
-    if (r->frames) json_put_int(w, "frames", r->frames);
-    if (r->fits) {
-        json_put_number(w, "predicted_step_seconds", r->seconds);
-        json_put_number(w, "samples_per_second", r->effective / r->seconds);
-        json_put_bool(w, "measured", r->measured);
-        if (r->factor > 0) json_put_number(w, "factor", r->factor);
-        plan_put_settings(w, &r->settings, r->effective);
-    }
-    plan_put_remedies(w, r->remedy, r->n_remedies);
-    if (r->fits) plan_put_machine(w, r->warning, r->n_warnings);
-    json_end(w);
+    const struct settings *s = &r->settings;
+    const bool fits = r->fits, ranks = r->ranks, timed = fits && !ranks, sends = fits && ranks;
+    const struct cell none = {0};
+    struct text techniques = {0}, refusal = {0};
+    char shard[SETTING_ROOM], group[SETTING_ROOM], recompute[SETTING_ROOM], offload[SETTING_ROOM], micro[32], batch[64];
+    settings_print(s, &techniques);
+    snprintf(micro, sizeof micro, "%d x %d", s->micro_batch, s->accumulation);
+    snprintf(batch, sizeof batch, "%s = %d", micro, r->effective);
+    struct report_row *row = TABLE_ADD(
+        &x->table, CELL_IF(!ranks, r->label), CELL_IF(ranks, r->ranks), CELL_IF(ranks, r->per_host), CELL(r->fits),
+        CELL_IF(!fits && !ranks, r->host_budget ? "memory.host_budget" : "memory.budget"),
+        CELL_IF(r->budget && !ranks, r->budget), CELL(technique_print(TECHNIQUE_shard, s, shard)),
+        CELL(s->shard ? technique_print(TECHNIQUE_group, s, group) : "-"), CELL((const char *)micro),
+        CELL(technique_print(TECHNIQUE_recompute, s, recompute)), CELL(technique_print(TECHNIQUE_offload, s, offload)),
+        CELL_IF(fits, r->arena), CELL_IF(!fits, r->arena),
+        CELL(before ? (int64_t)before->arena - (int64_t)r->arena : (int64_t)0), CELL(r->host),
+        CELL_IF(!ranks, (const char *)r->profile), CELL_IF(r->gpu, r->gpu), CELL_IF(r->images, r->images),
+        CELL_IF(r->frames, r->frames), CELL((const char *)micro), CELL((const char *)batch), CELL_IF(fits, r->seconds),
+        CELL_IF(first, r->seconds / first->seconds), CELL_IF(fits, r->effective / r->seconds),
+        CELL((const char *)r->profile), CELL((const char *)techniques.at), CELL_IF(sends, (uint64_t)r->sends.sent),
+        CELL_IF(sends, (uint64_t)r->sends.sent), CELL_IF(sends, r->sends.seconds), CELL_IF(sends, r->sends.hidden),
+        CELL(r->seconds), CELL(r->effective / r->seconds), CELL_IF(sends && r->efficiency > 0, r->efficiency),
+        CELL_IF(timed, r->measured), CELL_IF(timed && r->factor > 0, r->factor),
+        fits ? (struct cell){CELL_CALL, .of = r, .call = put_settings} : none,
+        !ranks ? (struct cell){CELL_CALL, .of = r, .call = put_remedies} : none,
+        fits ? (struct cell){CELL_CALL, .of = r, .call = put_machine} : none);
+    if (!fits) print_refusal(r, &refusal), table_note(&x->table, row, refusal.at);
+    text_free(&techniques);
+    text_free(&refusal);
 }
 
-struct rows {
-    VEC(struct row) list;
-};
-
-static void put_rows(struct json_writer *w, const char *name, const struct rows *rows, uint32_t from, uint32_t to)
+static void add_all(struct shown *x, unsigned which, const struct rows *rows)
 {
-    json_begin_list(w, name);
-    for (uint32_t i = from; i < to; i++) put_row(w, &rows->list.at[i]);
-    json_end(w);
+    open_shown(x, which, rows);
+    for (uint32_t i = 0; i < rows->list.n; i++) add_shown(x, &rows->list.at[i], NULL, NULL);
 }
 
-/* The rows from `what_ifs` on are a list of their own. */
-static void show_json(const char *table, const struct rows *rows, uint32_t what_ifs)
-{
-    struct text out = {0};
-    struct json_writer w = {.out = &out, .indent = 2};
-    json_begin_map(&w, NULL);
-    put_rows(&w, table, rows, 0, what_ifs);
-    if (what_ifs < rows->list.n) put_rows(&w, "what_if", rows, what_ifs, rows->list.n);
-    json_end(&w);
-    printf("%s\n", out.at);
-    text_free(&out);
-}
-
+/* Says how good the times of a table are. */
 static void note_times(const struct rows *rows, struct text *out)
 {
     struct text unmeasured = {0};
@@ -278,8 +351,8 @@ static void note_times(const struct rows *rows, struct text *out)
                     rows->list.at[0].effective);
 }
 
-/* In what plans exceed this machine, their GPU, or the machine around it: in full for each row, or
- * for the first one with the names of the others. */
+/* Says in what plans exceed this machine, their GPU, or the machine around it: in full for each row,
+ * or for the first one with the names of the others. */
 static void note_warnings(const struct rows *rows, bool each, struct text *out)
 {
     struct text others = {0};
@@ -327,10 +400,10 @@ struct asked {
     bool adapter, quantize;
 };
 
-static int ask_run(const struct options *o, struct asked *out, struct error *e)
+static int ask_run(const struct plan_options *o, struct asked *out, struct error *e)
 {
     struct config c;
-    int rc = table_options(o, &c, e);
+    int rc = plan_configure(o, &c, e);
     if (rc) return rc;
     const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
     *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c), strcmp(c.memory_quantize.value, "none") != 0};
@@ -339,7 +412,7 @@ static int ask_run(const struct options *o, struct asked *out, struct error *e)
 }
 
 /* Adds a row with all settings of `sets` and the keys of `more`. */
-static int add_row(const struct options *o, const struct sets *sets, const char *const *more, size_t n_more,
+static int add_row(const struct plan_options *o, const struct sets *sets, const char *const *more, size_t n_more,
                    const char *label, struct rows *rows, struct progress *p, struct error *e)
 {
     struct row row = {0};
@@ -349,21 +422,15 @@ static int add_row(const struct options *o, const struct sets *sets, const char 
         if (*sets->at[i]) at[n++] = sets->at[i];
     for (size_t i = 0; i < n_more; i++) at[n++] = more[i];
     snprintf(row.label, sizeof row.label, "%s", label);
-    int rc = plan_row(o, at, n, 0, &row, e);
-    if (!rc) vec_push(&rows->list, row);
-    if (!rc) progress_add(p, 1);
-    return rc;
-}
-
-static int add_rung(const struct options *o, const struct sets *sets, const char *label, struct rows *rows,
-                    struct progress *p, struct error *e)
-{
-    return add_row(o, sets, NULL, 0, label, rows, p, e);
+    TRY(plan_row(o, &(struct change){.sets = at, .n = n}, &row, e));
+    vec_push(&rows->list, row);
+    progress_add(p, 1);
+    return PL_OK;
 }
 
 /* The rows of one technique: each of its values for comparison replaces the one before. There are
  * none if this device's ladder lacks what the technique needs. */
-static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows,
+static int compare_technique(const struct plan_options *o, enum technique_id id, struct sets *sets, struct rows *rows,
                              struct progress *p, struct error *e)
 {
     const struct technique *t = &techniques[id];
@@ -379,11 +446,11 @@ static int compare_technique(const struct options *o, enum technique_id id, stru
             return PL_OK;
         }
         technique_label(id, &sets->s, label + 2);
-        rc = add_rung(o, sets, label, rows, p, e);
+        rc = add_row(o, sets, NULL, 0, label, rows, p, e);
         if (rc == PL_USAGE && t->compare_else) {
             add_set(sets, id, t->compare_else);
             technique_label(id, &sets->s, label + 2);
-            rc = add_rung(o, sets, label, rows, p, e);
+            rc = add_row(o, sets, NULL, 0, label, rows, p, e);
         }
         if (rc) return rc;
     }
@@ -392,7 +459,7 @@ static int compare_technique(const struct options *o, enum technique_id id, stru
 
 /* What the run would need with an adapter, and with frozen weights in 4 bits, where it has neither.
  * A model that they do not apply to (no linear layers) has no such row. */
-static int plan_what_ifs(const struct options *o, struct sets *sets, const struct asked *run, struct rows *rows,
+static int plan_what_ifs(const struct plan_options *o, struct sets *sets, const struct asked *run, struct rows *rows,
                          struct progress *p, struct error *e)
 {
     const char *keys[COUNT(LORA) + 1];
@@ -411,7 +478,7 @@ static int plan_what_ifs(const struct options *o, struct sets *sets, const struc
 
 /* The first row has no technique and computes all samples of a step at once; of several ranks, all
  * of a rank's share. A run's own 4-bit weights stay: they are no step of the ladder. */
-static int plan_ladder(const struct options *o, struct ladder *l, struct error *e)
+static int plan_ladder(const struct plan_options *o, struct ladder *l, struct error *e)
 {
     struct sets sets = {0};
     struct asked run = {0};
@@ -425,7 +492,7 @@ static int plan_ladder(const struct options *o, struct ladder *l, struct error *
         for (int i = 0; technique_value(techniques[id].compare, i, value); i++) count++;
     }
     progress_begin(&progress, "planning", "rows", count);
-    if (!rc) rc = add_rung(o, &sets, "no technique", &l->rows, &progress, e);
+    if (!rc) rc = add_row(o, &sets, NULL, 0, "no technique", &l->rows, &progress, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
         if (id == TECHNIQUE_offload) l->base = l->rows.list.n - 1;
         if (id != TECHNIQUE_shard || run.ranks > 1) rc = compare_technique(o, id, &sets, &l->rows, &progress, e);
@@ -436,51 +503,36 @@ static int plan_ladder(const struct options *o, struct ladder *l, struct error *
     return rc;
 }
 
-/* A row that fits, beside `before`, the row that it is compared with, which may be NULL. */
-static void put_compared(const struct row *r, const struct row *before, const struct row *first, int width,
-                         struct text *out)
-{
-    char arena[32], saved[32], host[32], step[32];
-    const int64_t less = before ? (int64_t)before->arena - (int64_t)r->arena : 0;
-    text_printf(out, "%-*s %12s %s%11s %12s %12s %6.2fx\n", width, r->label, size_print(r->arena, arena),
-                less < 0 ? "-" : " ", size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host),
-                duration_print(r->seconds, step), r->seconds / first->seconds);
-}
-
-static void show_ladder(const struct ladder *l, struct text *out)
-{
-    const struct row *rows = l->rows.list.at, *last = NULL; /* the last row that fits */
-    const uint32_t n = l->rows.list.n;
-    int width = 28;
-    for (uint32_t i = 0; i < n; i++) width = (int)max_i64(width, (int64_t)strlen(rows[i].label));
-    text_printf(out, "%-*s %12s %12s %12s %12s %7s\n", width, "", "arena", "saved", host_name(rows[0].processor),
-                "step", "ratio");
-    for (uint32_t i = 0; i < n; i++) {
-        if (i == l->rungs) {
-            text_printf(out, "What if, instead of offload:\n");
-            last = rows[l->base].fits ? &rows[l->base] : NULL;
-        }
-        if (put_refusal(&rows[i], width, out)) continue;
-        put_compared(&rows[i], last, &rows[0], width, out);
-        last = &rows[i];
-    }
-    if (n > l->rungs)
-        text_printf(out, "LoRA (adapter.target_modules) and NF4 (memory.quantize) change the result of training: they "
-                         "are yours to set.\n");
-    note_warnings(&l->rows, false, out);
-    note_times(&l->rows, out);
-}
-
-int table_compare(const struct options *o, struct error *e)
+int table_compare(const struct plan_options *o, struct error *e)
 {
     struct ladder l = {0};
     struct text out = {0};
+    struct shown rungs, others;
     int rc = plan_ladder(o, &l, e);
-    if (!rc && o->json) {
-        show_json("compare", &l.rows, l.rungs);
-    } else if (!rc) {
-        show_ladder(&l, &out);
-        fputs(out.at, stdout);
+    if (!rc) {
+        const struct row *rows = l.rows.list.at, *last = NULL; /* the last row that fits */
+        const bool more = l.rows.list.n > l.rungs;
+        open_shown(&rungs, COMPARE, &l.rows);
+        open_shown(&others, COMPARE, &l.rows);
+        for (uint32_t i = 0; i < l.rows.list.n; i++) {
+            if (i == l.rungs) last = rows[l.base].fits ? &rows[l.base] : NULL;
+            add_shown(i < l.rungs ? &rungs : &others, &rows[i], last, rows);
+            if (rows[i].fits) last = &rows[i];
+        }
+        others.columns[0].title = "What if, instead of offload:";
+        if (o->o.json && more) PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table), FACT_TABLE("what_if", &others.table));
+        else if (o->o.json) PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table));
+        table_print(&rungs.table, 0, 0, &out);
+        if (more) {
+            table_print(&others.table, 0, 0, &out);
+            text_printf(&out, "LoRA (adapter.target_modules) and NF4 (memory.quantize) change the result of training: "
+                              "they are yours to set.\n");
+        }
+        note_warnings(&l.rows, false, &out);
+        note_times(&l.rows, &out);
+        if (!o->o.json) fputs(out.at, stdout);
+        table_free(&rungs.table);
+        table_free(&others.table);
     }
     text_free(&out);
     vec_free(&l.rows.list);
@@ -495,21 +547,22 @@ static const uint32_t STEPS[] = {1,  2,  3,  4,  6,  8,   10,  12,  16,  20,  24
 /* Plans again within another budget and fills a row. */
 static int next_row(struct trial *p, uint64_t budget, struct row *row, struct error *e)
 {
-    int rc = plan_within(p, budget, e);
-    if (!rc) fill_row(row, p);
-    return rc;
+    p->rc = planned_within(&p->run, budget, e);
+    if (p->rc && p->rc != PL_NOFIT) return p->rc;
+    fill_row(row, p);
+    return PL_OK;
 }
 
 /* Plans for budgets from the smallest possible up to the one that no longer limits the plan:
  * common memory sizes, in the largest unit of 1 GiB / 16^k that leaves several rows. */
-static int plan_budgets(const struct options *o, struct rows *rows, struct error *e)
+static int plan_budgets(const struct plan_options *o, struct rows *rows, struct error *e)
 {
     struct row most = {0}, least = {0};
     struct trial p;
     struct progress progress;
     /* no limit, the smallest, and those between them, which are not known yet */
     progress_begin(&progress, "planning", "budgets", 2);
-    int rc = open_trial(&p, o, NULL, 0, 0, e);
+    int rc = open_trial(&p, o, &(struct change){0}, e);
     if (rc) return rc;
     progress_add(&progress, 1);
     fill_row(&most, &p);
@@ -537,31 +590,27 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
     return rc;
 }
 
-int table_frontier(const struct options *o, struct error *e)
+/* Prints a table, whose text ends in notes. */
+static void show_table(const struct plan_options *o, unsigned which, const char *name, const struct rows *rows,
+                       const struct text *note)
+{
+    struct shown x;
+    struct text out = {0};
+    add_all(&x, which, rows);
+    table_print(&x.table, 0, 0, &out);
+    text_printf(&out, "%s", note->n ? note->at : "");
+    if (which != RANKS) note_warnings(rows, which == DEVICES, &out), note_times(rows, &out);
+    if (o->o.json) PRINT_FACTS(2, FACT_TABLE(name, &x.table));
+    else fputs(out.at, stdout);
+    text_free(&out);
+    table_free(&x.table);
+}
+
+int table_frontier(const struct plan_options *o, struct error *e)
 {
     struct rows rows = {0};
-    struct text out = {0};
-    char arena[32], host[32];
     int rc = plan_budgets(o, &rows, e);
-    if (!rc && o->json) {
-        show_json("frontier", &rows, rows.list.n);
-    } else if (!rc) {
-        text_printf(&out, "%-14s %12s %12s %11s %12s  %s\n", "budget", "arena", host_name(rows.list.at[0].processor),
-                    "micro-batch", "samples/s", "techniques");
-        for (uint32_t i = 0; i < rows.list.n; i++) {
-            const struct row *r = &rows.list.at[i];
-            if (put_refusal(r, 14, &out)) continue;
-            text_printf(&out, "%-14s %12s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena),
-                        size_print(r->host, host), r->settings.micro_batch, r->settings.accumulation,
-                        r->effective / r->seconds);
-            settings_print(&r->settings, &out);
-            text_printf(&out, "\n");
-        }
-        note_warnings(&rows, false, &out);
-        note_times(&rows, &out);
-        fputs(out.at, stdout);
-    }
-    text_free(&out);
+    if (!rc) show_table(o, FRONTIER, "frontier", &rows, &(struct text){0});
     vec_free(&rows.list);
     return rc;
 }
@@ -570,7 +619,7 @@ int table_frontier(const struct options *o, struct error *e)
 
 /* Plans for a GPU given by name, with its measured or published profile; or by its memory, with the
  * profile of a GPU of about that memory. */
-static int gpu_row(const struct options *o, const char *gpu, struct row *row, struct error *e)
+static int gpu_row(const struct plan_options *o, const char *gpu, struct row *row, struct error *e)
 {
     char *end, profile[96];
     const char *sets[] = {"device.kind=cuda", profile}, *name = gpu;
@@ -602,7 +651,7 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
         snprintf(row->label, sizeof row->label, "%g GiB", row->gib);
     }
     snprintf(profile, sizeof profile, "device.profile=%s", name);
-    return plan_row(o, sets, COUNT(sets), row->gpu, row, e);
+    return plan_row(o, &(struct change){.sets = sets, .n = COUNT(sets), .gpu = row->gpu}, row, e);
 }
 
 /* Names the GPUs whose figures were used for rows given by memory. */
@@ -622,51 +671,7 @@ static void note_classes(const struct rows *rows, struct text *out)
     text_free(&used);
 }
 
-/* Prints the batch by rules of thumb below a row. */
-static void put_rules(const struct row *r, struct text *out)
-{
-    double gigabytes = r->gib;
-    int images = r->images ? (int)r->images : 1;
-    struct rule_batch rule = rule_multi_image(gigabytes, images, r->effective),
-                      corrected = rule_multi_image_corrected(gigabytes, images, r->effective);
-    text_printf(out,
-                "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; "
-                "video: %s\n",
-                "", rule.batch, rule.accumulation, rule.effective, corrected.batch, corrected.accumulation,
-                corrected.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
-}
-
-static void show_devices(const struct options *o, const struct rows *rows)
-{
-    struct text out = {0};
-    char size[32], host[32];
-    int width = 14;
-    for (uint32_t i = 0; i < rows->list.n; i++) width = (int)max_i64(width, (int64_t)strlen(rows->list.at[i].label));
-    text_printf(&out, "%-*s %12s %12s %18s %12s %-14s  %s\n", width, "GPU", "arena", "host memory", "batch",
-                "samples/s", "profile", "techniques");
-    for (uint32_t i = 0; i < rows->list.n; i++) {
-        const struct row *r = &rows->list.at[i];
-        if (!put_refusal(r, width, &out)) {
-            text_printf(&out, "%-*s %12s %12s %4d x %-3d = %-6d %12.4g %-14s  ", width, r->label,
-                        size_print(r->arena, size), size_print(r->host, host), r->settings.micro_batch,
-                        r->settings.accumulation, r->effective, r->effective / r->seconds, r->profile);
-            settings_print(&r->settings, &out);
-            text_printf(&out, "\n");
-        }
-        if (o->rules) put_rules(r, &out);
-    }
-    text_printf(
-        &out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
-        size_print(GPU_RESERVE, size));
-    note_classes(rows, &out);
-    note_warnings(rows, true, &out);
-    note_times(rows, &out);
-    if (o->rules) rules_errata(&out);
-    fputs(out.at, stdout);
-    text_free(&out);
-}
-
-/* The next word of a list with commas; false at its end. No list, NULL, has one word, NULL. */
+/* Finds the next word of a list with commas; false at its end. No list, NULL, has one word, NULL. */
 static bool next_word(const char **list, char word[32], const char **out)
 {
     static const char end[] = "";
@@ -685,10 +690,10 @@ static void add_label(struct row *row, bool several, int64_t n, const char *what
         snprintf(row->label + at, sizeof row->label - at, ", %lld %s%s", (long long)n, what, n == 1 ? "" : "s");
 }
 
-/* The rows of one GPU: a row for each number of images and of frames. */
-static int gpu_rows(const struct options *o, const char *gpu, struct rows *rows, struct progress *p, struct error *e)
+/* Adds the rows of one GPU: one for each number of images and of frames. */
+static int gpu_rows(const struct plan_options *o, const char *gpu, struct rows *rows, struct progress *p, struct error *e)
 {
-    struct options one = *o;
+    struct plan_options one = *o;
     char images[32], frames[32];
     int rc = PL_OK;
     for (const char *i = o->images; !rc && next_word(&i, images, &one.images);)
@@ -711,28 +716,82 @@ static uint64_t count_words(const char *list)
     return n;
 }
 
-int table_devices(const struct options *o, struct error *e)
+int table_devices(const struct plan_options *o, struct error *e)
 {
     struct rows rows = {0};
-    char list[512], *at = list;
+    struct text note = {0};
+    char list[512], *at = list, size[32];
     int rc = PL_OK;
-    snprintf(list, sizeof list, "%s", o->devices ? o->devices : "8,16,24,40,80");
+    snprintf(list, sizeof list, "%s", o->devices);
     struct progress progress;
     progress_begin(&progress, "planning", "rows", count_words(list) * count_words(o->images) * count_words(o->frames));
     for (char *gpu; !rc && (gpu = strsep(&at, ","));) rc = gpu_rows(o, gpu, &rows, &progress, e);
     progress_clear();
-    if (!rc && o->json) show_json("devices", &rows, rows.list.n);
-    else if (!rc) show_devices(o, &rows);
+    text_printf(&note,
+                "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
+                size_print(GPU_RESERVE, size));
+    note_classes(&rows, &note);
+    if (!rc) show_table(o, DEVICES, "devices", &rows, &note);
+    text_free(&note);
     vec_free(&rows.list);
     return rc;
 }
 
-int plan_table(const struct options *o, struct error *e)
+/* --- ranks ------------------------------------------------------------------------------------ */
+
+static int read_ranks(const char *text, int64_t *list, int *n, struct error *e)
 {
-    int tables = o->compare + o->frontier + (o->devices || o->rules);
-    if (tables > 1)
-        return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
-    if (o->memory || o->plan || o->output || o->explain)
-        return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
-    return o->compare ? table_compare(o, e) : o->frontier ? table_frontier(o, e) : table_devices(o, e);
+    char copy[256], *at = copy, *word;
+    snprintf(copy, sizeof copy, "%s", text);
+    while ((word = strsep(&at, ","))) {
+        if (*n == RANK_ROWS) return error_set(e, PL_USAGE, "--ranks: at most %d numbers", RANK_ROWS);
+        list[*n] = 0;
+        TRY(options_count("--ranks", word, 1, 65536, &list[(*n)++], e));
+    }
+    return PL_OK;
+}
+
+/* Says what the columns are, what connects ranks, and what is too large. */
+static void note_ranks(const struct rows *rows, bool without, struct text *out)
+{
+    text_printf(out,
+                "Arena: of each rank. Sent: by each rank in a step, and received; in: its time; hidden: while the rank "
+                "computes.\n"
+                "Efficiency: samples/s over those of one rank%s times the number of ranks.\n",
+                without ? ", which has no budget here," : "");
+    const struct row *last = NULL;
+    for (uint32_t i = 0; i < rows->list.n; i++)
+        if (rows->list.at[i].ranks > 1) last = &rows->list.at[i];
+    if (last) text_printf(out, "Links: %s%s.\n", last->links, last->per_host < last->ranks ? "" : " (one host)");
+    for (uint32_t i = 0; i < rows->list.n; i++)
+        for (int k = 0; rows->list.at[i].fits && k < rows->list.at[i].n_warnings; k++)
+            text_printf(out, "WARNING: %d %s: %s\n", rows->list.at[i].ranks,
+                        rows->list.at[i].ranks == 1 ? "rank" : "ranks", rows->list.at[i].warning[k]);
+}
+
+int table_ranks(const struct plan_options *o, struct error *e)
+{
+    int64_t list[RANK_ROWS];
+    int n = 0, rc = read_ranks(o->o.ranks, list, &n, e);
+    struct rows rows = {0};
+    struct row within = {0}, one;
+    struct text note = {0};
+    struct progress progress;
+    progress_begin(&progress, "planning", "numbers of ranks", (uint64_t)n + 1);
+    if (!rc) rc = plan_row(o, &(struct change){.ranks = 1, .budget = true}, &within, e);
+    one = within;
+    if (!rc && !one.fits) rc = plan_row(o, &(struct change){.ranks = 1}, &one, e);
+    for (int i = 0; i < n && !rc; i++, progress_add(&progress, 1)) {
+        struct row row = within;
+        if (list[i] != 1) rc = plan_row(o, &(struct change){.ranks = list[i], .budget = true}, &row, e);
+        if (!rc && row.fits && one.fits)
+            row.efficiency = row.effective / row.seconds / (one.effective / one.seconds * row.ranks);
+        vec_push(&rows.list, row);
+    }
+    progress_clear();
+    note_ranks(&rows, !within.fits, &note);
+    if (!rc) show_table(o, RANKS, "ranks", &rows, &note);
+    text_free(&note);
+    vec_free(&rows.list);
+    return rc;
 }

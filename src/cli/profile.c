@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/ranks.h"
+#include "cli/bench.h"
 #include "graph/ops.h"
 #include "io/file.h"
-#include "io/json.h"
+#include "io/table.h"
+#include "plan/explain.h"
 #include "report/arena.h"
 #include "report/curve.h"
 #include "report/page.h"
@@ -24,9 +25,13 @@
 #include "feed/feed.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
-static const double GIB = 1 << 30;
 
-/* The number of launches: every iteration of every loop, over all steps. */
+struct profile_options {
+    struct options o;
+    bool explain;
+};
+
+/* Counts launches: every iteration of every loop, over all steps. */
 static uint32_t count_launches(const struct run *r, int64_t steps)
 {
     uint64_t n = 0;
@@ -43,80 +48,53 @@ static uint32_t count_launches(const struct run *r, int64_t steps)
 
 /* --- tables ------------------------------------------------------------------------ */
 
-struct tensor_row {
-    const struct storage *storage;
-    const struct node *producer;
+static const struct report_column OPS[] = {{"op", "op"},
+                                           {"dtype", "dtype"},
+                                           {"calls", "calls", ""},
+                                           {"seconds", "ms", "%.3f", 1e3},
+                                           {NULL, "share", "%.1f %%", 100},
+                                           {"bytes", "bytes moved", "bytes"},
+                                           {"flops"},
+                                           {NULL, "GFLOP/s", "%.1f", 1e-9},
+                                           {NULL, "GiB/s", "%.2f", 1.0 / (1 << 30)}};
+static const struct report_column TENSORS[] = {{NULL, "size", "bytes"}, {NULL, "tensor"}, {NULL, "produced by"}};
+static const struct report_column RANKS[] = {{NULL, "rank"}, {NULL, "host"}, {NULL, "step", "time"}, {NULL, "own work", "time"}};
+
+/* The measured ops, and the largest tensors at the peak. */
+struct tables {
+    struct report_table ops, tensors, ranks;
+    uint32_t live; /* transient tensors at the peak */
 };
 
-static int by_bytes(const void *a, const void *b)
+static void list_ops(const struct bench *b, struct report_table *t)
 {
-    const struct tensor_row *x = a, *y = b;
-    return x->storage->bytes > y->storage->bytes ? -1 : x->storage->bytes < y->storage->bytes;
+    struct bench_op ops[2 * OP_COUNT];
+    const uint32_t n = bench_ops(b, ops);
+    double seconds = 0;
+    for (uint32_t i = 0; i < n; i++) seconds += ops[i].seconds;
+    for (const struct bench_op *x = ops; x < ops + n; x++)
+        TABLE_ADD(t, CELL(op_table[x->op].name), CELL(dtype_name(x->dtype)), CELL(x->calls), CELL(x->seconds),
+                  CELL(x->seconds / seconds), CELL(x->bytes), CELL(x->flops), CELL(x->flops / x->seconds),
+                  CELL(x->bytes / x->seconds));
 }
 
-/* Finds the largest transient tensors that are alive at the peak; returns the number of all such
+/* Lists the largest transient tensors that are alive at the peak; returns the number of all such
  * tensors. */
-static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
+static uint32_t list_tensors(const struct planned *r, struct report_table *t)
 {
-    const struct peak *peak = &r->planned.plan.peak;
-    const struct life *life = r->planned.plan.placement.life[peak->program];
-    struct tensor_row *all = mem_alloc(r->planned.graph.storages.n * sizeof *all);
-    uint32_t n = 0;
-    for (id s = 1; s < r->planned.graph.storages.n; s++) {
-        const struct storage *x = &r->planned.graph.storages.at[s];
-        if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE ||
-            storage_is_persistent(x))
-            continue;
-        all[n++] = (struct tensor_row){x, node_at(&r->planned.graph,
-                                                  r->planned.graph.order[peak->program].nodes.at[life[s].start])};
+    const struct graph *g = &r->graph;
+    const struct peak *peak = &r->plan.peak;
+    struct held *all = mem_alloc(g->storages.n * sizeof *all);
+    const uint32_t n = plan_at_peak(&r->plan, g, all);
+    char from[512];
+    for (uint32_t i = 0; i < n && i < ROWS; i++) {
+        const struct node *x = node_at(g, g->order[peak->program].nodes.at[all[i].start]);
+        snprintf(from, sizeof from, "%s of %s", op_table[x->op].name,
+                 x->scope ? graph_name(g, g->scopes.at[x->scope].name) : "the step");
+        TABLE_ADD(t, CELL(all[i].bytes), CELL(all[i].name), CELL((const char *)from));
     }
-    qsort(all, n, sizeof *all, by_bytes);
-    memcpy(rows, all, min_u64(n, ROWS) * sizeof *rows);
     mem_free(all);
     return n;
-}
-
-/* The module that a tensor's producer belongs to. */
-static const char *module_of(const struct bench *b, const struct tensor_row *r)
-{
-    return r->producer->scope
-               ? graph_name(&b->run.planned.graph, b->run.planned.graph.scopes.at[r->producer->scope].name)
-               : "the step";
-}
-
-/* The measured ops with the time of all of them, and the largest tensors at the peak. */
-struct tables {
-    struct bench_op ops[2 * OP_COUNT];
-    struct tensor_row rows[ROWS];
-    uint32_t n, live;
-    double seconds;
-};
-
-static void fill_tables(struct tables *t, const struct bench *b)
-{
-    *t = (struct tables){0};
-    t->n = bench_ops(b, t->ops);
-    t->live = peak_tensors(&b->run, t->rows);
-    for (uint32_t i = 0; i < t->n; i++) t->seconds += t->ops[i].seconds;
-}
-
-static void print_tables(const struct bench *b, const struct tables *t, struct text *out)
-{
-    char size[32];
-    text_printf(out, "%-22s %-5s %8s %11s %7s %12s %9s %8s\n", "op", "", "calls", "ms", "share", "bytes moved",
-                "GFLOP/s", "GiB/s");
-    for (uint32_t i = 0; i < t->n && i < ROWS; i++) {
-        const struct bench_op *x = &t->ops[i];
-        text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[x->op].name,
-                    dtype_name(x->dtype), x->calls, 1e3 * x->seconds, 100 * x->seconds / t->seconds,
-                    size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB);
-    }
-    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live,
-                program_name(b->run.planned.plan.peak.program));
-    for (uint32_t i = 0; i < t->live && i < ROWS; i++)
-        text_printf(out, "%12s  %s, from %s of %s\n", size_print(t->rows[i].storage->bytes, size),
-                    graph_name(&b->run.planned.graph, t->rows[i].storage->name), op_table[t->rows[i].producer->op].name,
-                    module_of(b, &t->rows[i]));
 }
 
 /* --- the page ------------------------------------------------------------------------- */
@@ -157,33 +135,13 @@ static void put_breakdown(struct text *out, const struct plan *p)
 
 static void put_tables(const struct bench *b, const struct tables *t, struct text *out)
 {
-    char size[32];
-    text_printf(out, "<h2>Time by op</h2>\n<div "
-                     "class='wide'><table><tr><th>op</th><th>dtype</th><th>calls</th><th>ms</th><th>share</"
-                     "th><th>bytes moved</th><th>GFLOP/s</th>"
-                     "<th>GiB/s</th></tr>\n");
-    for (uint32_t i = 0; i < t->n && i < ROWS; i++) {
-        const struct bench_op *x = &t->ops[i];
-        text_printf(out,
-                    "<tr><td>%s</td><td>%s</td><td>%" PRIu64
-                    "</td><td>%.3f</td><td>%.1f %%</td><td>%s</td><td>%.1f</td><td>%.2f</td></tr>\n",
-                    op_table[x->op].name, dtype_name(x->dtype), x->calls, 1e3 * x->seconds,
-                    100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds,
-                    x->bytes / x->seconds / GIB);
-    }
+    text_printf(out, "<h2>Time by op</h2>\n");
+    table_html(&t->ops, "", ROWS, out);
     text_printf(out,
-                "</table></div>\n<h2>Largest tensors at the peak</h2>\n<p>%u transient tensors are alive at the peak, "
-                "in program %s.</p>\n<div class='wide'><table "
-                "class='names'><tr><th>size</th><th>tensor</th><th>produced by</th></tr>\n",
+                "<h2>Largest tensors at the peak</h2>\n<p>%u transient tensors are alive at the peak, in program "
+                "%s.</p>\n",
                 t->live, program_name(b->run.planned.plan.peak.program));
-    for (uint32_t i = 0; i < t->live && i < ROWS; i++) {
-        text_printf(out, "<tr><td>%s</td><td>", size_print(t->rows[i].storage->bytes, size));
-        page_escaped(out, graph_name(&b->run.planned.graph, t->rows[i].storage->name));
-        text_printf(out, "</td><td>%s of ", op_table[t->rows[i].producer->op].name);
-        page_escaped(out, module_of(b, &t->rows[i]));
-        text_printf(out, "</td></tr>\n");
-    }
-    text_printf(out, "</table></div>\n");
+    table_html(&t->tensors, "names", 0, out);
 }
 
 static void make_page(const struct bench *b, const struct lives *l, const struct tables *t, const struct config *c,
@@ -240,7 +198,7 @@ static int write_files(const struct bench *b, const struct tables *t, const stru
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-/* The events of this rank, for the trace. All ranks count from the same moment, when they last
+/* Lists the events of this rank, for the trace. All ranks count from the same moment, when they last
  * met. */
 static void list_events(const struct bench *b, const struct ranks *r, double met, struct text *out)
 {
@@ -254,7 +212,7 @@ static void list_events(const struct bench *b, const struct ranks *r, double met
     lives_free(&l);
 }
 
-/* Rank 0 gets the events of all ranks; all[i] are those of rank i. */
+/* Gives rank 0 the events of all ranks; all[i] are those of rank i. */
 static int gather_events(struct ranks *r, struct text *all, struct error *e)
 {
     uint64_t *bytes = mem_alloc((size_t)r->n * sizeof *bytes);
@@ -273,56 +231,20 @@ static int gather_events(struct ranks *r, struct text *all, struct error *e)
     return rc;
 }
 
-/* Seconds of work of each rank in a step, without exchanges and the wait for others; of rank 0
- * alone if it is alone. */
-struct rank_work {
-    char host[RANK_HOST];
-    double seconds, exchanges;
-};
-
-static void print_work(const struct rank_work *each, int n, struct text *out)
+/* Lists the work of each rank in a step, without exchanges and the wait for others. */
+static void list_ranks(const struct rank_times *each, int n, struct report_table *t)
 {
-    char step[32], own[32];
-    int slowest = 0;
-    if (n < 2) return;
-    text_printf(out, "\n%-5s %-24s %12s %12s\n", "rank", "host", "step", "own work");
-    for (int i = 0; i < n; i++) {
-        text_printf(out, "%-5d %-24.24s %12s %12s\n", i, each[i].host, duration_print(each[i].seconds, step),
-                    duration_print(each[i].seconds - each[i].exchanges, own));
-        if (each[i].seconds - each[i].exchanges > each[slowest].seconds - each[slowest].exchanges) slowest = i;
-    }
-    text_printf(out, "rank %d on %s works longest\n", slowest, each[slowest].host);
+    for (int i = 0; i < n; i++)
+        TABLE_ADD(t, CELL(i), CELL((const char *)each[i].host), CELL(each[i].seconds),
+                  CELL(each[i].seconds - each[i].exchanges));
 }
 
-/* --- the command -------------------------------------------------------------------------- */
-
-static void put_json(const struct bench *b, const char *dir, struct text *out)
+static void print_slowest(const struct rank_times *each, int n, struct text *out)
 {
-    struct bench_op ops[2 * OP_COUNT];
-    uint32_t n = bench_ops(b, ops);
-    struct json_writer w = {.out = out, .indent = 2};
-    json_begin_map(&w, NULL);
-    json_put_uint(&w, "steps", b->steps);
-    json_put_number(&w, "measured_mean_seconds", bench_mean(b));
-    json_put_number(&w, "measured_median_seconds", bench_median(b));
-    json_put_number(&w, "predicted_step_seconds", b->run.planned.plan.seconds);
-    json_put_uint(&w, "arena_bytes", plan_arena(&b->run.planned.plan));
-    json_put_uint(&w, "launches", b->now.n_events);
-    json_put_string(&w, "folder", dir);
-    json_begin_list(&w, "ops");
-    for (uint32_t i = 0; i < n; i++) {
-        json_begin_map(&w, NULL);
-        json_put_string(&w, "op", op_table[ops[i].op].name);
-        json_put_string(&w, "dtype", dtype_name(ops[i].dtype));
-        json_put_uint(&w, "calls", ops[i].calls);
-        json_put_number(&w, "seconds", ops[i].seconds);
-        json_put_number(&w, "bytes", ops[i].bytes);
-        json_put_number(&w, "flops", ops[i].flops);
-        json_end(&w);
-    }
-    json_end(&w);
-    json_end(&w);
-    text_printf(out, "\n");
+    int slowest = 0;
+    for (int i = 0; i < n; i++)
+        if (each[i].seconds - each[i].exchanges > each[slowest].seconds - each[slowest].exchanges) slowest = i;
+    text_printf(out, "rank %d on %s works longest\n", slowest, each[slowest].host);
 }
 
 /* --- kernels ------------------------------------------------------------------------ */
@@ -346,7 +268,8 @@ static void count_kernel(kernel_rows *rows, const struct binding *b)
     vec_push(rows, ((struct kernel_row){b->kernel, b->form, b->access, 1}));
 }
 
-/* The kernels as the plan names them, and what the device chose when it recorded the programs. */
+/* Prints the kernels as the plan names them, and what the device chose when it recorded the
+ * programs. */
 static void print_kernels(const struct run *r, struct text *out)
 {
     kernel_rows rows = {0};
@@ -373,88 +296,83 @@ static void print_kernels(const struct run *r, struct text *out)
 
 /* --- runs ------------------------------------------------------------------------------ */
 
-/* The steps, and the events of all ranks. */
-static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text *events, struct rank_work *each,
+/* Runs the steps, and gathers the events and times of all ranks. */
+static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text *events, struct rank_times *each,
                    struct error *e)
 {
     bench_by_node(b);
     timing_record_events(&b->now, count_launches(&b->run, steps));
-    int rc = agree_on(r, PL_OK, e);
+    TRY(agree_on(r, PL_OK, e));
     const double met = clock_seconds(), before = r ? r->moving : 0;
-    if (!rc) rc = bench_run_shown(b, steps, e);
-    if (rc) return rc;
-    struct rank_work mine = {.seconds = bench_mean(b), .exchanges = r ? (r->moving - before) / (double)steps : 0};
+    TRY(bench_run_shown(b, steps, e));
     list_events(b, r, met, &events[r ? r->rank : 0]);
     if (!r) return PL_OK;
-    memcpy(mine.host, r->host, sizeof mine.host);
-    rc = r->gather(r, &mine, each, sizeof mine, e);
-    return rc ? rc : gather_events(r, events, e);
+    TRY(rank_times_gather(r, b, (r->moving - before) / (double)steps, each, e));
+    return gather_events(r, events, e);
 }
 
-static int show(const struct options *o, const struct config *c, const struct bench *b, const struct text *events,
-                const struct rank_work *each, int ranks, struct error *e)
+static void print_text(const struct bench *b, const struct tables *t, const struct rank_times *each, int ranks,
+                       struct text *out)
 {
-    const char *dir = o->output ? o->output : "profile";
-    struct text tables = {0}, out = {0};
-    struct tables t;
-    fill_tables(&t, b);
-    print_tables(b, &t, &tables);
-    print_work(each, ranks, &tables);
-    if (o->explain) print_kernels(&b->run, &tables);
-    int rc = write_files(b, &t, c, events, ranks, dir, o->run, e);
-    if (!rc) {
-        if (o->json) put_json(b, dir, &out);
-        else text_printf(&out, "%s\n%s/profile.html\n%s/trace.json\n%s/snapshot.pickle\n", tables.at, dir, dir, dir);
-        fputs(out.at, stdout);
-    }
-    text_free(&tables);
+    table_print(&t->ops, 0, ROWS, out);
+    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live,
+                program_name(b->run.planned.plan.peak.program));
+    table_print(&t->tensors, 0, 0, out);
+    if (ranks < 2) return;
+    text_printf(out, "\n");
+    table_print(&t->ranks, 0, 0, out);
+    print_slowest(each, ranks, out);
+}
+
+static int show(const struct profile_options *o, const struct bench *b, const struct text *events,
+                const struct rank_times *each, int ranks, struct error *e)
+{
+    const char *dir = o->o.output ? o->o.output : "profile";
+    const struct plan *p = &b->run.planned.plan;
+    struct tables t = {REPORT_TABLE(OPS), REPORT_TABLE(TENSORS), REPORT_TABLE(RANKS)};
+    struct text out = {0};
+    list_ops(b, &t.ops);
+    t.live = list_tensors(&b->run.planned, &t.tensors);
+    list_ranks(each, ranks, &t.ranks);
+    print_text(b, &t, each, ranks, &out);
+    if (o->explain) print_kernels(&b->run, &out);
+    int rc = write_files(b, &t, &o->o.config, events, ranks, dir, o->o.run, e);
+    if (!rc && o->o.json)
+        PRINT_FACTS(2, FACT("steps", b->steps), FACT("measured_mean_seconds", bench_mean(b)),
+                    FACT("measured_median_seconds", bench_median(b)), FACT("predicted_step_seconds", p->seconds),
+                    FACT("arena_bytes", plan_arena(p)), FACT("launches", b->now.n_events), FACT("folder", dir),
+                    FACT_TABLE("ops", &t.ops));
+    else if (!rc) printf("%s\n%s/profile.html\n%s/trace.json\n%s/snapshot.pickle\n", out.at, dir, dir, dir);
+    table_free(&t.ops);
+    table_free(&t.tensors);
+    table_free(&t.ranks);
     text_free(&out);
     return rc;
 }
 
-static int profile_run(const struct options *o, struct ranks *r, struct error *e)
+static int profile(struct options *o, struct error *e)
 {
-    struct config c;
+    struct ranks *r = o->world;
     struct bench b = {0};
     int64_t steps = 5;
     const int n = r ? r->n : 1;
-    int rc = ranks_configure(o, r, &c, e);
-    if (rc) return rc;
     struct text *events = mem_alloc((size_t)n * sizeof *events);
-    struct rank_work *each = mem_alloc((size_t)n * sizeof *each);
-    rc = options_count("--steps", o->steps, 1, 1000, &steps, e);
-    if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-    rc = agree_on(r, rc, e);
+    struct rank_times *each = mem_alloc((size_t)n * sizeof *each);
+    int rc = bench_start(o, 1000, &steps, &b, e);
     if (!rc) {
-        agree_free(r, offload_folder(c.train_out));
-        rc =
-            bench_open(&b, &c,
-                       &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
+        rc = measure(&b, steps, r, events, each, e);
+        if (!rc && (!r || !r->rank)) rc = show((struct profile_options *)o, &b, events, each, n, e);
         rc = agree_on(r, rc, e);
-        if (!rc) rc = measure(&b, steps, r, events, each, e);
-        if (!rc && (!r || !r->rank)) rc = show(o, &c, &b, events, each, n, e);
-        rc = agree_on(r, rc, e);
-        bench_close(&b);
     }
+    bench_close(&b);
     for (int i = 0; i < n; i++) text_free(&events[i]);
     mem_free(events);
     mem_free(each);
-    config_free(&c);
     return rc;
 }
 
-static int profile(int argc, char **argv, struct error *e)
-{
-    struct options o;
-    int rc =
-        options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_EXPLAIN | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
-                      argc, argv, e);
-    if (rc) return rc;
-    if (o.help) print_help(&command_profile);
-    else rc = ranks_run(&command_profile, &o, argc, argv, profile_run, e);
-    options_free(&o);
-    return rc;
-}
+static const struct profile_options START;
+static const struct option OPTIONS[] = {OPTION(struct profile_options, "--explain", SWITCH, explain)};
 
 const struct command command_profile =
     {"profile",
@@ -473,4 +391,5 @@ const struct command command_profile =
      "process and a lane a\n"
      "                   thread; the tables are of rank 0\n"
      "  -o DIR           the output folder (profile)",
-     profile, .ranks = true};
+     .ranks = true, .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
+     COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = profile};

@@ -1,5 +1,7 @@
 /*
- * tokenize.c: `plimsoll tokenize`: the lines of a file as token ids, or ids as text.
+ * tokenize.c: `plimsoll tokenize`: the lines of a file as token ids, or ids as text; or a
+ * conversation as the model sees it (--chat): text, ids, and labels, which are -100 where nothing is
+ * trained.
  *
  * A line ends at \n; \r belongs to the line. Lines are read one at a time, so that a file of any
  * size can be read.
@@ -11,67 +13,42 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/tokenize.h"
-#include "io/file.h"
-#include "io/json.h"
+#include "feed/text_source.h"
+#include "io/table.h"
+#include "text/template/chat.h"
+#include "text/tokenizer/tokenizer.h"
 
-/* --- arguments --------------------------------------------------------------------------- */
+enum { CHAT_MOST = 256 << 20, NOT_TRAINED = -100 };
 
-static int unknown_option(const char *a, struct error *e)
+struct tokenize_request {
+    struct options o;
+    const char *file, *template;
+    bool chat, generation_prompt, decode, pieces, no_special;
+};
+
+/* --- printing ---------------------------------------------------------------------------- */
+
+/* Prints ids and pieces, two lines. */
+static void print_tokens(const struct tokenizer *t, const struct token_list *l)
 {
-    static const char *const options[] = {"--model", "--decode", "--chat",      "--template", "--add-generation-prompt",
-                                          "--json",  "--pieces", "--no-special"};
-    const char *nearest = options[0];
-    for (size_t k = 1; k < COUNT(options); k++)
-        if (edit_distance(a, options[k]) < edit_distance(a, nearest)) nearest = options[k];
-    return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
+    char piece[512];
+    printf("  ids    ");
+    for (uint32_t i = 0; i < l->n; i++) printf(" %d", l->at[i].id);
+    printf("\n  pieces ");
+    for (uint32_t i = 0; i < l->n; i++) {
+        const char *stored = tokenizer_piece(t, l->at[i].id);
+        text_escape(piece, sizeof piece, stored ? stored : "<image>"); /* an image token that is in no vocabulary */
+        printf(" %s", piece);
+    }
+    printf("\n");
 }
 
-/* Options with a value, written `--x value` or `--x=value`. */
-static int parse_value(struct tokenize_request *r, int argc, char **argv, int *i, bool *found, struct error *e)
+static void put_ids(struct json_writer *w, const void *of)
 {
-    const struct {
-        const char *name;
-        const char **to;
-    } options[] = {{"--model", &r->model}, {"--template", &r->template}};
-    for (size_t k = 0; k < COUNT(options); k++) {
-        const size_t n = strlen(options[k].name);
-        const char *a = argv[*i];
-        if (strncmp(a, options[k].name, n) || (a[n] && a[n] != '=')) continue;
-        *found = true;
-        if (!a[n] && *i + 1 == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
-        *options[k].to = a[n] ? a + n + 1 : argv[++*i];
-    }
-    return PL_OK;
-}
-
-static int parse(struct tokenize_request *r, int argc, char **argv, struct error *e)
-{
-    const struct {
-        const char *name;
-        bool *to;
-    } switches[] = {{"--help", &r->help},     {"-h", &r->help},
-                    {"--json", &r->json},     {"--decode", &r->decode},
-                    {"--pieces", &r->pieces}, {"--no-special", &r->no_special},
-                    {"--chat", &r->chat},     {"--add-generation-prompt", &r->generation_prompt}};
-    for (int i = 0; i < argc; i++) {
-        bool found = false;
-        for (size_t k = 0; k < COUNT(switches); k++)
-            if (!strcmp(argv[i], switches[k].name)) *switches[k].to = found = true;
-        if (!found && parse_value(r, argc, argv, &i, &found, e)) return e->code;
-        if (found) continue;
-        if (argv[i][0] == '-' && argv[i][1]) return unknown_option(argv[i], e);
-        if (r->file) return error_set(e, PL_USAGE, "two files are given: %s and %s", r->file, argv[i]);
-        r->file = argv[i];
-    }
-    if (r->help) return PL_OK;
-    if (!r->model || !r->file)
-        return error_set(e, PL_USAGE, "expected --model FOLDER and a file: plimsoll %s", command_tokenize.usage);
-    if (r->decode + r->chat + r->pieces > 1)
-        return error_set(e, PL_USAGE, "--decode, --chat and --pieces do not go together");
-    if ((r->generation_prompt || r->template) && !r->chat)
-        return error_set(e, PL_USAGE, "%s is for --chat", r->template ? "--template" : "--add-generation-prompt");
-    return PL_OK;
+    const struct token_list *l = of;
+    json_begin_list(w, "ids");
+    for (uint32_t i = 0; i < l->n; i++) json_put_int(w, NULL, l->at[i].id);
+    json_end(w);
 }
 
 /* --- lines ------------------------------------------------------------------------------- */
@@ -81,10 +58,17 @@ struct totals {
     bool *seen; /* [tokenizer_size] */
 };
 
-static void write_pieces(const struct tokenizer *t, const struct token_list *l, struct json_writer *w)
+struct pieces {
+    const struct tokenizer *tokenizer;
+    const struct token_list *list;
+};
+
+static void put_pieces(struct json_writer *w, const void *of)
 {
+    const struct pieces *p = of;
+    const struct token_list *l = p->list;
     json_begin_list(w, "pieces");
-    for (uint32_t i = 0; i < l->n; i++) json_put_string(w, NULL, tokenizer_piece(t, l->at[i].id));
+    for (uint32_t i = 0; i < l->n; i++) json_put_string(w, NULL, tokenizer_piece(p->tokenizer, l->at[i].id));
     json_end(w);
     json_begin_list(w, "bytes");
     for (uint32_t i = 0; i < l->n; i++) {
@@ -94,21 +78,6 @@ static void write_pieces(const struct tokenizer *t, const struct token_list *l, 
         json_end(w);
     }
     json_end(w);
-}
-
-static void write_tokens(const struct tokenizer *t, const struct token_list *l, bool pieces)
-{
-    struct text out = {0};
-    struct json_writer w = {.out = &out};
-    json_begin_map(&w, NULL);
-    json_begin_list(&w, "ids");
-    for (uint32_t i = 0; i < l->n; i++) json_put_int(&w, NULL, l->at[i].id);
-    json_end(&w);
-    if (pieces) write_pieces(t, l, &w);
-    json_end(&w);
-    text_append(&out, "\n", 1);
-    fwrite(out.at, 1, out.n, stdout);
-    text_free(&out);
 }
 
 static int encode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n,
@@ -121,16 +90,15 @@ static int encode_line(const struct tokenize_request *r, const struct tokenizer 
         sum->different += !sum->seen[l->at[i].id];
         sum->seen[l->at[i].id] = true;
     }
-    if (r->json) {
-        write_tokens(t, l, r->pieces);
-        return PL_OK;
+    if (r->o.json) PRINT_FACTS(0, FACT_CALL(put_ids, l), FACT_CALL_IF(r->pieces, put_pieces, (&(struct pieces){t, l})));
+    else {
+        printf("line %" PRIu64 ": %u token%s\n", sum->lines, l->n, l->n == 1 ? "" : "s");
+        print_tokens(t, l);
     }
-    printf("line %" PRIu64 ": %u token%s\n", sum->lines, l->n, l->n == 1 ? "" : "s");
-    tokenize_print(t, l);
     return PL_OK;
 }
 
-/* A line is a JSON list of ids. */
+/* Decodes a line, which is a JSON list of ids. */
 static int decode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n,
                        struct totals *sum, struct error *e)
 {
@@ -146,7 +114,7 @@ static int decode_line(const struct tokenize_request *r, const struct tokenizer 
         vec_push(&ids, id < 0 || id > INT32_MAX ? -1 : (int32_t)id);
     }
     if (!rc) rc = tokenizer_decode(t, ids.at, ids.n, r->no_special, &out, e);
-    if (!rc && r->json) {
+    if (!rc && r->o.json) {
         struct json_writer w = {.out = &json};
         json_put_bytes(&w, NULL, out.n ? out.at : "", out.n);
         fwrite(json.at, 1, json.n, stdout);
@@ -194,9 +162,7 @@ static void print_totals(const struct tokenizer *t, const struct totals *sum)
            count_print((uint64_t)tokenizer_size(t), size));
 }
 
-/* --- the command --------------------------------------------------------------------------- */
-
-static int run(const struct tokenize_request *r, const struct tokenizer *t, struct error *e)
+static int tokenize_lines(const struct tokenize_request *r, const struct tokenizer *t, struct error *e)
 {
     FILE *f = stdin;
     if (strcmp(r->file, "-")) {
@@ -207,27 +173,152 @@ static int run(const struct tokenize_request *r, const struct tokenizer *t, stru
     }
     struct totals sum = {.seen = mem_alloc((size_t)tokenizer_size(t) + 1)};
     int rc = each_line(r, t, f, &sum, e);
-    if (!rc && !r->decode && !r->json) print_totals(t, &sum);
+    if (!rc && !r->decode && !r->o.json) print_totals(t, &sum);
     mem_free(sum.seen);
     if (f != stdin) fclose(f);
     if (!rc && fflush(stdout)) rc = error_set(e, PL_FAIL, "standard output: cannot write: %s", strerror(errno));
     return rc;
 }
 
-static int tokenize(int argc, char **argv, struct error *e)
+/* --- a conversation ------------------------------------------------------------------------ */
+
+struct chat {
+    struct bump tree;
+    struct value *root, *messages, *tools;
+    struct image_source source; /* of a model that takes images */
+    struct text_images images;
+};
+
+/* Reads a list of messages, or {"messages": [...], "tools": [...]}. */
+static int read_chat(struct chat *c, const char *path, bool images, struct error *e)
 {
-    struct tokenize_request r = {0};
-    struct tokenizer *t = NULL;
-    if (parse(&r, argc, argv, e)) return e->code;
-    if (r.help) {
-        printf("usage: plimsoll %s\n\n%s\n", command_tokenize.usage, command_tokenize.summary);
-        return PL_OK;
+    if (json_read_file(path, CHAT_MOST, &c->tree, &c->root, e)) return e->code;
+    const bool map = c->root->kind == VALUE_MAP;
+    c->messages = map ? (struct value *)value_get(c->root, "messages") : c->root;
+    c->tools = map ? (struct value *)value_get(c->root, "tools") : NULL;
+    return !images && value_as_list(c->messages, "messages", e) ? error_prepend(e, "%s", path) : PL_OK;
+}
+
+/* Finds the images of the chat, for a model that takes them: paths are relative to the folder of
+ * the file. */
+static int find_images(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template,
+                       const struct model *m, struct chat *c, struct error *e)
+{
+    struct conversation read;
+    char folder[4096];
+    int rc = path_dir(r->file, folder, sizeof folder, e);
+    if (!rc)
+        rc = image_source_open(&c->source, m, t, template,
+                               &(struct image_scope){.where = folder, .anywhere = true, .room = 1 << 30}, e);
+    if (!rc && (conversation_read_chat(c->root, image_text_joint(&c->source.text), &c->tree, &read, e) ||
+                tokenize_images(&c->source, &read, &c->tree, &c->images, e)))
+        rc = error_prepend(e, "%s", r->file);
+    if (rc) return rc;
+    c->messages = read.messages;
+    c->tools = read.tools;
+    return PL_OK;
+}
+
+static void put_text(struct json_writer *w, const void *of)
+{
+    const struct text *text = of;
+    json_put_bytes(w, "text", text->n ? text->at : "", text->n);
+}
+
+static void put_labels(struct json_writer *w, const void *of)
+{
+    const struct chat_tokens *c = of;
+    json_begin_list(w, "labels");
+    for (uint32_t i = 0, k = 0; i < c->tokens.n; i++) {
+        while (k < c->answers.n && c->answers.at[k].end <= i) k++;
+        json_put_int(w, NULL, k < c->answers.n && c->answers.at[k].begin <= i ? c->tokens.at[i].id : NOT_TRAINED);
     }
-    if (tokenizer_open(&t, r.model, e)) return e->code;
-    int rc = r.chat ? tokenize_chat(&r, t, e) : run(&r, t, e);
+    json_end(w);
+}
+
+static void print_chat(const struct tokenizer *t, const struct chat_tokens *c, const struct text *text)
+{
+    uint32_t trained = 0;
+    for (uint32_t i = 0; i < c->answers.n; i++) trained += c->answers.at[i].end - c->answers.at[i].begin;
+    if (text->n) fwrite(text->at, 1, text->n, stdout);
+    printf("\n\n%u token%s, %u of them with a label\n", c->tokens.n, c->tokens.n == 1 ? "" : "s", trained);
+    print_tokens(t, &c->tokens);
+}
+
+static int encode(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template,
+                  struct chat *c, struct error *e)
+{
+    const struct text_images *images = c->images.how ? &c->images : NULL;
+    struct chat_tokens tokens = {0};
+    struct text text = {0};
+    const enum chat_failure failed =
+        r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->tools, images, &tokens, &text, e)
+                             : chat_encode(t, template, c->messages, c->tools, images, &tokens, &text, e);
+    const bool shown = !failed || failed == CHAT_ANSWERS;
+    if (failed) error_prepend(e, "%s", r->file);
+    if (shown && failed) log_warn("%s", e->text);
+    if (shown && r->o.json) /* the labels are null if it is not known where the answers are */
+        PRINT_FACTS(0, FACT_CALL(put_text, &text), FACT_CALL(put_ids, &tokens.tokens),
+                    FACT_CALL_IF(!failed, put_labels, &tokens), {"labels", {failed ? CELL_NULL : CELL_NONE}});
+    else if (shown) print_chat(t, &tokens, &text);
+    chat_tokens_free(&tokens);
+    text_free(&text);
+    return shown ? PL_OK : e->code;
+}
+
+static int tokenize_chat(const struct tokenize_request *r, const struct tokenizer *t, struct error *e)
+{
+    struct template *template = NULL;
+    struct chat c = {0};
+    struct model own;
+    const struct model *m = NULL;
+    const bool folder = dir_exists(r->o.model);
+    if (!r->template && !folder)
+        return error_set(e, PL_USAGE,
+                         "%s is no model folder, which would have a chat template; give one with --template", r->o.model);
+    int rc = text_image_model(&own, folder ? r->o.model : NULL, NULL, &m, e);
+    if (!rc) rc = read_chat(&c, r->file, m != NULL, e);
+    if (!rc) rc = template_open(&template, folder ? r->o.model : NULL, r->template, NULL, e);
+    if (!rc && m) rc = find_images(r, t, template, m, &c, e);
+    if (!rc) rc = encode(r, t, template, &c, e);
+    if (m) model_close(&own);
+    image_source_close(&c.source);
+    template_close(template);
+    bump_free(&c.tree);
+    return rc;
+}
+
+/* --- the command --------------------------------------------------------------------------- */
+
+static int tokenize(struct options *o, struct error *e)
+{
+    struct tokenize_request *r = (struct tokenize_request *)o;
+    struct tokenizer *t = NULL;
+    if (o->paths.n > 1)
+        return error_set(e, PL_USAGE, "two files are given: %s and %s", o->paths.at[0], o->paths.at[1]);
+    if (!o->model || !o->paths.n)
+        return error_set(e, PL_USAGE, "expected --model FOLDER and a file: plimsoll %s", command_tokenize.usage);
+    if (r->decode + r->chat + r->pieces > 1)
+        return error_set(e, PL_USAGE, "--decode, --chat and --pieces do not go together");
+    if ((r->generation_prompt || r->template) && !r->chat)
+        return error_set(e, PL_USAGE, "%s is for --chat", r->template ? "--template" : "--add-generation-prompt");
+    r->file = o->paths.at[0];
+    TRY(tokenizer_open(&t, o->model, e));
+    int rc = r->chat ? tokenize_chat(r, t, e) : tokenize_lines(r, t, e);
     tokenizer_close(t);
     return rc;
 }
+
+static const struct tokenize_request START;
+static const struct option OPTIONS[] = {
+    OPTION(struct tokenize_request, "--model", TEXT, o.model),
+    OPTION(struct tokenize_request, "--template", TEXT, template),
+    OPTION(struct tokenize_request, "--chat", SWITCH, chat),
+    OPTION(struct tokenize_request, "--add-generation-prompt", SWITCH, generation_prompt),
+    OPTION(struct tokenize_request, "--decode", SWITCH, decode),
+    OPTION(struct tokenize_request, "--pieces", SWITCH, pieces),
+    OPTION(struct tokenize_request, "--no-special", SWITCH, no_special),
+};
 
 const struct command command_tokenize =
     {"tokenize", "tokenize --model FOLDER FILE | --decode FILE | --chat FILE.json [options]",
@@ -248,4 +339,4 @@ const struct command command_tokenize =
      "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
      "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat "
      "{\"text\", \"ids\", \"labels\"}",
-     tokenize};
+     .shared = OPT_PATHS | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = tokenize};

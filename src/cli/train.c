@@ -9,10 +9,11 @@
 #include <string.h>
 
 #include "calibrate/time_factor.h"
-#include "cli/ranks.h"
+#include "cli/cli.h"
 #include "report/worst.h"
 #include "adapter/adapter.h"
-#include "io/json.h"
+#include "dist/agree.h"
+#include "io/table.h"
 #include "report/html.h"
 #include "feed/feed.h"
 
@@ -48,96 +49,61 @@ static void print_slowest(const struct rank_list *r, struct text *out)
     text_printf(out, "\n");
 }
 
-static void put_ranks(struct json_writer *w, const struct rank_list *r)
+static void print_text(const struct train_summary *s, const struct rank_list *ranks)
 {
-    json_begin_list(w, "ranks");
+    struct text out = {0};
+    char size[32], time[32];
+    if (s->steps == s->first_step) {
+        text_printf(&out, "no steps are left: all %lld are done already\n", (long long)s->steps);
+    } else {
+        if (s->first_step) text_printf(&out, "%lld of ", (long long)(s->steps - s->first_step));
+        text_printf(&out, "%lld step%s, loss %.6g, %s, %.*f %s/s, ", (long long)s->steps, s->steps == 1 ? "" : "s",
+                    s->loss, duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit);
+        text_printf(&out, "arena %s", size_print(s->arena_bytes, size));
+        if (s->host_bytes) text_printf(&out, ", %s %s", s->host_name, size_print(s->host_bytes, size));
+        if (s->outside_bytes) text_printf(&out, ", NCCL's own %s", size_print(s->outside_bytes, size));
+        text_printf(&out, "\n");
+        if (s->loss_scale > 0)
+            text_printf(&out, "loss scale %g, %llu step%s skipped\n", s->loss_scale,
+                        (unsigned long long)s->skipped_steps, s->skipped_steps == 1 ? "" : "s");
+        print_slowest(ranks, &out);
+    }
+    printf("%smodel: %s\n", out.at, s->model);
+    text_free(&out);
+}
+
+static const struct report_column RANKS[] = {{"host"},
+                                             {"seconds_per_step"},
+                                             {"allocated_bytes"},
+                                             {"host_bytes"},
+                                             {"allocations_in_steps"},
+                                             {"resident_peak_bytes"},
+                                             {"anonymous_growth_bytes"}};
+
+static void print_json(const struct train_summary *s, const struct rank_list *r)
+{
+    struct report_table ranks = REPORT_TABLE(RANKS);
+    const bool asked = s->prompts, scaled = s->loss_scale > 0;
     for (int i = 0; i < r->n; i++) {
         const struct rank_summary *x = &r->at[i];
-        json_begin_map(w, NULL);
-        json_put_string(w, "host", x->host);
-        json_put_number(w, "seconds_per_step", x->seconds);
-        json_put_uint(w, "allocated_bytes", x->arena_bytes);
-        json_put_uint(w, "host_bytes", x->host_bytes);
-        json_put_uint(w, "allocations_in_steps", x->allocations);
-        json_put_uint(w, "resident_peak_bytes", x->resident_peak);
-        json_put_int(w, "anonymous_growth_bytes", x->growth);
-        json_end(w);
+        TABLE_ADD(&ranks, CELL((const char *)x->host), CELL(x->seconds), CELL(x->arena_bytes), CELL(x->host_bytes),
+                  CELL(x->allocations), CELL(x->resident_peak), CELL(x->growth));
     }
-    json_end(w);
-}
-
-static void print_summary(const struct train_summary *s, const struct rank_list *ranks, bool json)
-{
-    struct text out = {0};
-    char arena[32], host[32], time[32], offloaded[64] = "", outside[64] = "", scale[96] = "", of[32] = "";
-    if (!json && s->steps == s->first_step) {
-        text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
-    } else if (!json) {
-        if (s->loss_scale > 0)
-            snprintf(scale, sizeof scale, "loss scale %g, %llu step%s skipped\n", s->loss_scale,
-                     (unsigned long long)s->skipped_steps, s->skipped_steps == 1 ? "" : "s");
-        if (s->host_bytes)
-            snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
-        if (s->outside_bytes) snprintf(outside, sizeof outside, ", NCCL's own %s", size_print(s->outside_bytes, host));
-        if (s->first_step) snprintf(of, sizeof of, "%lld of ", (long long)(s->steps - s->first_step));
-        text_printf(&out, "%s%lld step%s, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%s", of, (long long)s->steps,
-                    s->steps == 1 ? "" : "s", s->loss, duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2,
-                    s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale);
-        print_slowest(ranks, &out);
-        text_printf(&out, "model: %s\n", s->model);
-    } else {
-        struct json_writer w = {.out = &out, .indent = 2};
-        json_begin_map(&w, NULL);
-        json_put_int(&w, "steps", s->steps);
-        json_put_int(&w, "first_step", s->first_step);
-        json_put_number(&w, "loss", s->loss);
-        json_put_number(&w, "eval_loss", s->eval_loss);
-        if (s->prompts) {
-            json_put_number(&w, "eval_exact_match", s->answers.exact);
-            json_put_number(&w, "eval_token_f1", s->answers.f1);
-            json_put_number(&w, "eval_bleu", s->answers.bleu);
-            json_put_number(&w, "eval_rouge_l", s->answers.rouge_l);
-            json_put_uint(&w, "eval_prompts", s->prompts);
-        }
-        json_put_number(&w, "best_eval_loss", s->best_loss);
-        json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
-        json_put_number(&w, "seconds", s->seconds);
-        json_put_number(&w, "step_seconds", s->step_seconds);
-        json_put_number(&w, !strcmp(s->unit, "tokens") ? "tokens_per_second" : "images_per_second",
-                        s->units_per_second);
-        if (s->loss_scale > 0) {
-            json_put_number(&w, "loss_scale", s->loss_scale);
-            json_put_uint(&w, "skipped_steps", s->skipped_steps);
-        }
-        if (s->broken_samples) json_put_uint(&w, "broken_samples", s->broken_samples);
-        if (s->small_masks) json_put_uint(&w, "too_small_masks", s->small_masks);
-        json_put_uint(&w, "arena_bytes", s->arena_bytes);
-        json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
-        json_put_uint(&w, "host_bytes", s->host_bytes);
-        if (s->outside_bytes) json_put_uint(&w, "outside_bytes", s->outside_bytes);
-        json_put_uint(&w, "allocations_in_steps", s->allocations);
-        if (ranks->n) put_ranks(&w, ranks);
-        json_put_string(&w, "model", s->model);
-        json_end(&w);
-        text_printf(&out, "\n");
-    }
-    fputs(out.at, stdout);
-    text_free(&out);
-}
-
-/* The JSON of a run that does not fit. */
-static void print_nofit(const struct train_summary *s)
-{
-    struct text out = {0};
-    struct json_writer w = {.out = &out, .indent = 2};
-    json_begin_map(&w, NULL);
-    json_put_bool(&w, "fits", false);
-    if (s->refused_by) json_put_string(&w, "refused_by", s->refused_by);
-    json_put_uint(&w, "smallest_budget_bytes", s->smallest_budget);
-    json_put_uint(&w, "host_bytes", s->host_bytes);
-    json_end(&w);
-    printf("%s\n", out.at);
-    text_free(&out);
+    PRINT_FACTS(2, FACT("steps", s->steps), FACT("first_step", s->first_step), FACT("loss", s->loss),
+                FACT("eval_loss", s->eval_loss), FACT_IF(asked, "eval_exact_match", s->answers.exact),
+                FACT_IF(asked, "eval_token_f1", s->answers.f1), FACT_IF(asked, "eval_bleu", s->answers.bleu),
+                FACT_IF(asked, "eval_rouge_l", s->answers.rouge_l), FACT_IF(asked, "eval_prompts", s->prompts),
+                FACT("best_eval_loss", s->best_loss), FACT("best_step", s->best_step < 0 ? NAN : (double)s->best_step),
+                FACT("seconds", s->seconds), FACT("step_seconds", s->step_seconds),
+                FACT(strcmp(s->unit, "tokens") ? "images_per_second" : "tokens_per_second", s->units_per_second),
+                FACT_IF(scaled, "loss_scale", s->loss_scale), FACT_IF(scaled, "skipped_steps", s->skipped_steps),
+                FACT_IF(s->broken_samples, "broken_samples", s->broken_samples),
+                FACT_IF(s->small_masks, "too_small_masks", s->small_masks), FACT("arena_bytes", s->arena_bytes),
+                FACT("allocated_bytes", s->allocated_bytes), FACT("host_bytes", s->host_bytes),
+                FACT_IF(s->outside_bytes, "outside_bytes", s->outside_bytes),
+                FACT("allocations_in_steps", s->allocations), FACT_TABLE_IF(r->n, "ranks", &ranks),
+                FACT("model", (const char *)s->model));
+    table_free(&ranks);
 }
 
 /* Appends a word of a command, quoted for a shell. */
@@ -153,14 +119,14 @@ static void put_word(struct text *out, const char *word)
 }
 
 /* The command that resumes an interrupted run, quoted for a shell. */
-static void resume_command(const struct options *o, const struct ranks *ranks, struct text *out)
+static void resume_command(const struct options *o, struct text *out)
 {
-    if (ranks && ranks->n > 1) text_printf(out, "mpirun -np %d ", ranks->n);
+    if (o->world && o->world->n > 1) text_printf(out, "mpirun -np %d ", o->world->n);
     text_printf(out, "plimsoll train");
     if (o->run) put_word(out, o->run);
-    for (int i = 0; i < o->n_from; i++) text_printf(out, " --config-from"), put_word(out, o->from[i]);
+    for (uint32_t i = 0; i < o->from.n; i++) text_printf(out, " --config-from"), put_word(out, o->from.at[i]);
     if (o->memory) text_printf(out, " --memory"), put_word(out, o->memory);
-    for (int i = 0; i < o->n_set; i++) text_printf(out, " --set"), put_word(out, o->set[i]);
+    for (uint32_t i = 0; i < o->set.n; i++) text_printf(out, " --set"), put_word(out, o->set.at[i]);
     text_printf(out, o->resume_auto ? " --resume auto" : " --resume");
 }
 
@@ -195,18 +161,19 @@ static void write_report(const struct config *c, const struct worst *worst, cons
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-static int train_as(const struct options *o, struct ranks *ranks, struct error *e)
+static int train(struct options *o, struct error *e)
 {
-    struct config c;
-    struct text command = {0};
+    struct ranks *ranks = o->world;
+    const struct config *c = &o->config;
     const bool leads = !ranks || !ranks->rank;
-    int rc = ranks_configure(o, ranks, &c, e);
-    if (!rc) {
-        struct train_summary s;
-        struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
-        struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
-        resume_command(o, ranks, &command);
-        rc = train_run(&c,
+    struct text command = {0};
+    struct train_summary s;
+    o->asks = true;
+    TRY(options_configure(o, e));
+    struct worst *worst = mem_alloc((size_t)(c->train_worst + 1) * sizeof *worst);
+    struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
+    resume_command(o, &command);
+    int rc = train_run(c,
                        &(struct train_options){.plan = o->plan,
                                                .resume = o->resume,
                                                .resume_auto = o->resume_auto,
@@ -218,28 +185,20 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
                                                .each = each,
                                                .worst = worst},
                        &s, e);
-        text_free(&command);
-        if (!rc && leads) print_summary(&s, &(struct rank_list){each, ranks ? ranks->n : 0}, o->json);
-        if (!rc && leads) write_report(&c, worst, &s, o->json);
-        else if (rc == PL_NOFIT && o->json && leads) print_nofit(&s);
-        mem_free(worst);
-        mem_free(each);
-        config_free(&c);
+    if (!rc && leads) {
+        (o->json ? print_json : print_text)(&s, &(struct rank_list){each, ranks ? ranks->n : 0});
+        write_report(c, worst, &s, o->json);
+    } else if (rc == PL_NOFIT && o->json && leads) {
+        PRINT_FACTS(2, FACT("fits", (bool)false), FACT_IF(s.refused_by, "refused_by", s.refused_by),
+                    FACT("smallest_budget_bytes", s.smallest_budget), FACT("host_bytes", s.host_bytes));
     }
+    text_free(&command);
+    mem_free(worst);
+    mem_free(each);
     return rc;
 }
 
-static int train(int argc, char **argv, struct error *e)
-{
-    struct options o;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON | OPT_RANKS, argc, argv, e);
-    if (rc) return rc;
-    o.asks = true;
-    if (o.help) print_help(&command_train);
-    else rc = ranks_run(&command_train, &o, argc, argv, train_as, e);
-    options_free(&o);
-    return rc;
-}
+static const struct option OPTIONS[] = {{"--resume", OPTION_SWITCH, offsetof(struct options, resume), "auto"}};
 
 const struct command command_train =
     {"train",
@@ -256,4 +215,4 @@ const struct command command_train =
      "  --resume auto    the same where train.out has a checkpoint; else the run begins: one command for every job of "
      "a queue\n"
      "  --json           prints the summary as JSON",
-     train, .ranks = true};
+     .ranks = true, .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS), .run = train};

@@ -90,22 +90,11 @@ int config_at_node(const struct config *c, const struct value *v, enum config_so
     return e->code;
 }
 
-/* Old spellings of choices, which the error message translates. */
-static const struct {
-    enum config_key key;
-    const char *before, *now;
-} respelled[] = {{KEY_loss_preset, "seed", "equal-weights"}};
-
 int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
                   struct error *e)
 {
     struct text want = {0};
     char found[96];
-    for (size_t i = 0; i < COUNT(respelled); i++)
-        if (r == &config_rows[respelled[i].key] && v->kind == VALUE_STRING && !strcmp(v->text, respelled[i].before)) {
-            error_set(e, PL_USAGE, "%s: %s is now %s", r->path, v->text, respelled[i].now);
-            return config_at_node(c, v, source, e);
-        }
     config_expect(r, &want);
     error_set(e, PL_USAGE, "%s: found %s, expected %s", r->path, value_describe(v, found), want.at);
     text_free(&want);

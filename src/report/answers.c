@@ -96,7 +96,7 @@ static void put_image(struct text *out, struct image_files *files, const char *r
     }
     if (!rc) return;
     text_printf(out, "<code>");
-    page_escaped(out, strncmp(reference, "data:", 5) ? reference : "data: URL");
+    html_escape(out, strncmp(reference, "data:", 5) ? reference : "data: URL");
     text_printf(out, "</code> ");
 }
 
@@ -111,9 +111,9 @@ static const char *text_of(const struct value *map, const char *key)
 static void put_line(struct text *out, const char *label, const char *text)
 {
     text_printf(out, "<dt>");
-    page_escaped(out, label);
+    html_escape(out, label);
     text_printf(out, "</dt><dd>");
-    page_escaped(out, text);
+    html_escape(out, text);
     text_printf(out, "</dd>");
 }
 

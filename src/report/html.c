@@ -324,11 +324,11 @@ static void put_sends(struct text *out, const struct value *plan)
     char sent[32], time[32];
     if (ranks < 2) return;
     text_printf(out, ", shard ");
-    page_escaped(out, text_of(plan, "ranks.shard"));
+    html_escape(out, text_of(plan, "ranks.shard"));
     text_printf(out, ". Each of %.0f ranks has this memory, and sends %s in a step: %s predicted, over links of ",
                 ranks, size_print((uint64_t)number_of(plan, "ranks.sent_bytes"), sent),
                 duration_print(number_of(plan, "ranks.communication_seconds"), time));
-    page_escaped(out, text_of(plan, "ranks.links"));
+    html_escape(out, text_of(plan, "ranks.links"));
 }
 
 /* --- memory ------------------------------------------------------------------------------- */
@@ -348,14 +348,14 @@ static void put_memory(struct text *out, const struct value *plan)
     text_printf(out, "<h2>Memory at the peak</h2>\n<p>Planned before the first step and allocated once: ");
     snprintf(word, sizeof word, "micro-batch %.0f x %.0f", number_of(plan, "settings.micro_batch"),
              number_of(plan, "settings.accumulation"));
-    page_escaped(out, word);
+    html_escape(out, word);
     static const char *const settings[][2] = {{"precision", "settings.precision"},
                                               {"recompute", "settings.recompute"},
                                               {"optimizer", "settings.optimizer"},
                                               {"offload", "settings.offload"}};
     for (size_t i = 0; i < COUNT(settings); i++) {
         text_printf(out, ", %s ", settings[i][0]);
-        page_escaped(out, text_of(plan, settings[i][1]));
+        html_escape(out, text_of(plan, settings[i][1]));
     }
     put_sends(out, plan);
     text_printf(out, ".</p>\n");
@@ -407,7 +407,7 @@ static void caption_of_name(struct text *out, const char *name)
     for (char *c = from; *c; c++)
         if (*c == '-' || *c == '_') *c = ' ';
     from[0] = (char)toupper((unsigned char)from[0]);
-    page_escaped(out, from);
+    html_escape(out, from);
 }
 
 /* Writes the caption of an image of worst/, from worst/index.json; false: the index does not name

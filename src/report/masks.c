@@ -25,7 +25,7 @@ void masks_legend(struct text *out)
 void masks_caption(struct text *out, double iou, const char *prompt, const char *sample, int64_t mask)
 {
     text_printf(out, "<b>IoU %.3f</b>, prompt: ", iou);
-    page_escaped(out, prompt);
+    html_escape(out, prompt);
     text_printf(out, "<br><span class='dim'>");
     page_text(out, sample);
     text_printf(out, ", mask %" PRId64 "</span>", mask);

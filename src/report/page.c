@@ -60,17 +60,6 @@ static const char style[] =
     ".facts div{flex-basis:150px;padding:8px 10px}.facts dd{font-size:17px}td,th{padding-right:12px}}"
     "</style>\n";
 
-void page_escaped(struct text *out, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<') text_printf(out, "&lt;");
-        else if (*s == '>') text_printf(out, "&gt;");
-        else if (*s == '&') text_printf(out, "&amp;");
-        else if (*s == '\'') text_printf(out, "&#39;");
-        else text_append(out, s, 1);
-    }
-}
-
 /* Returns the length of the absolute path at s[0] in a text; 0: there is none. In quotes it may
  * have blanks. */
 static size_t path_length(const char *s, char before)
@@ -91,7 +80,7 @@ void page_text(struct text *out, const char *s)
         else text_append(&copy, s + i, n ? n : 1);
         i += n ? n : 1;
     }
-    if (copy.n) page_escaped(out, copy.at);
+    if (copy.n) html_escape(out, copy.at);
     text_free(&copy);
 }
 
@@ -109,11 +98,11 @@ void page_begin(struct text *out, const char *above, const char *title)
 {
     text_printf(out, "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
                      "content='width=device-width,initial-scale=1'>\n<title>");
-    page_escaped(out, title);
+    html_escape(out, title);
     text_printf(out, "</title>\n%s</head><body>\n<div class='above'>", style);
-    page_escaped(out, above);
+    html_escape(out, above);
     text_printf(out, "</div>\n<h1>");
-    page_escaped(out, title);
+    html_escape(out, title);
     text_printf(out, "</h1>\n");
 }
 
@@ -126,11 +115,11 @@ void page_facts_begin(struct text *out) { text_printf(out, "<dl class='facts'>\n
 void page_fact(struct text *out, const char *label, const char *value, const char *remark)
 {
     text_printf(out, "<div><dt>");
-    page_escaped(out, label);
+    html_escape(out, label);
     text_printf(out, "</dt><dd>");
-    page_escaped(out, value);
+    html_escape(out, value);
     if (*remark) text_printf(out, "</dd><dd>");
-    page_escaped(out, remark);
+    html_escape(out, remark);
     text_printf(out, "</dd></div>\n");
 }
 

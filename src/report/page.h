@@ -5,15 +5,13 @@
 #ifndef REPORT_PAGE_H
 #define REPORT_PAGE_H
 
-#include "base/base.h"
+#include "io/table.h"
 
 /* Writes the head, the style and a heading: a small line `above` it, then the title. The body stays
  * open. */
 void page_begin(struct text *out, const char *above, const char *title);
 void page_end(struct text *out);
-/* Appends text with HTML's special characters escaped. */
-void page_escaped(struct text *out, const char *s);
-/* Does as page_escaped, but with absolute paths shortened to their last part: a page is shown to
+/* Does as html_escape, but with absolute paths shortened to their last part: a page is shown to
  * others. */
 void page_text(struct text *out, const char *s);
 /* Returns the last `parts` parts of a path, for headings. Points into the path, unless it has an

@@ -152,9 +152,9 @@ static int put_samples(const struct samples *all, struct text *out, struct error
         char lines[2][300];
         draw_sample(all, on_sheet(all, k, n), &cell, lines);
         rc = png_encode(&png, PNG_RGB, cell.image.w, cell.image.h, cell.image.rgb, 0, e);
-        page_escaped(&caption, lines[0]);
+        html_escape(&caption, lines[0]);
         text_printf(&caption, "<br><span class='dim'>");
-        page_escaped(&caption, lines[1]);
+        html_escape(&caption, lines[1]);
         text_printf(&caption, "</span>");
         if (!rc) page_figure(out, png.at, png.n, caption.at);
         canvas_free(&cell.image);
@@ -176,7 +176,7 @@ static int write_page(const char *path, const struct samples *all, const struct 
     put_headline(all, f, &out);
     int rc = put_samples(all, &out, e);
     text_printf(&out, "<h2>Statistics</h2>\n<pre>");
-    page_escaped(&out, tables);
+    html_escape(&out, tables);
     text_printf(&out, "</pre>\n");
     page_end(&out);
     if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
