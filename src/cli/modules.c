@@ -175,7 +175,7 @@ static const struct report_column MODULES[] = {{"name", "module"},
                                                {"bias"},
                                                {"parameters", "weights", "count"},
                                                {"trained", "trained"}};
-static const struct report_column SCOPES[] = {{"name", ""}, {"block"}, {NULL, ""}};
+static const struct report_column SCOPES[] = {{"name"}, {"block"}, {NULL, ""}};
 
 static void list_modules(const struct modules *m, struct report_table *t)
 {
@@ -194,10 +194,12 @@ static void list_modules(const struct modules *m, struct report_table *t)
 static void list_scopes(const struct graph *g, bool folded, struct report_table *t)
 {
     struct scope_lines s = {0};
+    char words[NAME_ROOM + 16];
     collect_scopes(g, folded, &s);
-    for (uint32_t i = 0; i < s.list.n; i++)
-        TABLE_ADD(t, CELL((const char *)s.list.at[i].name), CELL(s.list.at[i].block),
-                  CELL(s.list.at[i].block ? "(blocks)" : ""));
+    for (const struct scope_line *x = s.list.at; x < s.list.at + s.list.n; x++) {
+        snprintf(words, sizeof words, "%s%s", x->name, x->block ? " (blocks)" : "");
+        TABLE_ADD(t, CELL((const char *)x->name), CELL(x->block), CELL((const char *)words));
+    }
     vec_free(&s.list);
 }
 
