@@ -23,7 +23,7 @@ MAKEFLAGS += -r
 # The build folder remembers the switches of its last make in given.mk and which libraries are found
 # in found.mk: a later make in it needs no switches and asks no compiler. What a changed switch
 # concerns is built again. `make clean` forgets.
-LIBRARIES := ONEDNN PCRE2 WEBP TIFF OPENJPEG ZSTD FFMPEG MPI
+LIBRARIES := ONEDNN WEBP TIFF OPENJPEG ZSTD FFMPEG MPI
 SWITCHES  := CC OPT HARDEN EXTRA CFLAGS LDFLAGS LDLIBS NVCC CUDA CUDA_ARCH CUDA_HOME MPICC $(LIBRARIES)
 ifeq ($(origin CC),default)
   undefine CC
@@ -124,7 +124,6 @@ SRCS    := $(filter-out src/$3$(if $(filter 1,$($1)),_none).c,$(SRCS))
 $(BUILD)/$3.o $(BUILD)/fuzz/src/$3.o: OWN += $($1_FLAGS)
 endef
 $(eval $(call optional,ONEDNN,-ldnnl,cpu/products/onednn))
-$(eval $(call optional,PCRE2,-lpcre2-8,base/regex))
 $(eval $(call optional,WEBP,-lwebp,data/images/webp))
 $(eval $(call optional,TIFF,-ltiff,data/images/tiff))
 $(eval $(call optional,OPENJPEG,-lopenjp2,data/volumes/dicom_j2k))
@@ -138,7 +137,7 @@ ifeq ($(MPI),1)
 endif
 # The libraries that every build needs, and those of the readers of files.
 NEEDED := -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz
-READERS = $(NEEDED) $(PCRE2_LIBS) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS)
+READERS = $(NEEDED) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS)
 SYSTEM := -lm -lpthread -ldl
 LIBS   := $(READERS) $(ONEDNN_LIBS) $(SYSTEM) $(LDLIBS)
 OBJS   := $(SRCS:src/%.c=$(BUILD)/%.o)
@@ -172,7 +171,7 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # The plug-in contains the few internal functions that it calls: the program and both libraries,
 # which load it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
+	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(SYSTEM) -o $@
 $(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h $(BUILD)/flags
 	$(MPICC) $(filter-out -fopenmp,$(FLAGS)) $(DEP) -MF $@.d -MT $@ -shared $(RELRO) $< -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
@@ -239,10 +238,10 @@ $(BUILD)/libseam.a: $(SEAM) $(BUILD)/objects
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/bench/bench_cuda_attention $(BUILD)/bench/bench_cuda_update: $(BUILD)/bench/%: bench/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LINK) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
+	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LINK) $(ONEDNN_LIBS) $(SYSTEM) -o $@
 $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LINK) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
+	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LINK) $(ONEDNN_LIBS) $(SYSTEM) -o $@
 
 # --- targets for users --------------------------------------------------------
 

@@ -42,13 +42,6 @@ number_near() {
         { echo "found ${1:-none}, expected ${2:-none} within $3"; return 1; }
 }
 
-# needs_regex [CASE]: skips what has a regular expression in a build without PCRE2; a case: if its adapter has one.
-needs_regex() {
-    case ${1:-regex} in *regex* | patterns) ;; *) return 0 ;; esac
-    "$binary" plan "$golden/run.yaml" --set 'adapter.target_modules=.*q_proj' 2>&1 | grep 'this build has no PCRE2' || return 0
-    return 77
-}
-
 # --- folders --------------------------------------------------------------------------------
 
 # In two layers of 24: q has 4 (24 + 24) weights, v 4 (24 + 12).
@@ -83,7 +76,6 @@ onward() {
 # written_again CASE: read and written again, after a step with learning rate 0.
 written_again() {
     local from=$peft/$1 base out=$tmp/again-$1
-    needs_regex "$1" || return
     base=$(json "$from/adapter_config.json" base_model_name_or_path)
     expect 0 '' train "$out" --set "model.path=$base" --set "adapter.path=$from" --set train.steps=1 --set train.learning_rate=0 || return 1
     same "$from/adapter_model.safetensors" "$(adapted "$out")" && same "$from/adapter_config.json" "$out/model/adapter_config.json"
@@ -130,7 +122,7 @@ forms() {
     matched $((672 + 61 * 24)) "${lora[@]}" --set 'adapter.modules_to_save=[lm_head]' || return 1
     matched $((672 + 2 * 36)) "${lora[@]}" --set adapter.use_dora=true
 }
-expression() { needs_regex || return; matched 672 --set adapter.r=4 --set 'adapter.target_modules=.*\.(q|v)_proj'; }
+expression() { matched 672 --set adapter.r=4 --set 'adapter.target_modules=.*\.(q|v)_proj'; }
 # What plan and train say: modules by pattern, trained weights, share of all.
 says() {
     expect 0 '' train "$tmp/says" --set train.steps=1 "${lora[@]}" && cat "$tmp/out" "$tmp/err" >"$tmp/said" || return 1
@@ -270,7 +262,6 @@ done; done
 # merged CASE: the base with the adapter merged gives the adapter's outputs, within 1e-5.
 merged() {
     local folder=$peft/$1 base
-    needs_regex "$1" || return
     base=$(json "$folder/adapter_config.json" base_model_name_or_path)
     expect 0 '' "$binary" convert "$base" --adapter "$folder" -o "$tmp/merged-$1" || return 1
     # shellcheck disable=SC2086

@@ -1,10 +1,8 @@
 /*
  * test_adapter.c: adapters as PEFT describes them: which modules it adapts and saves, against
  * PEFT's own answers (golden/make_peft_matching.py), errors, and adapter_config.json in and out.
- *
- * Cases with a regular expression need PCRE2; a build without it skips them.
  */
-#include "base/regex.h"
+#include "text/pattern.h"
 #include "adapter/adapter_folder.h"
 #include "io/file.h"
 
@@ -109,16 +107,14 @@ static void check_module(const struct answers *c, const struct adapter *a, const
         fail_msg("%s: %s: scale %g, PEFT has %g", c->title, m->name, adapter_scale(a, m->name), scale);
 }
 
-/* Returns false if the case needs PCRE2 and the build has none. */
-static bool check_case(const struct answers *c)
+static void check_case(const struct answers *c)
 {
     struct bump memory = {0};
     struct adapter a;
     struct error e = {0};
-    bool refused = c->lines.n && !strcmp(c->lines.at[0], "error"), done = true;
+    bool refused = c->lines.n && !strcmp(c->lines.at[0], "error");
     int rc = adapter_config_parse(c->config, strlen(c->config), &memory, &a, &e);
-    if (rc && !regex_version() && strstr(e.text, "PCRE2")) done = false;
-    else if (rc && !refused) fail_msg("%s: refused: %s", c->title, e.text);
+    if (rc && !refused) fail_msg("%s: refused: %s", c->title, e.text);
     else if (!rc && refused) fail_msg("%s: accepted; PEFT refuses it", c->title);
     else if (rc) assert_int_equal(rc, PL_USAGE);
     else {
@@ -126,47 +122,73 @@ static bool check_case(const struct answers *c)
         assert_int_equal(adapter_unanswered(&a, "", &e), PL_OK);
     }
     bump_free(&memory);
-    return done;
 }
 
 TEST(test_matching)
 {
-    uint32_t skipped = 0;
-    for (uint32_t i = 0; i < cases.n; i++) skipped += !check_case(&cases.at[i]);
+    for (uint32_t i = 0; i < cases.n; i++) check_case(&cases.at[i]);
     assert_true(cases.n >= 100);
-    printf("%u configurations answered as PEFT does\n", cases.n - skipped);
-    assert_int_equal(regex_version() ? skipped : 0, 0);
-}
-
-TEST(test_matching_regex)
-{
-    if (!regex_version()) {
-        printf("SKIPPED: regular expressions: this build has no PCRE2\n");
-        skip();
-    }
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < cases.n; i++)
-        if (strstr(cases.at[i].title, "regex")) n += check_case(&cases.at[i]);
-    assert_true(n >= 40);
+    printf("%u configurations answered as PEFT does\n", cases.n);
 }
 
 /* --- one question at a time ------------------------------------------------------------------- */
 
-/* An expression on which Python does not end: PCRE2 follows all alternatives at once. */
-TEST(test_regex_is_bounded)
+/* Compares with Python's re: what matches at the start, what matches whole, and what is refused. */
+TEST(test_python_patterns)
 {
-    if (!regex_version()) skip();
+    static const struct {
+        const char *expression, *subject;
+        enum python_answer full, start;
+    } rows[] = {
+        {".*\\.(q|v)_proj", "model.layers.0.q_proj", PYTHON_YES, PYTHON_YES},
+        {"model", "model.layers", PYTHON_NO, PYTHON_YES},
+        {"a|ab", "ab", PYTHON_YES, PYTHON_YES},
+        {"layers", "model.layers", PYTHON_NO, PYTHON_NO},
+        {"(?i)Q_PROJ", "q_proj", PYTHON_YES, PYTHON_YES},
+        {"(?P<n>a)(?P=n)", "aa", PYTHON_YES, PYTHON_YES},
+        {"(a)?b(?(1)c|d)", "bd", PYTHON_YES, PYTHON_YES},
+        {"x{,2}", "xx", PYTHON_YES, PYTHON_YES},
+        {"[]a[]+", "[a]", PYTHON_YES, PYTHON_YES},
+        {"(?!a).*", "ab", PYTHON_NO, PYTHON_NO},
+        {"\\d+\\Z", "12", PYTHON_YES, PYTHON_YES},
+        {"[[:a:]]", "a]", PYTHON_YES, PYTHON_YES},
+        {"(?x) a b # c", "ab", PYTHON_YES, PYTHON_YES},
+    };
+    static const char *const bad[] = {"(",      "a)",   "[a",     "*a",    "a**",      "a{2}{3}",   "a{3,2}",
+                                      "\\q",    "\\K",  "\\x4",   "a\\",   "a(?i)b",   "(?R)",      "(?<n>a)",
+                                      "(?P=n)", "\\1",   "(*ACCEPT)", "a(b)(c"};
     struct bump memory = {0};
     struct error e = {0};
-    struct regex *r;
+    struct python_pattern *p;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        if (python_compile(&p, rows[i].expression, &memory, &e)) fail_msg("%s", e.text);
+        if (python_full_match(p, rows[i].subject) != rows[i].full ||
+            python_match(p, rows[i].subject, NULL, NULL) != rows[i].start)
+            fail_msg("%s: another answer for %s than Python's", rows[i].expression, rows[i].subject);
+    }
+    for (size_t i = 0; i < COUNT(bad); i++)
+        if (!python_compile(&p, bad[i], &memory, &e)) fail_msg("%s compiles", bad[i]);
+    size_t at = 0;
+    assert_int_equal(python_compile(&p, "(?:^|.*?\\.)(h|layers)\\.(?P<idx>\\d+)\\.", &memory, &e), PL_OK);
+    assert_int_equal(python_match(p, "model.layers.31.mlp", "idx", &at), PYTHON_YES);
+    assert_int_equal(at, strlen("model.layers."));
+    bump_free(&memory);
+}
+
+/* An expression on which Python does not end gives up. */
+TEST(test_regex_is_bounded)
+{
+    struct bump memory = {0};
+    struct error e = {0};
+    struct python_pattern *r;
     char name[200];
     memset(name, 'a', sizeof name);
     name[sizeof name - 1] = 0;
-    assert_int_equal(regex_compile(&r, "(a*)*[bc]", &memory, &e), PL_OK);
-    assert_int_equal(regex_full_match(r, name), REGEX_NO);
-    assert_int_equal(regex_compile(&r, "((a|aa)+)+c?", &memory, &e), PL_OK);
-    assert_int_equal(regex_full_match(r, name), REGEX_YES);
-    /* A reference back needs backtracking: it gives up, and the adapter says so. */
+    assert_int_equal(python_compile(&r, "(a*)*[bc]", &memory, &e), PL_OK);
+    assert_int_equal(python_full_match(r, name), PYTHON_GAVE_UP);
+    assert_int_equal(python_compile(&r, "((a|aa)+)+c?", &memory, &e), PL_OK);
+    assert_int_equal(python_full_match(r, name), PYTHON_YES);
+    /* The adapter says so. */
     struct adapter a = {.r = 1, .alpha = 1, .target.regex = "((a|aa)+)+\\2\\2[bc]"};
     assert_int_equal(adapter_check(&a, "adapter.", &memory, &e), PL_OK);
     assert_false(adapter_adapts(&a, name, false));
@@ -327,7 +349,7 @@ TEST(test_written)
                                 .init = ADAPTER_INIT_RANDOM,
                                 .bias = ADAPTER_BIAS_ALL};
     check_written("tests/golden/peft_config/plain.json", &plain, NULL, NULL, 0);
-    if (regex_version()) check_written("tests/golden/peft_config/full.json", &full, "meta/llama \"x\"", NULL, 0);
+    check_written("tests/golden/peft_config/full.json", &full, "meta/llama \"x\"", NULL, 0);
     check_written("tests/golden/peft_config/all.json", &all, "base", linears, 1);
 }
 
@@ -419,4 +441,18 @@ TEST(test_names_of_another_base)
     bump_free(&f.memory);
 }
 
-MAIN(read_golden, free_golden)
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matching),
+        cmocka_unit_test(test_python_patterns),
+        cmocka_unit_test(test_regex_is_bounded),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_accepted), cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_written),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_names_of_another_base),
+    };
+    return cmocka_run_group_tests(tests, read_golden, free_golden);
+}

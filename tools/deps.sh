@@ -2,7 +2,7 @@
 # Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
 #   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, Oniguruma, utf8proc, cmocka,
-#                          pkg-config, and PCRE2, libwebp, libtiff, OpenJPEG, libzstd, FFmpeg's libraries and Open MPI,
+#                          pkg-config, and libwebp, libtiff, OpenJPEG, libzstd, FFmpeg's libraries and Open MPI,
 #                          which are optional; WITHOUT='FFMPEG MPI': not these
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
@@ -35,9 +35,9 @@ fuzzes() {
 
 # The packages of an optional library by its name in tools/probe.sh, and what the program cannot do
 # without it.
-declare -A packages_of=([PCRE2]=libpcre2-dev [WEBP]=libwebp-dev [TIFF]=libtiff-dev [OPENJPEG]=libopenjp2-7-dev [ZSTD]=libzstd-dev
+declare -A packages_of=([WEBP]=libwebp-dev [TIFF]=libtiff-dev [OPENJPEG]=libopenjp2-7-dev [ZSTD]=libzstd-dev
     [FFMPEG]='libavformat-dev libavcodec-dev libavutil-dev libswscale-dev' [MPI]='libopenmpi-dev openmpi-bin')
-declare -A without=([PCRE2]='regular expressions in adapter.target_modules' [WEBP]='WebP images' [TIFF]='TIFF images'
+declare -A without=([WEBP]='WebP images' [TIFF]='TIFF images'
     [OPENJPEG]='JPEG 2000 in DICOM files' [ZSTD]='Parquet tables that are compressed with zstd' [FFMPEG]='video files'
     [MPI]='ranks (plimsoll train --ranks)')
 

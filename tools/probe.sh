@@ -15,7 +15,7 @@ probe() {
     shift 4
     if [ -n "$module" ]; then flags=$(pkg-config --cflags "$module" 2>/dev/null); fi
     if { printf '#include <%s>\n' "$@"; echo "int main(void) { $body; }"; } |
-        $compiler $EXTRA $flags -DPCRE2_CODE_UNIT_WIDTH=8 -x c - $library -o /dev/null >/dev/null 2>&1; then
+        $compiler $EXTRA $flags -x c - $library -o /dev/null >/dev/null 2>&1; then
         echo "$name ?= 1"
     else
         echo "$name ?= 0"
@@ -24,7 +24,6 @@ probe() {
 }
 compiler=$CC
 probe ONEDNN -ldnnl '' '_Static_assert(DNNL_VERSION_MAJOR == 2, ""); return !dnnl_version()' dnnl.h
-probe PCRE2 -lpcre2-8 '' 'return pcre2_config(PCRE2_CONFIG_VERSION, 0) < 0' pcre2.h
 probe WEBP -lwebp '' 'return !WebPGetDecoderVersion()' webp/decode.h
 probe TIFF -ltiff '' 'return !TIFFGetVersion()' tiffio.h
 probe OPENJPEG -lopenjp2 libopenjp2 'return !opj_version()' openjpeg.h

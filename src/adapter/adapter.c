@@ -9,7 +9,7 @@
  *             in the expression that it is.
  *     regex   everything else, wrapped as PEFT wraps it
  *
- * and only the second kind needs PCRE2. Both give PEFT's answer.
+ * and both give PEFT's answer.
  */
 #include "adapter/adapter.h"
 
@@ -19,19 +19,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/regex.h"
+#include "text/pattern.h"
 
 enum { RANK_MOST = 1 << 20, NAME_ROOM = 512 };
 
-struct pattern {
+struct name_pattern {
     const char *plain;         /* NULL: a regex */
     bool first;                /* plain: only at the start of a name (^) */
-    const struct regex *regex;
+    const struct python_pattern *regex;
 };
 
 struct adapter_compiled {
-    struct regex *target, *exclude;
-    struct pattern *save, *ranks, *alphas, *layers;
+    struct python_pattern *target, *exclude;
+    struct name_pattern *save, *ranks, *alphas, *layers;
     _Atomic(const char *) gave_up; /* a key whose regular expression needed too many steps */
 };
 
@@ -69,25 +69,25 @@ struct check {
 };
 
 /* Compiles one expression of a key; the message begins with the key. */
-static int compile_regex(const struct check *c, const char *key, const char *pattern, struct regex **out)
+static int compile_regex(const struct check *c, const char *key, const char *pattern, struct python_pattern **out)
 {
-    return regex_compile(out, pattern, c->memory, c->e) ? error_prepend(c->e, "%s%s", c->section, key) : PL_OK;
+    return python_compile(out, pattern, c->memory, c->e) ? error_prepend(c->e, "%s%s", c->section, key) : PL_OK;
 }
 
 /* Compiles an item of a key: `before` and `after` are what PEFT puts around it. */
 static int compile_pattern(const struct check *c, const char *key, const char *before, const char *item,
-                           const char *after, struct pattern *out)
+                           const char *after, struct name_pattern *out)
 {
-    struct regex *regex;
+    struct python_pattern *regex;
     if (!item || !*item)
         return error_set(c->e, PL_USAGE, "%s%s has an empty item; expected the name of a module", c->section, key);
     const char *plain = item + (*item == '^');
     if (is_plain(plain)) {
-        *out = (struct pattern){.plain = plain, .first = plain > item};
+        *out = (struct name_pattern){.plain = plain, .first = plain > item};
         return PL_OK;
     }
     int rc = compile_regex(c, key, bump_format(c->memory, "%s%s%s", before, item, after), &regex);
-    *out = (struct pattern){.regex = rc ? NULL : regex};
+    *out = (struct name_pattern){.regex = rc ? NULL : regex};
     return rc;
 }
 
@@ -198,10 +198,10 @@ int adapter_check(struct adapter *a, const char *section, struct bump *memory, s
 
 /* --- answers -------------------------------------------------------------------------------- */
 
-static bool answer(const struct adapter *a, enum regex_answer found, const char *key)
+static bool answer(const struct adapter *a, enum python_answer found, const char *key)
 {
-    if (found == REGEX_GAVE_UP) atomic_store(&a->compiled->gave_up, key);
-    return found == REGEX_YES;
+    if (found == PYTHON_GAVE_UP) atomic_store(&a->compiled->gave_up, key);
+    return found == PYTHON_YES;
 }
 
 int adapter_unanswered(const struct adapter *a, const char *section, struct error *e)
@@ -234,18 +234,18 @@ static bool listed_whole(const struct adapter_names *l, const char *module)
 }
 
 /* Matches (.*\.)?(key)$. */
-static bool is_last_parts(const struct adapter *a, const struct pattern *p, const char *module, const char *key)
+static bool is_last_parts(const struct adapter *a, const struct name_pattern *p, const char *module, const char *key)
 {
-    if (!p->plain) return answer(a, regex_match(p->regex, module), key);
+    if (!p->plain) return answer(a, python_match(p->regex, module, NULL, NULL), key);
     size_t length = strlen(module), n = strlen(p->plain);
     if (length < n || !plain_at(module + length - n, p->plain, n)) return false;
     return length == n || (!p->first && module[length - n - 1] == '.');
 }
 
 /* Matches (^|.*\.)item($|\..*). */
-static bool is_inside(const struct adapter *a, const struct pattern *p, const char *module)
+static bool is_inside(const struct adapter *a, const struct name_pattern *p, const char *module)
 {
-    if (!p->plain) return answer(a, regex_match(p->regex, module), "modules_to_save");
+    if (!p->plain) return answer(a, python_match(p->regex, module, NULL, NULL), "modules_to_save");
     size_t n = strlen(p->plain);
     for (const char *at = module; at; at = p->first ? NULL : next_part(at))
         if (plain_at(at, p->plain, n) && (!at[n] || at[n] == '.')) return true;
@@ -299,11 +299,11 @@ static int64_t layer_of(const char *module)
 }
 
 /* Returns the layer of a module by (?:^|.*?\.)pattern\.(\d+)\. ; -1: none. */
-static int64_t layer_by_pattern(const struct adapter *a, const struct pattern *p, const char *module)
+static int64_t layer_by_pattern(const struct adapter *a, const struct name_pattern *p, const char *module)
 {
     size_t from, n;
     if (!p->plain)
-        return answer(a, regex_match_group(p->regex, module, "idx", &from, &n), "layers_pattern")
+        return answer(a, python_match(p->regex, module, "idx", &from), "layers_pattern")
                    ? layer_number(module + from)
                    : -1;
     n = strlen(p->plain);
@@ -325,7 +325,7 @@ static bool is_layer_to_transform(const struct adapter *a, const char *module)
 static bool is_target(const struct adapter *a, const char *module, bool head)
 {
     if (a->all_linear) return !head;
-    if (a->compiled->target) return answer(a, regex_full_match(a->compiled->target, module), "target_modules");
+    if (a->compiled->target) return answer(a, python_full_match(a->compiled->target, module), "target_modules");
     if (listed_whole(&a->target, module)) return true; /* named in full: layers_to_transform does not matter */
     return listed(&a->target, module) && (!a->n_layers || is_layer_to_transform(a, module));
 }
@@ -334,7 +334,7 @@ bool adapter_adapts(const struct adapter *a, const char *module, bool head)
 {
     char name[NAME_ROOM];
     module = adapter_name(a, module, name);
-    if (a->compiled->exclude && answer(a, regex_full_match(a->compiled->exclude, module), "exclude_modules"))
+    if (a->compiled->exclude && answer(a, python_full_match(a->compiled->exclude, module), "exclude_modules"))
         return false;
     if (listed(&a->exclude, module) || saves(a, module)) return false;
     for (uint32_t i = 0; i < a->n_save; i++)
@@ -350,7 +350,7 @@ bool adapter_trains_bias(const struct adapter *a, const char *parameter, bool ad
 
 /* Returns the first pattern that matches, or NULL. */
 static const struct adapter_pattern *pattern_of(const struct adapter *a, const struct adapter_pattern *at,
-                                                const struct pattern *compiled, uint32_t n, const char *key,
+                                                const struct name_pattern *compiled, uint32_t n, const char *key,
                                                 const char *module)
 {
     for (uint32_t i = 0; i < n; i++)

@@ -82,10 +82,13 @@ void mem_pool_destroy(void);
 /* A bump allocator, for many small blocks that are freed together. */
 struct bump {
     struct bump_chunk *chunk;
+    struct bump_end *ends;
 };
 void *bump_alloc(struct bump *b, size_t bytes);
 char *bump_string(struct bump *b, const char *s);
 char *bump_format(struct bump *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Calls end(what) when the allocator is freed, before its memory goes. */
+void bump_at_end(struct bump *b, void (*end)(void *), void *what);
 void bump_free(struct bump *b);
 
 /* A growable array: VEC(int) v = {0}; vec_push(&v, 3); v.at[0]; vec_free(&v). */

@@ -207,8 +207,23 @@ char *bump_format(struct bump *b, const char *fmt, ...)
     return s;
 }
 
+struct bump_end {
+    struct bump_end *next;
+    void (*end)(void *);
+    void *what;
+};
+
+void bump_at_end(struct bump *b, void (*end)(void *), void *what)
+{
+    struct bump_end *e = bump_alloc(b, sizeof *e);
+    *e = (struct bump_end){b->ends, end, what};
+    b->ends = e;
+}
+
 void bump_free(struct bump *b)
 {
+    for (const struct bump_end *e = b->ends; e; e = e->next) e->end(e->what);
+    b->ends = NULL;
     for (struct bump_chunk *c = b->chunk; c;) {
         struct bump_chunk *next = c->next;
         mem_free(c);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/plugin.h"
-#include "base/regex.h"
 #include "cost/profile.h"
 #include "cuda/cuda.h"
 #include "data/images/tiff.h"
@@ -44,7 +43,6 @@ void environment_libraries(struct library out[LIBRARIES])
         {.name = "libwebp", .key = "webp", .does = "WebP images"},
         {.name = "OpenJPEG", .key = "openjpeg", .does = "JPEG 2000 in DICOM files"},
         {.name = "libzstd", .key = "zstd", .does = "Parquet tables that are compressed with zstd"},
-        {.name = "PCRE2", .key = "pcre2", .does = "regular expressions in adapter.target_modules"},
     };
     struct error e;
     memcpy(out, all, sizeof all);
@@ -57,7 +55,6 @@ void environment_libraries(struct library out[LIBRARIES])
     put_version(&out[5], webp_version());
     put_version(&out[6], dicom_j2k_version());
     put_version(&out[7], zstd_version());
-    put_version(&out[8], regex_version());
 }
 
 /* Finds the version in the first line of the driver's file: "NVRM version: NVIDIA UNIX x86_64

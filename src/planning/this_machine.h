@@ -15,7 +15,7 @@ struct library {
     char version[64];       /* "": not known */
     char why[512];          /* of one that is part of the build and cannot be loaded; else "" */
 };
-enum { LIBRARIES = 9 };
+enum { LIBRARIES = 8 };
 void environment_libraries(struct library out[LIBRARIES]);
 
 struct machine {
