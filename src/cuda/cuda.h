@@ -9,9 +9,16 @@
 #ifndef PLIMSOLL_CUDA_H
 #define PLIMSOLL_CUDA_H
 
-#include "cuda/kernels.h"
 #include "run/device.h"
 #include "run/tape.h"
+
+/* The numbers of the CUDA kernels: positions in kernels.def. */
+#define KERNEL(OP, NAME, ...) ROW_##NAME,
+enum cuda_row {
+#include "cuda/kernels.def"
+    CUDA_ROWS
+};
+#undef KERNEL
 
 /* The number of usable GPUs: 0 without a driver, a GPU, or the plug-in. */
 int cuda_gpus(void);

@@ -16,8 +16,7 @@
  * edge. With a bias, the biases of the head are in shared memory. With RANGES each query has a
  * range of keys (ranges.cuh), and tiles of queries that see none of the block's keys are left out.
  */
-#include "cuda/attention/range_tiles.cuh"
-#include "cuda/attention/score_bias.cuh"
+#include "cuda/attention/tiles.cuh"
 
 /* Groups of 16 keys per warp, and queries per tile: as registers and shared memory allow. */
 template <int D, score_terms ADDED, bool RANGES>

@@ -26,8 +26,7 @@
  *     bias      each warp adds ds into a row of its own, through shared memory, and the four rows form
  *               the block's partial sum.
  */
-#include "cuda/attention/range_tiles.cuh"
-#include "cuda/attention/score_bias.cuh"
+#include "cuda/attention/tiles.cuh"
 
 static_assert(HELD == ATTENTION_FAST_TILE, "a partial sum covers the queries of one block");
 

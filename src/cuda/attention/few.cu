@@ -1,6 +1,6 @@
 /*
  * few.cu: attention with few queries or few keys, without tensor cores. The few side is
- * in shared memory, and the other side is streamed once (few.h explains the layout and
+ * in shared memory, and the other side is streamed once (work.h explains the layout and
  * the names).
  *
  *     keys_forward      rows are queries: all scores of a row are in registers; o and lse are final

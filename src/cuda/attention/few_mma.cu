@@ -2,7 +2,7 @@
  * few_mma.cu: attention with few queries or few keys on tensor cores: bf16 or f16, D =
  * 16.
  *
- * The sides are those of few.h. Here a warp has one head, streams 16 rows at a time from
+ * The sides are those of work.h. Here a warp has one head, streams 16 rows at a time from
  * memory into registers and keeps the few side, in groups of eight, as the other operand; shared
  * memory is not used. With g = lane / 4 and c = lane % 4 a lane reads elements 4c .. 4c+3 of rows g
  * and g+8, and of item g of the few side:

@@ -15,8 +15,7 @@
  * keys' cells on the grid. For all keys: the position terms of the queries, or the biases of the
  * head. With RANGES each query has a range of keys (ranges.cuh).
  */
-#include "cuda/attention/range_tiles.cuh"
-#include "cuda/attention/score_bias.cuh"
+#include "cuda/attention/tiles.cuh"
 
 /* Groups of 16 queries per warp; keys per tile: longer rows leave fewer registers. */
 template <score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING ? 2 : 1;

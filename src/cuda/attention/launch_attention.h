@@ -5,7 +5,6 @@
 #ifndef LAUNCH_ATTENTION_H
 #define LAUNCH_ATTENTION_H
 
-#include "cuda/attention/few.h"
 #include "cuda/attention/work.h"
 #include "cuda/device/launch.h"
 
@@ -54,7 +53,7 @@ struct attention {
     float *dpad;                 /* dense */
     float *pads;                 /* work.h */
 
-    /* few queries or keys: the split into blocks, and the second part of its workspace (few.h) */
+    /* few queries or keys: the split into blocks, and the second part of its workspace (work.h) */
     struct few_cut cut;
     float *other;
 

@@ -18,7 +18,7 @@
 #define ATTENTION_MMA_CUH
 
 #include "cuda/attention/attention.cuh"
-#include "cuda/attention/shared.h"
+#include "cuda/attention/work.h"
 
 constexpr int WARPS = FAST_WARPS, FAST_BLOCK = WARPS * 32, HELD = FAST_HELD; /* HELD: rows that a block holds */
 

@@ -22,9 +22,8 @@
  * the kernels are compiled for, and rows begin at multiples of 16 bytes. All kernels accept strided
  * heads, such as a slice of a joint projection.
  */
-#include "cuda/attention/few.h"
-#include "cuda/attention/shared.h"
-#include "cuda/plan.h"
+#include "cuda/attention/work.h"
+#include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
 enum { HEAD_MAX = 256 };

@@ -1,5 +1,5 @@
 /*
- * wgmma_hopper.cuh: the Hopper features used by hopper*.cu and wgmma_cores.cuh: products
+ * wgmma_hopper.cuh: the Hopper features used by hopper*.cu and window_hopper.cuh: products
  * of a warpgroup from shared memory (wgmma), copies of tiles by TMA that complete on an mbarrier,
  * and registers reassigned from the producer warps to the consumer warps (setmaxnreg).
  *

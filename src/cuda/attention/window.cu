@@ -12,7 +12,7 @@
  * Rows are read from global memory, 16 bytes at a time if the plan says so (attention.access), else
  * by element; keys outside the grid are read from pad.
  */
-#include "cuda/attention/window.cuh"
+#include "cuda/attention/window_mma.cuh"
 
 constexpr int PLAIN = 128, PLAIN_WARPS = PLAIN / 32;
 

@@ -26,6 +26,7 @@
 #ifndef ATTENTION_WORK_H
 #define ATTENTION_WORK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
@@ -172,6 +173,152 @@ static inline struct window_work window_work_of(int64_t windows, int64_t window,
     w.pads = attention_reserve(&at, windows * 2 * D);
     w.total = at;
     return w;
+}
+
+/* --- shared memory of a block ----------------------------------------------------------------- */
+
+/* The shared memory per block of the tensor-core kernels that add a term to the scores
+ * (forward.cu, dkv.cu, dq.cu), in bytes. The kernels use it to launch, the plan to see whether
+ * a GPU of compute capability 7.5 has as much. */
+
+#ifdef __cplusplus
+#define SHARED_BYTES static constexpr size_t __host__ __device__
+#define SHARED_COUNT static constexpr int __host__ __device__
+#else
+#define SHARED_BYTES static inline size_t
+#define SHARED_COUNT static inline int
+#endif
+
+/* Rows that a block holds; the tiles by which it traverses the other side. */
+enum {
+    FAST_WARPS = 4,
+    FAST_HELD = 16 * FAST_WARPS,
+    FAST_KEYS = 64,
+    FAST_DKV_QUERIES = 32,
+    FAST_DKV_STATS = 3 * FAST_DKV_QUERIES
+};
+
+/* The pitch in floats of a tile of position terms: accesses by pairs cause few bank conflicts. */
+SHARED_COUNT position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
+
+/* Where the columns of a grid begin behind its rows: in the forward, and in the dk/dv kernel, which
+ * holds the rows of the grid that its keys are in. */
+SHARED_COUNT forward_columns(int height) { return (height + 1) / 2 * 2; }
+SHARED_COUNT dkv_key_rows(int height, int width)
+{
+    return (FAST_HELD - 1) / width + 2 < height ? (FAST_HELD - 1) / width + 2 : height;
+}
+SHARED_COUNT dkv_columns(int height, int width) { return (dkv_key_rows(height, width) + 3) / 4 * 4; }
+
+SHARED_COUNT dq_keys(int D) { return D <= 80 ? 64 : 32; }
+SHARED_COUNT dq_slots(enum score_terms added) { return added == ADDS_TABLES ? 1 : 2; }
+SHARED_BYTES dq_tile_bytes(int D, enum score_terms added)
+{
+    return (size_t)(2 * FAST_HELD + 2 * dq_slots(added) * dq_keys(D)) * D * 2;
+}
+
+/* `stride`: of the positions; `biases`: the number of positions, for ADDS_BIAS. */
+SHARED_BYTES fast_bytes(int D, enum score_terms added, int stride, int biases)
+{
+    return (size_t)(FAST_HELD + 2 * FAST_KEYS) * D * 2 + (size_t)(FAST_KEYS + (added == ADDS_TABLES ? FAST_HELD * stride
+                                                                               : added == ADDS_BIAS ? biases
+                                                                                                    : 0)) *
+                                                             sizeof(float);
+}
+SHARED_BYTES fast_dq_bytes(int D, enum score_terms added, int stride, int biases)
+{
+    return dq_tile_bytes(D, added) +
+           (size_t)(dq_slots(added) * dq_keys(D) +
+                    (added == ADDS_MASK
+                         ? 0
+                         : FAST_HELD * (dq_keys(D) + 4) +
+                               (added == ADDS_TABLES ? FAST_HELD * stride : (FAST_WARPS + 1) * biases))) *
+               sizeof(float);
+}
+SHARED_BYTES fast_dkv_bytes(int D, enum score_terms added, int stride, int biases)
+{
+    return (size_t)4 * FAST_DKV_QUERIES * D * 2 +
+           (size_t)(2 * FAST_DKV_STATS + (added == ADDS_TABLES ? 2 * FAST_DKV_QUERIES * stride
+                                          : added == ADDS_BIAS ? biases
+                                                               : 0)) *
+               sizeof(float);
+}
+
+/* --- few queries ------------------------------------------------------------------------------ */
+
+/* The split of attention with few queries or few keys into blocks, and its
+ * workspace; shared by the planning half, which reserves it, and the running half, which uses it.
+ *
+ * One side of the attention has few items (`few`, at most N per block, in shared memory), the other
+ * has many (`rows`, streamed through registers). A lane holds V elements of a row; `lanes` of them,
+ * a power of two, hold a head; a warp holds `heads` heads of one row or, if that leaves lanes free,
+ * of several rows.
+ *
+ *     FEW_KEYS      S <= 16: rows are queries. dk and dv are sums over rows.
+ *     FEW_QUERIES   else: rows are keys, queries are in tiles of N. o, lse, dq are sums over rows.
+ *
+ * Sums over rows are computed per split of the rows, then over the splits in order:
+ *
+ *     FEW_KEYS      backward  dk, dv  [splits,B,S,H,D] each
+ *     FEW_QUERIES   forward   o       [splits,B,T,H,D], maximum and sum [splits,B,T,H] each
+ *                   backward  dq      [splits,B,T,H,D]
+ *
+ * With one split a gradient is written directly. Everything here is a function of the shape alone. */
+
+enum few_side { FEW_KEYS, FEW_QUERIES };
+enum {
+    FEW_MOST = 16,      /* items of the few side per tile */
+    FEW_TILE = 8,       /* queries per tile if there are more than that */
+    FEW_WARPS = 8,      /* per block */
+    FEW_BLOCKS = 1024,  /* target: a few waves on a large GPU */
+    FEW_TURNS = 4,      /* minimum rows per lane in a split */
+    FEW_MMA_WIDTH = 16, /* D of the tensor-core kernels */
+};
+
+/* The kernels: the few items are held as 8 or 16, or queries beyond that are in tiles, with dk and
+ * dv in a launch of their own. */
+enum few_form { FEW_KEYS_8, FEW_KEYS_16, FEW_QUERIES_8, FEW_QUERIES_16, FEW_QUERY_TILES };
+static inline enum few_form few_form(int64_t T, int64_t S)
+{
+    if (S <= FEW_MOST) return S <= FEW_TILE ? FEW_KEYS_8 : FEW_KEYS_16;
+    return T <= FEW_TILE ? FEW_QUERIES_8 : T <= FEW_MOST ? FEW_QUERIES_16 : FEW_QUERY_TILES;
+}
+
+struct few_cut {
+    enum few_side side;
+    int N, V, lanes, heads;             /* see above; heads: per block */
+    int groups, tiles, splits;          /* groups of heads, tiles of queries, splits of rows */
+    int64_t rows, split_rows;
+    uint64_t other, total;              /* workspace in bytes: o, dq or dk, then, at `other`, maximum and sum, or dv */
+};
+
+static inline int64_t few_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* `whole`: the samples of which B are a part (struct portion): the splits, and so the order of the
+ * sums, are those of all. */
+static inline struct few_cut few_cut_of(int64_t B, int64_t whole, int64_t T, int64_t S, int64_t H, int64_t D,
+                                        int backward)
+{
+    struct few_cut c = {S <= FEW_MOST ? FEW_KEYS : FEW_QUERIES, FEW_TILE, 8, 1, 1, 1, 1, 1, 0, 0, 0, 0};
+    const int64_t few = c.side == FEW_KEYS ? S : T;
+    if (few > FEW_TILE && few <= FEW_MOST) c.N = 16, c.V = 4;
+    if (few > FEW_MOST) c.tiles = (int)few_ceil(few, FEW_TILE);
+    while (c.lanes * c.V < D) c.lanes *= 2;
+    c.heads = 32 / c.lanes < H ? 32 / c.lanes : (int)H;
+    c.groups = (int)few_ceil(H, c.heads);
+    c.rows = c.side == FEW_KEYS ? T : S;
+    const int64_t turn = (int64_t)FEW_WARPS * (32 / (c.heads * c.lanes)), units = whole * c.groups * c.tiles;
+    int64_t splits = few_ceil(FEW_BLOCKS, units);
+    if (splits > few_ceil(c.rows, turn * FEW_TURNS)) splits = few_ceil(c.rows, turn * FEW_TURNS);
+    c.split_rows = few_ceil(few_ceil(c.rows, splits), turn) * turn;
+    c.splits = (int)few_ceil(c.rows, c.split_rows);
+
+    const uint64_t sums = (uint64_t)(c.splits * B * few * H * D) * sizeof(float);
+    const uint64_t behind = (sums + 255) / 256 * 256;
+    if (c.side == FEW_KEYS && backward && c.splits > 1) c.other = behind, c.total = behind + sums;
+    if (c.side == FEW_QUERIES && backward && c.splits > 1) c.total = sums;
+    if (c.side == FEW_QUERIES && !backward) c.other = behind, c.total = behind + 2 * sums / (uint64_t)D;
+    return c;
 }
 
 #endif

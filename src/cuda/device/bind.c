@@ -1,6 +1,6 @@
 /*
- * bind.c: the running halves of all kernels, in the order of kernels.def. A row without one does
- * not link.
+ * bind.c: the running halves of all kernels, in the order of kernels.def, and errors of CUDA as
+ * messages. A row without a running half does not link.
  */
 #include <string.h>
 
@@ -27,4 +27,16 @@ enum store store_of(enum dtype t)
 {
     CHECK(t == DT_F32 || t == DT_BF16 || t == DT_F16, "%s has no CUDA kernels", dtype_name(t));
     return t == DT_F32 ? STORE_F32 : t == DT_BF16 ? STORE_BF16 : STORE_F16;
+}
+
+int cuda_failed(struct error *e, cudaError_t rc, const char *call)
+{
+    cudaGetLastError();
+    return error_set(e, PL_FAIL, "CUDA: %s: %s in %.200s", cudaGetErrorName(rc), cudaGetErrorString(rc), call);
+}
+
+int blas_failed(struct error *e, cublasStatus_t rc, const char *call)
+{
+    return error_set(e, PL_FAIL, "cuBLASLt: %s: %s in %.200s", cublasLtGetStatusName(rc), cublasLtGetStatusString(rc),
+                     call);
 }

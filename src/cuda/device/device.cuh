@@ -47,4 +47,44 @@ inline unsigned grid_for(int64_t items)
     return (unsigned)(blocks < 1 ? 1 : blocks > GRID_MAX ? GRID_MAX : blocks);
 }
 
+/* --- streaming kernels ------------------------------------------------------------------------ */
+
+/* Grids for streaming kernels, which read and write each element once.
+ *
+ * A load takes most of a microsecond, and in that time the memory of a large GPU moves 4 MB. So 32
+ * KB per SM have to be in flight at any time: a thread reads several packs before it uses the
+ * first, and the number of threads follows from that. */
+/* The packs that a thread of a streaming kernel reads before it writes any: thread t of block b has
+ * pack b * BLOCK * TURN + t and every BLOCK-th one after it. */
+constexpr int TURN = 4;
+
+/* Blocks for `packs` packs, TURN per thread, without a cap; a grid has at most 2^31 - 1 blocks. */
+inline unsigned grid_of_packs(int64_t packs)
+{
+    const int64_t blocks = (packs + BLOCK * TURN - 1) / (BLOCK * TURN);
+    return (unsigned)(blocks < 1 ? 1 : blocks);
+}
+inline bool is_one_grid(int64_t packs) { return packs / (BLOCK * TURN) < INT32_MAX; }
+
+/* --- division by a number known to the host: a multiplication and a shift --------------------- */
+
+/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by. `more`
+ * is the fraction (2^shift - by) / by in 32 bits, rounded up. */
+struct divisor {
+    uint32_t by, more, shift;
+};
+
+static inline divisor divisor_of(int64_t by)
+{
+    uint32_t shift = 0;
+    while (((int64_t)1 << shift) < by) shift++;
+    return {(uint32_t)by, (uint32_t)((((uint64_t)1 << shift) - (uint64_t)by) * ((uint64_t)1 << 32) / (uint64_t)by + 1),
+            shift};
+}
+
+__device__ static inline uint32_t operator/(uint32_t n, const divisor &d)
+{
+    return (__umulhi(n, d.more) + n) >> d.shift;
+}
+
 #endif

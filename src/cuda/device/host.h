@@ -8,7 +8,7 @@
  *     transport.c         moves bytes between ranks; nccl.c: by NCCL
  *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
  *     bind.c              the list of the running halves of all kernels
- *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan.h)
+ *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan_kernels.h)
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -121,5 +121,19 @@ int blas_failed(struct error *e, cublasStatus_t rc, const char *call);
         cublasStatus_t rc_ = (call);                                         \
         if (rc_ != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc_, #call); \
     } while (0)
+
+/* --- operands of a launch as arguments of launchers ------------------------------------------- */
+
+static inline struct typed_ptr typed_of(const struct operand *x)
+{
+    return (struct typed_ptr){x->data, store_of(x->dtype)};
+}
+
+/* Input i, which may be absent. */
+static inline struct typed_ptr typed_in(const struct launch *l, int i)
+{
+    return has(l, i) ? typed_of(&l->in[i]) : (struct typed_ptr){NULL, STORE_F32};
+}
+static inline void *data_in(const struct launch *l, int i) { return has(l, i) ? l->in[i].data : NULL; }
 
 #endif

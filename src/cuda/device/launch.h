@@ -20,6 +20,14 @@ extern "C" {
 /* The storage type of elements; the arithmetic is f32 for all of them. */
 enum store { STORE_F32, STORE_BF16, STORE_F16 };
 
+/* A pointer with the storage type of its elements, for operands whose type may differ
+ * from the kernel's: weights of a norm, gradients of an update. A kernel branches on the type where
+ * it reads; all threads take the same branch. */
+struct typed_ptr {
+    void *data; /* NULL: absent */
+    enum store type;
+};
+
 /* Checks that the GPU can run this build's kernels, by loading one. */
 cudaError_t cuda_probe(void);
 /* The lowest compute capability that this build has kernels for: 75 for 7.5. */

@@ -20,7 +20,6 @@
 #include "cuda/maps/plan_conv.h"
 
 #include "cuda/maps/launch_conv.h"
-#include "cuda/maps/launch_conv_tiles.h"
 #include "cuda/products/gemm.h"
 #include "graph/ops.h"
 

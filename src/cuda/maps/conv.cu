@@ -5,10 +5,9 @@
  * An element here is a word: 2 or 4 bytes, or 16 where the plan says so (launch.access); C then
  * counts 16-byte words. Indices within a launch have 31 bits (ensured by plan_conv.c): these
  * kernels are divisions and a copy, and the divisions are multiplications by constants that the
- * host computes (divisor.cuh).
+ * host computes (device.cuh).
  */
 #include "cuda/device/device.cuh"
-#include "cuda/device/divisor.cuh"
 #include "cuda/maps/launch_conv.h"
 
 typedef uint32_t index32;

@@ -19,7 +19,7 @@
  */
 #include "cuda/attention/mma.cuh"
 #include "cuda/rows/column_sums.cuh"
-#include "cuda/maps/launch_conv_tiles.h"
+#include "cuda/maps/launch_conv.h"
 
 constexpr int TILE_BLOCK = 256, PAD = 8, GROUPS = TILE_BLOCK / 32;
 

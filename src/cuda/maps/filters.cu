@@ -6,7 +6,7 @@
  *              group_sum adds the threads
  */
 #include "cuda/rows/elements.cuh"
-#include "cuda/maps/launch_filters.h"
+#include "cuda/maps/launch_masks.h"
 #include "cuda/rows/rows.cuh"
 
 static __global__ void forward_kernel(typed_ptr y, typed_ptr a, typed_ptr z, filters n)

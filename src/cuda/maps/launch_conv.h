@@ -1,5 +1,5 @@
 /*
- * launch_conv.h: the launchers of conv.cu and depthwise.cu (see launch.h). Launchers that only move
+ * launch_conv.h: the launchers of conv.cu, conv_tiles.cu and depthwise.cu (see launch.h). Launchers that only move
  * elements take the element size in bytes, 2 or 4, instead of the type, and move `access` bytes at
  * a time.
  */
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "cuda/device/launch.h"
-#include "cuda/maps/patches.h"
+#include "cuda/maps/conv_shapes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,6 +57,22 @@ cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, const void 
  * pixels of dy. nine: a 3x3 filter over a multiple of 4 channels, both maps aligned to 16 bytes. */
 cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
                               int64_t pixels, bool add, bool nine, enum store type, cudaStream_t stream);
+
+/* 2 x 2 convolutions with stride 2, as in SAM's decoder, without a matrix of patches (conv_tiles.cu).
+ * Weights are stored by tap, [O,K] with K = 4 C; elements are bf16 or f16. */
+
+/* coarse [P,O] = fine [P,K] weights^T, plus bias [O] where it is not NULL. */
+cudaError_t cuda_conv_tiles(void *coarse, const void *fine, const void *weights, const void *bias,
+                            const struct conv_tiles *n, enum store type, enum conv_tiles_form form,
+                            cudaStream_t stream);
+/* fine [P,K] = coarse [P,O] weights, plus bias [K]. */
+cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const void *weights, const void *bias,
+                               const struct conv_tiles *n, enum store type, enum conv_tiles_form form,
+                               cudaStream_t stream);
+/* dw [O,K] = coarse^T fine, from `parts` partial sums of O K floats each (conv_tiles_parts). */
+cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, float *partial, int64_t parts,
+                               const struct conv_tiles *n, enum store type, enum conv_tiles_form form,
+                               cudaStream_t stream);
 
 #ifdef __cplusplus
 }

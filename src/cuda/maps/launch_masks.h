@@ -6,7 +6,8 @@
 #define LAUNCH_MASKS_H
 
 #include "base/mask_terms.h"
-#include "cuda/device/typed_ptr.h"
+#include "cuda/device/launch.h"
+#include "cuda/maps/filters.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,6 +73,13 @@ struct prompt_task {
     int32_t rounds, first;
 };
 cudaError_t cuda_prompt_next(struct prompt_task t, cudaStream_t stream);
+
+/* Filters over an activation (filters.cu). */
+cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n,
+                         cudaStream_t stream);
+/* dz may alias z. */
+cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a,
+                             struct typed_ptr z, struct filters n, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,7 @@
 #ifndef LAUNCH_SHUFFLE_H
 #define LAUNCH_SHUFFLE_H
 
-#include "cuda/maps/moves.h"
+#include "cuda/rows/loop_nest.h"
 #include "cuda/rows/launch_elementwise.h"
 
 #ifdef __cplusplus

@@ -2,7 +2,8 @@
  * masks.c: the running half of the mask loss and of simulated prompts (masks.cu, prompts.cu).
  */
 #include "cuda/maps/launch_masks.h"
-#include "cuda/device/operands.h"
+#include "cuda/device/host.h"
+#include "cuda/products/launch_products.h"
 
 static struct mask_task task_of(const struct launch *l)
 {
@@ -121,3 +122,52 @@ CUDA_KERNEL(cuda_structure_loss, .launch = launch_structure_loss);
 CUDA_KERNEL(cuda_structure_loss_bwd, .launch = launch_structure_loss_bwd);
 CUDA_KERNEL(cuda_mask_pick, .launch = launch_mask_pick);
 CUDA_KERNEL(cuda_prompt_next, .launch = launch_prompt_next);
+
+/* --- BMM_ACT, filters over an activation (filters.cu) ----------------------------------------- */
+
+static struct filters filters_launched(const struct launch *l, int a)
+{
+    struct filters n = filters_of(l->in[a].rank, l->in[a].dim, l->in[a + 1].dim);
+    n.kind = l->attr->act.kind;
+    return n;
+}
+
+static int launch_any(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_filters(typed_of(&l->out[0]), typed_of(&l->in[0]), typed_of(&l->in[1]), filters_launched(l, 0),
+                          l->stream));
+    return PL_OK;
+}
+
+static int launch_any_bwd(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_filters_bwd(typed_of(&l->out[0]), typed_of(&l->out[1]), typed_of(&l->in[0]), typed_of(&l->in[1]),
+                              typed_of(&l->in[2]), filters_launched(l, 1), l->stream));
+    return PL_OK;
+}
+
+static int launch_thin(const struct launch *l, struct error *e)
+{
+    const struct operand *a = &l->in[0], *z = &l->in[1], *y = &l->out[0];
+    struct thin t = thin_of(false, true, y->rank, a->dim, z->dim, y->dim);
+    t.gelu = true;
+    TRY_CUDA(cuda_thin(typed_of(a), typed_of(z), typed_of(y), NULL, NULL, t, THIN_FORM_DOWN, l->stream));
+    return PL_OK;
+}
+
+/* da is computed first: dz may alias z. */
+static int launch_thin_bwd(const struct launch *l, struct error *e)
+{
+    const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2], *da = &l->out[0], *dz = &l->out[1];
+    struct thin across = thin_of(false, false, dy->rank, dy->dim, z->dim, da->dim),
+                up = thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim);
+    across.gelu = up.gelu = true;
+    TRY_CUDA(cuda_thin(typed_of(da), typed_of(z), typed_of(dy), NULL, l->work, across, THIN_FORM_ACROSS, l->stream));
+    TRY_CUDA(cuda_thin(typed_of(a), typed_of(dz), typed_of(dy), z->data, NULL, up, THIN_FORM_UP, l->stream));
+    return PL_OK;
+}
+
+CUDA_KERNEL(cuda_filters_thin, .launch = launch_thin);
+CUDA_KERNEL(cuda_filters_thin_bwd, .launch = launch_thin_bwd);
+CUDA_KERNEL(cuda_filters, .launch = launch_any);
+CUDA_KERNEL(cuda_filters_bwd, .launch = launch_any_bwd);

@@ -3,7 +3,7 @@
  */
 #include "cuda/maps/plan_conv.h"
 
-#include "cuda/plan.h"
+#include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
 enum {

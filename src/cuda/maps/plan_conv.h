@@ -22,8 +22,7 @@
 #define PLAN_CONV_H
 
 #include "graph/sweep.h"
-#include "cuda/maps/conv_tiles.h"
-#include "cuda/maps/patches.h"
+#include "cuda/maps/conv_shapes.h"
 #include "graph/ops.h"
 
 enum conv_algo { CONV_PLAIN, CONV_PATCHES, CONV_TILES, CONV_PHASES, CONV_DEPTHWISE };

@@ -1,8 +1,8 @@
 /*
  * plan_shuffle.c: ops that move elements, and ops on maps.
  */
-#include "cuda/maps/moves.h"
-#include "cuda/plan.h"
+#include "cuda/rows/loop_nest.h"
+#include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
 /* Any dtype and strides; the copy engine takes what is dense. */

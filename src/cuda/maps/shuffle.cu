@@ -5,7 +5,7 @@
  * Elements are moved in units of up to 16 bytes: the widest that divides every row and stride, and
  * the addresses as the plan knows them (launch.access). Transposed copies go through tiles in
  * shared memory, so that both sides are accessed along their rows. The plan chooses the form
- * (moves.h).
+ * (loop_nest.h).
  */
 #include "cuda/rows/elements.cuh"
 #include "cuda/maps/launch_shuffle.h"

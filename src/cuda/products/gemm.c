@@ -28,7 +28,7 @@
 #include "cuda/products/gemm.h"
 
 #include "cuda/products/matmul_autotune.h"
-#include "cuda/products/launch_gemm.h"
+#include "cuda/products/launch_products.h"
 
 enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256 };
 

@@ -6,7 +6,7 @@
  * always the same.
  */
 #include "cuda/device/device.cuh"
-#include "cuda/products/launch_gemm.h"
+#include "cuda/products/launch_products.h"
 
 constexpr int TILE = 16;
 

@@ -77,4 +77,21 @@ static inline bool gemm_library_supports(const struct gemm_shape *s, struct matr
     return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= GEMM_BIAS_ALIGN);
 }
 
+/* --- leading dimensions as rows of one stride ------------------------------------------------- */
+
+/* Whether all dimensions but the last form rows with one stride, which is stored in *row. With a
+ * single row the stride is the row's length. */
+static inline bool rows_have_one_stride(int rank, const int64_t *dim, const int64_t *stride, int64_t *row)
+{
+    int64_t next = 0; /* 0: only dimensions of one element so far */
+    *row = rank ? dim[rank - 1] : 1;
+    for (int i = rank - 2; i >= 0; i--) {
+        if (dim[i] == 1) continue;
+        if (next && stride[i] != next) return false;
+        if (!next) *row = stride[i];
+        next = stride[i] * dim[i];
+    }
+    return true;
+}
+
 #endif

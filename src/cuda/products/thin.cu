@@ -14,7 +14,7 @@
  */
 #include <type_traits>
 
-#include "cuda/products/launch_thin.h"
+#include "cuda/products/launch_products.h"
 #include "cuda/rows/elements.cuh"
 #include "cuda/rows/rows.cuh"
 

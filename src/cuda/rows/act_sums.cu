@@ -1,14 +1,14 @@
 /*
  * act_sums.cu: ACT_BWD_SUM: dx as in ACT_BWD, and its column sums, computed from the stored
  * (rounded) values while they are still in registers; and, on request, the recomputed value y of
- * the activation. Two stages, as in sums.cu; act_sums.h describes the split of the rows.
+ * the activation. Two stages, as in sums.cu; loop_nest.h describes the split of the rows.
  *
  * The thread that writes a pack is the one that read it: dx and y may alias inputs.
  */
 #include "cuda/rows/column_sums.cuh"
 #include "cuda/rows/elements.cuh"
 
-static_assert(BLOCK == ACT_THREADS, "act_sums.h counts in blocks of this size");
+static_assert(BLOCK == ACT_THREADS, "loop_nest.h counts in blocks of this size");
 
 template <int KIND, typename T, bool RECOMPUTE_Y>
 static __global__ void __launch_bounds__(BLOCK, 4)

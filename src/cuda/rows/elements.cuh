@@ -6,7 +6,7 @@
 #define ELEMENTS_CUH
 
 #include "cuda/rows/launch_elementwise.h"
-#include "cuda/device/streams.cuh"
+#include "cuda/device/device.cuh"
 
 /* --- functions ------------------------------------------------------------------ */
 

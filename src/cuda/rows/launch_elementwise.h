@@ -5,9 +5,8 @@
 #ifndef LAUNCH_ELEMENTWISE_H
 #define LAUNCH_ELEMENTWISE_H
 
-#include "cuda/rows/act_sums.h"
 #include "cuda/rows/loop_nest.h"
-#include "cuda/device/typed_ptr.h"
+#include "cuda/device/launch.h"
 
 #ifdef __cplusplus
 extern "C" {

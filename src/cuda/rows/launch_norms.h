@@ -6,7 +6,7 @@
 #define LAUNCH_NORMS_H
 
 #include "cuda/rows/norm_blocks.h"
-#include "cuda/device/typed_ptr.h"
+#include "cuda/device/launch.h"
 
 #ifdef __cplusplus
 extern "C" {

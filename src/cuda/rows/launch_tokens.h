@@ -4,7 +4,7 @@
 #ifndef LAUNCH_TOKENS_H
 #define LAUNCH_TOKENS_H
 
-#include "cuda/device/typed_ptr.h"
+#include "cuda/device/launch.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -240,4 +240,66 @@ static inline int64_t sum_each(int64_t n)
 }
 static inline int64_t sum_blocks(int64_t n) { return n > 0 ? (n + sum_each(n) - 1) / sum_each(n) : 1; }
 
+/* --- forms of the kernels that move elements (shuffle.cu) ------------------------------------- */
+
+/* Strided copies: along the rows of y, or through tiles in shared memory. */
+enum move_form { MOVE_ROWS, MOVE_TRANSPOSED };
+
+/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off;
+ * else 0. */
+static inline int transposed_loop(const struct loop_nest *f)
+{
+    if (f->y[0] != 1 || f->a[0] == 1 || f->size[0] < 8) return 0;
+    for (int k = 1; k < f->loops; k++)
+        if (f->a[k] == 1 && f->size[k] >= 8) return k;
+    return 0;
+}
+
+/* The bytes that a copy along rows moves at a time: `size`, an element, unless rows are contiguous
+ * on both sides; then the widest unit that divides all rows and strides, and the addresses, whose
+ * bits are given. */
+static inline int move_unit(const struct loop_nest *f, uint64_t addresses, int size)
+{
+    uint64_t bits = addresses | (uint64_t)(f->size[0] * size) | 16;
+    if (f->y[0] != 1 || f->a[0] != 1) return size;
+    for (int k = 1; k < f->loops; k++) bits |= (uint64_t)(f->y[k] * size) | (uint64_t)(f->a[k] * size);
+    const int unit = (int)(bits & -bits);
+    return unit > size ? unit : size;
+}
+
+/* Windows of a map: a thread for each unit, or a warp for each pixel. */
+enum window_form { WINDOW_UNITS, WINDOW_PIXELS };
+
+static inline enum window_form window_form(int64_t units_of_pixel)
+{
+    return units_of_pixel >= 32 ? WINDOW_PIXELS : WINDOW_UNITS;
+}
+
+/* --- the rows of ACT_BWD_SUM in blocks (act_sums.cu) ------------------------------------------ */
+
+/* The split of ACT_BWD_SUM's rows into blocks (act_sums.cu), shared by the planning
+ * half and the launcher; a function of the shape.
+ *
+ * A block covers ACT_ACROSS 16-byte packs of each of its rows. Its threads form ACT_LINES lines of
+ * ACT_ACROSS threads, and a line takes every ACT_LINES-th row. The grid has tiles of columns,
+ * innermost, then `blocks` of `each` rows; the sums of the blocks are in the workspace, [blocks,C]. */
+
+enum { ACT_THREADS = 256, ACT_ACROSS = 32, ACT_LINES = ACT_THREADS / ACT_ACROSS, ACT_TURN = 4, ACT_GRID = 528 };
+
+struct act_sums {
+    int64_t rows, C, tiles, blocks, each;
+};
+
+static inline struct act_sums act_sums_of(int64_t rows, int64_t C, int size)
+{
+    const int64_t width = ACT_ACROSS * (16 / size), tiles = (C + width - 1) / width, turn = ACT_LINES * ACT_TURN;
+    int64_t blocks = tiles < ACT_GRID ? ACT_GRID / tiles : 1;
+    const int64_t each = ((rows + blocks - 1) / blocks + turn - 1) / turn * turn;
+    blocks = each > 0 ? (rows + each - 1) / each : 1;
+    return (struct act_sums){rows, C, tiles, blocks, each};
+}
+
+/* Whether rows are whole packs, and long enough that few threads of a tile are idle. */
+static inline int act_sums_fit(int64_t C, int size) { return C * size % 16 == 0 && C * size >= 2 * 16 * ACT_ACROSS; }
+
 #endif

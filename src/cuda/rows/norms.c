@@ -2,7 +2,7 @@
  * norms.c: the running half of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu).
  */
 #include "cuda/rows/launch_norms.h"
-#include "cuda/device/operands.h"
+#include "cuda/device/host.h"
 
 static const struct typed_ptr none = {NULL, STORE_F32};
 

@@ -1,9 +1,8 @@
 /*
  * plan_elementwise.c: elementwise ops, fills, and sums.
  */
-#include "cuda/rows/act_sums.h"
 #include "cuda/rows/loop_nest.h"
-#include "cuda/plan.h"
+#include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
 static bool is_float(const struct tensor *t)

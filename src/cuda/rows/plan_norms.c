@@ -3,7 +3,7 @@
  * and statistics may have any.
  */
 #include "cuda/rows/norm_blocks.h"
-#include "cuda/plan.h"
+#include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
 enum { GROUPS_MAX = 65535 }; /* the limit of a CUDA grid's y dimension */

@@ -1,7 +1,7 @@
 /*
  * plan_tokens.c: embeddings, rotary position embedding, the KV cache, cross entropy.
  */
-#include "cuda/plan.h"
+#include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
 enum { TOPK_LONGEST = 12000 };

@@ -10,7 +10,7 @@
 #define ROWS_CUH
 
 #include "cuda/device/device.cuh"
-#include "cuda/device/typed_ptr.h"
+#include "cuda/device/launch.h"
 #include "cuda/rows/norm_blocks.h"
 
 constexpr int WARP = 32;

@@ -5,7 +5,7 @@
  */
 #include <type_traits>
 
-#include "cuda/device/divisor.cuh"
+#include "cuda/device/device.cuh"
 #include "cuda/rows/elements.cuh"
 
 /* --- ADD and MUL ------------------------------------------------------------------ */

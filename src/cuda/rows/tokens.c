@@ -3,7 +3,7 @@
  * entropy (tokens.cu, rope.cu, cache.cu).
  */
 #include "cuda/rows/launch_tokens.h"
-#include "cuda/device/operands.h"
+#include "cuda/device/host.h"
 
 static int launch_embedding(const struct launch *l, struct error *e)
 {

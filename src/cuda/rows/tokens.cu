@@ -8,7 +8,7 @@
  */
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/rows/rows.cuh"
-#include "cuda/device/streams.cuh"
+#include "cuda/device/device.cuh"
 
 constexpr int32_t IGNORED = -100;
 

@@ -6,7 +6,7 @@
 #define LAUNCH_UPDATE_H
 
 #include "base/state_codes.h"
-#include "cuda/device/typed_ptr.h"
+#include "cuda/device/launch.h"
 #include "cuda/update/update_blocks.h"
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /*
  * plan_update.c: the norm of the gradients, and the optimizers.
  */
-#include "cuda/plan.h"
+#include "cuda/plan_kernels.h"
 #include "cuda/update/collective.h"
 #include "cuda/update/update_blocks.h"
 #include "graph/ops.h"

@@ -3,7 +3,7 @@
  * adamw.cu, adamw_8bit.cu, adafactor.cu).
  */
 #include "cuda/update/launch_update.h"
-#include "cuda/device/operands.h"
+#include "cuda/device/host.h"
 
 /* The order of a sum depends on the access: the tensors of one batch have the same. */
 static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *first, const struct launch *l)

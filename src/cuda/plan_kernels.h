@@ -1,5 +1,5 @@
 /*
- * plan.h: the planning half of the CUDA kernels, family by family: which nodes each kernel supports
+ * plan_kernels.h: the planning half of the CUDA kernels, family by family: which nodes each kernel supports
  * and how much workspace it needs. Pure C, in every build, a function of shapes, dtypes and the
  * profile: a plan made without a GPU is the plan made on the GPU.
  *
@@ -14,10 +14,10 @@
  * the template's arguments that the node has (dtypes, head dimension, activation function, optional
  * operands). Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
  */
-#ifndef CUDA_PLAN_H
-#define CUDA_PLAN_H
+#ifndef CUDA_PLAN_KERNELS_H
+#define CUDA_PLAN_KERNELS_H
 
-#include "cuda/kernels.h"
+#include "cuda/cuda.h"
 #include "graph/ops.h"
 #include "run/kernel.h"
 
@@ -27,7 +27,7 @@
 #define KERNEL_ACCESS(WORKSPACE, ACCESS, ...) ACCESS
 #define KERNEL_FORMS(WORKSPACE, ACCESS, FORMS, ...) FORMS
 
-/* Each list ends with op OP_NONE; plan.c enumerates the lists. */
+/* Each list ends with op OP_NONE; plan_kernels.c enumerates the lists. */
 extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[],
     cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[],
     cuda_plan_masks[], cuda_plan_update[];

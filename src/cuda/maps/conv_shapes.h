@@ -1,11 +1,32 @@
 /*
- * conv_tiles.h: the shapes of conv_tiles.cu and its partial sums, for the plan and the launchers.
+ * conv_shapes.h: the shapes of the kernels of conv.cu and conv_tiles.cu, for the plan and the
+ * launchers. Functions of shapes only.
  */
-#ifndef CONV_TILES_H
-#define CONV_TILES_H
+#ifndef CONV_SHAPES_H
+#define CONV_SHAPES_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* --- the matrix of patches (im2col) that conv.cu copies, and its forms ------------------------ */
+
+/* A sweep over a map [B,H,W,C] (graph/sweep.h): where the patch of result (i,j) begins. */
+struct patch_grid {
+    int64_t H, W, C, ny, nx, step, y0, x0, ky, kx;
+};
+
+/* A patch is copied tap by tap, or a line of it, kx pixels, at a time. */
+enum patch_form { PATCH_TAPS, PATCH_LINES };
+
+/* Whether patches are inside the map and their lines are whole 16-byte words: then a line is one
+ * tap of many channels. The three channels of an image alone are no such word. */
+static inline bool patch_lines_fit(const struct patch_grid *g, int size)
+{
+    return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&
+           g->W * g->C * size % 16 == 0 && g->step * g->C * size % 16 == 0 && g->kx * g->C * size % 16 == 0;
+}
+
+/* --- 2 x 2 tiles (conv_tiles.cu) and their partial sums --------------------------------------- */
 
 /* The fine map has P tiles of two runs of K / 2 elements each; a row of the map has W2 tiles. */
 struct conv_tiles {

@@ -1,7 +1,7 @@
 /*
- * plan.c: the kernel families of the planning half (see plan.h), in order of preference.
+ * plan_kernels.c: the kernel families of the planning half (see plan_kernels.h), in order of preference.
  */
-#include "cuda/plan.h"
+#include "cuda/plan_kernels.h"
 
 const struct kernel *const cuda_kernels[] = {
     cuda_plan_thin,      cuda_plan_filters,     cuda_plan_products, cuda_plan_conv,

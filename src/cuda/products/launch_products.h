@@ -1,10 +1,11 @@
 /*
- * launch_gemm.h: the launcher of gemm_generic.cu (see launch.h).
+ * launch_products.h: the launchers of gemm_generic.cu and thin.cu (see launch.h).
  */
-#ifndef LAUNCH_GEMM_H
-#define LAUNCH_GEMM_H
+#ifndef LAUNCH_PRODUCTS_H
+#define LAUNCH_PRODUCTS_H
 
 #include "cuda/device/launch.h"
+#include "cuda/products/thin.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +29,12 @@ cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void 
 
 /* The address of a 1 in the GPU's memory. */
 cudaError_t cuda_gemm_one(const float **one);
+
+/* Writes the operand that t.mode selects as the result. x is at a multiple of 16 bytes. partial,
+ * for THIN_ACROSS: batches x blocks x m x K floats. z, if t.gelu and the mode is THIN_UP: the
+ * argument of the GELU, of x's type and alignment; it may alias x. */
+cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z, float *partial,
+                      struct thin t, enum thin_form form, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
