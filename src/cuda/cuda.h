@@ -20,10 +20,10 @@ enum cuda_row {
 };
 #undef KERNEL
 
-/* The number of usable GPUs: 0 without a driver, a GPU, or the plug-in. */
+/* Returns the number of usable GPUs: 0 without a driver, a GPU, or the plug-in. */
 int cuda_gpus(void);
-/* This process is number `local` of `ranks` on this host: it takes the GPU of that number, or, if
- * there are fewer GPUs, shares one. Called before anything else of the GPU is used. */
+/* Takes, for process `local` of `ranks` on this host, the GPU of that number, or, if there are
+ * fewer GPUs, shares one. It is called before anything else of the GPU is used. */
 void cuda_take_gpu(int local, int ranks);
 
 /* Counters of an open device, and the current state of the GPU's memory. */

@@ -8,8 +8,9 @@
 #include "cuda/cuda.h"
 #include "graph/ops.h"
 
-/* libcuda.so.1 comes with the NVIDIA driver only. It is checked first because the plug-in loads
- * hundreds of megabytes of CUDA libraries, which a machine without a GPU need not load. */
+/* Reports whether libcuda.so.1 is here, which comes only with the NVIDIA driver. It is checked
+ * first because the plug-in loads hundreds of megabytes of CUDA libraries, which a machine without
+ * a GPU need not load. */
 static bool driver_is_here(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -31,7 +32,7 @@ static const struct cuda_plugin *open_at(const char *path, struct error *e)
     return NULL;
 }
 
-/* The plug-in, which is opened once; NULL: `e` holds the reason. */
+/* Returns the plug-in, which is opened once; NULL: `e` holds the reason. */
 static const struct cuda_plugin *plugin(struct error *e)
 {
     static const struct cuda_plugin *found;

@@ -1,5 +1,6 @@
 /*
- * plan_kernels.c: the kernel families of the planning half (see plan_kernels.h), in order of preference.
+ * plan_kernels.c: the kernel families of the planning half (see plan_kernels.h), in order of
+ * preference.
  */
 #include "cuda/plan_kernels.h"
 

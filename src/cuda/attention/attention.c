@@ -24,7 +24,8 @@ static void check_work(const struct launch *l, uint64_t bytes)
     CHECK(bytes <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
 }
 
-/* What every attention has: the heads, lse, the shape. The inputs of a backward begin with dout. */
+/* Fills what every attention has: the heads, lse, the shape. The inputs of a backward begin with
+ * dout. */
 static struct attention heads_of(const struct launch *l, bool backward)
 {
     const struct operand *q = &l->in[backward], *k = q + 1, *lse = backward ? &l->in[5] : &l->out[1];
@@ -54,8 +55,8 @@ static struct attention heads_of(const struct launch *l, bool backward)
     return a;
 }
 
-/* The tables or the mask are the inputs behind the heads and, in the backward, lse; the tables'
- * gradients are the outputs behind those of the heads. */
+/* Sets the tables or the mask, which are the inputs behind the heads and, in the backward, lse; the
+ * tables' gradients are the outputs behind those of the heads. */
 static void set_tables(struct attention *a, const struct launch *l, int tables, bool backward)
 {
     for (int i = 0; i < tables; i++) {
@@ -141,8 +142,8 @@ static struct attention windows_of(const struct launch *l, bool backward)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* With ranges, what the kernels read instead of them, and the order of tiles of so many queries and
- * keys, 0: none. A window is part of it. */
+/* Builds, with ranges, the bounds of each tile and the order of tiles of `queries` queries and
+ * `keys` keys (0: none) that the kernels read. They include a window. */
 static int ranges_before(struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream,
                          struct error *e)
 {
@@ -224,7 +225,10 @@ static int window(const struct launch *l, attention_fn *forward, attention_fn *g
  * the two. */
 #define LAUNCH(NAME, FUNCTION, ...) \
     static int launch_##NAME(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, false, e); } \
-    static int launch_##NAME##_bwd(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, true, e); } \
+    static int launch_##NAME##_bwd(const struct launch *l, struct error *e) \
+    { \
+        return FUNCTION(l, __VA_ARGS__, true, e); \
+    } \
     CUDA_KERNEL(NAME, .launch = launch_##NAME); \
     CUDA_KERNEL(NAME##_bwd, .launch = launch_##NAME##_bwd)
 LAUNCH(cuda_attention_few_mma, few, cuda_attention_few_mma);

@@ -13,7 +13,7 @@
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-/* An element of any type, as f32. */
+/* Loads an element of any type as f32. */
 __device__ inline float stored(const void *data, enum store type, int64_t at)
 {
     switch (type) {
@@ -73,7 +73,7 @@ __device__ inline float quad_max(float x)
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* Two adjacent numbers, the first at a multiple of 8 bytes. */
+/* Loads two adjacent numbers, the first at a multiple of 8 bytes. */
 __device__ inline float2 pair_at(const float *p) { return *reinterpret_cast<const float2 *>(p); }
 
 template <typename T> __device__ inline T *row_at(const head_rows &x, int64_t b, int64_t t, int64_t h)
@@ -89,14 +89,15 @@ __device__ inline float *lse_at(const attention &a, int64_t b, int64_t h, int64_
     return a.lse + b * a.lse_sample + h * a.lse_head + t * a.lse_token;
 }
 
-/* What the mask adds to the scores of key s, in base 2; -inf beyond the last key. */
+/* Returns what the mask adds to the scores of key s, in base 2; -inf beyond the last key. */
 __device__ inline float key_term(const attention &a, int64_t b, int s)
 {
     if (s >= a.S) return -CUDART_INF_F;
     return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
-/* By position: queries and keys end together, so query t is aligned with key t + (S-T). */
+/* Reports whether query t sees key s by position: queries and keys end together, so query t is
+ * aligned with key t + (S-T). */
 __device__ inline bool key_seen(const attention &a, int t, int s)
 {
     const int before = t + (a.S - a.T) - s;
@@ -127,20 +128,21 @@ __device__ inline span queries_of(const attention &a, int s0, int sn)
 
 /* --- a grid ----------------------------------------------------------------------------- */
 
-/* The position terms of a query: one for each row of the grid, one for each column. */
+/* Returns the number of position terms of a query: one for each row of the grid, one for each
+ * column. */
 __device__ inline int positions(const attention &a) { return a.height + a.width; }
-/* The number of rows of both tables together. */
+/* Returns the number of rows of both tables together. */
 __host__ __device__ inline int table_rows(const attention &a) { return 2 * (a.height + a.width) - 2; }
 
-/* The table row that position term c of query t is computed with: the rows of table_w follow those
- * of table_h. */
+/* Returns the table row that position term c of query t is computed with: the rows of table_w
+ * follow those of table_h. */
 __device__ inline int table_row(const attention &a, int t, int c)
 {
     if (c < a.height) return t / a.width - c + a.height - 1;
     return 2 * a.height - 1 + t % a.width - (c - a.height) + a.width - 1;
 }
 
-/* The index of a (query, key) pair in a head's row of biases. */
+/* Returns the index of a (query, key) pair in a head's row of biases. */
 __device__ inline int bias_index(const attention &a, int t, int s)
 {
     return abs(t / a.width - s / a.width) * a.width + abs(t % a.width - s % a.width);

@@ -76,7 +76,7 @@ static __device__ void fetch_key_positions(unsigned to, int stride, const attent
     }
 }
 
-/* The same on a grid of 64 columns: the queries' terms for each column. */
+/* Fetches, on a grid of 64 columns, the queries' terms for each column. */
 static __device__ void fetch_columns(unsigned to, const attention &a, int64_t head, int t0)
 {
     constexpr int CHUNKS = FAST_DKV_QUERIES / 4, STEP = FAST_BLOCK / CHUNKS;

@@ -12,19 +12,17 @@
  * each query has a range of keys (ranges.cuh). What depends
  * on the added terms:
  *
- *     tables    ds also goes through shared memory, where the warp sums it by the keys' grid rows and
- *               columns into drel: one warp owns the position terms of 16 queries and adds in one
- *               order. drel takes the memory of the next tile, which is loaded after this one.
- *     64 columns   a tile of 64 keys is one row of the grid. A query has one row term for all of them,
+ *     tables    ds also goes through shared memory, where the warp sums it by the keys' grid rows
+ *               and columns into drel: one warp owns the position terms of 16 queries and adds in
+ *               one order. drel takes the memory of the next tile, which is loaded after this one.
+ *     grid64    a tile of 64 keys is one row of the grid. A query has one row term for all of them,
  *               and a column term for each, which is the same in every tile and stays in registers.
- *               So
- *               do the sums of ds by the keys' columns, one addition per tile; by the keys' rows a
- *               tile
- *               has one sum, which is written to drel at once. No tile has an edge.
- *     both      at the end drel is written for the tables' gradients, and its contribution is added to
- *               dq: a product with the tables, in the shared memory of the tiles.
- *     bias      each warp adds ds into a row of its own, through shared memory, and the four rows form
- *               the block's partial sum.
+ *               So do the sums of ds by the keys' columns, one addition per tile; by the keys' rows
+ *               a tile has one sum, which is written to drel at once. No tile has an edge.
+ *     both      at the end drel is written for the tables' gradients, and its contribution is added
+ *               to dq: a product with the tables, in the shared memory of the tiles.
+ *     bias      each warp adds ds into a row of its own, through shared memory, and the four rows
+ *               form the block's partial sum.
  */
 #include "cuda/attention/tiles.cuh"
 
@@ -45,7 +43,8 @@ template <int KEYS> static __device__ void store_ds(float *tile, const float (&d
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     each<KEYS / 8, 2>([&](int n, int half) {
-        *reinterpret_cast<float2 *>(tile + (row + half * 8) * (KEYS + 4) + 8 * n + column) = {ds[n][2 * half], ds[n][2 * half + 1]};
+        *reinterpret_cast<float2 *>(tile + (row + half * 8) * (KEYS + 4) + 8 * n + column) = {ds[n][2 * half],
+                                                                                              ds[n][2 * half + 1]};
     });
     __syncwarp();
 }
@@ -98,7 +97,7 @@ static __device__ void gather_positions(const attention &a, float *drel, int str
     __syncwarp();
 }
 
-/* The block's partial sum of a bias gradient: the warps' rows, added in order. */
+/* Stores the block's partial sum of a bias gradient: the warps' rows, added in order. */
 static __device__ void store_biases(const attention &a, const float *dbias, int64_t b, int64_t h, int tile, int tiles)
 {
     for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) {
@@ -177,8 +176,8 @@ static __device__ void store_positions(const attention &a, const float *drel, in
         a.drel[(head * a.T + t0) * positions(a) + i] = drel[i / positions(a) * stride + i % positions(a)];
 }
 
-/* The same on a grid of 64 columns, where the sums by rows are written already: both go to `sums`,
- * [HELD][stride], too. */
+/* Stores the sums on a grid of 64 columns, where those by rows are written already: both go to
+ * `sums`, [HELD][stride], too. */
 static __device__ void store_grid64(const attention &a, const grid64_state &grid, float *sums, int stride, int64_t head,
                                     int t0)
 {

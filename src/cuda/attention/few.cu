@@ -376,7 +376,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 
 /* --- few queries ------------------------------------------------------------------------------ */
 
-/* The index in the splits' maxima and sums: [splits,B,T,H] each. */
+/* Returns the index in the splits' maxima and sums: [splits,B,T,H] each. */
 static __device__ int64_t sum_at(const attention &a, int split, int64_t b, int t, int h)
 {
     return ((split * (int64_t)a.B + b) * a.T + t) * a.H + h;

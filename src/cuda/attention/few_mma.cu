@@ -10,7 +10,8 @@
  *     scores     [16 rows, 8 few]  = rows . few^T      contracted over a head's 16 elements, in the
  *                                                      order of both sides, 4c 4c+1 | 4c+2 4c+3
  *     mixtures   [16 rows, 16]     = scores . few      the scores' registers are the operand
- *     sums       [16, 8 few]      += rows^T . scores   8x8 blocks transposed in registers (movmatrix)
+ *     sums       [16, 8 few]      += rows^T . scores   8x8 blocks transposed in registers
+ *                (movmatrix)
  *
  *     few keys      o and dq are mixtures, dk and dv sums
  *     few queries   o and dq are sums, dk and dv mixtures
@@ -28,7 +29,7 @@ constexpr int WARP = 32, THREADS = WARP * FEW_WARPS, WIDTH = FEW_MMA_WIDTH, ROWS
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
-/* An 8x8 block across the warp, transposed; before 8.0 these kernels do not run. */
+/* Transposes an 8x8 block across the warp; before 8.0 these kernels do not run. */
 static __device__ uint32_t transposed(uint32_t x)
 {
     uint32_t y = x;
@@ -38,7 +39,7 @@ static __device__ uint32_t transposed(uint32_t x)
     return y;
 }
 
-/* 1/x; log2(x). */
+/* Computes 1/x in one approximate instruction; log2(x) below. */
 static __device__ float inverse(float x)
 {
     float y;

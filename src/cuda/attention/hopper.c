@@ -30,7 +30,7 @@ static int encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ran
     return rc == CUDA_SUCCESS ? PL_OK : error_set(e, PL_FAIL, "CUDA: cuTensorMapEncodeTiled failed with %d", (int)rc);
 }
 
-/* Tiles of `rows` rows of a head, 64 columns at a time. */
+/* Describes tiles of `rows` rows of a head, 64 columns at a time. */
 static int map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *x, int T, int H, int rows,
                      struct error *e)
 {
@@ -46,7 +46,7 @@ static int map_heads(CUtensorMap *map, const struct attention *a, const struct h
     return encode_map(map, type, 4, x->data, dim, stride, box, CU_TENSOR_MAP_SWIZZLE_128B, e);
 }
 
-/* Tiles of rows of floats. */
+/* Describes tiles of rows of floats. */
 static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t columns, int box_rows, int box_columns,
                       CUtensorMapSwizzle swizzle, struct error *e)
 {
@@ -91,7 +91,7 @@ int hopper_attention(const struct attention *a, cudaStream_t stream, struct erro
     return PL_OK;
 }
 
-/* Each kernel holds tiles of one side and traverses the other. */
+/* Describes the heads for a kernel that holds tiles of one side and traverses the other. */
 static int map_all(struct attention_maps *m, const struct attention *a, int queries, int keys, struct error *e)
 {
     TRY(map_heads(&m->q, a, &a->q, a->T, a->H, queries, e));

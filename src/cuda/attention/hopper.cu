@@ -14,7 +14,7 @@
  * row term is one number per tile.
  *
  * With RANGES each query has a range of keys (ranges.cuh). Where a warpgroup sees nothing of the
- * second half of its last tile, as at the end of causal ranges, it multiplies the first half alone;
+ * second half of its last tile, as at the end of causal ranges, it multiplies only the first half;
  * it passes by the tiles that only others see.
  */
 #include "cuda/attention/range_hopper.cuh"

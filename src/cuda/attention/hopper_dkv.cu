@@ -75,7 +75,7 @@ static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats
     }
 }
 
-/* Zeros the probabilities of keys that a query does not see. */
+/* Sets the probabilities of keys that a query does not see to zero. */
 static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attention &a, int t0, int first)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
@@ -84,8 +84,8 @@ static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attenti
         if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
 }
 
-/* The same with ranges. A NaN or infinity in delta, as do has it, becomes a NaN in p where the key
- * is seen. */
+/* Does as mask_probabilities, but with ranges. A NaN or infinity in delta, as do has it, becomes a
+ * NaN in p where the key is seen. */
 static __device__ void set_unseen(float (&p)[QUERIES / 2], const row_stats *of, int first)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, key = first + lane / 4;

@@ -85,8 +85,9 @@ attention_fn cuda_attention_tables, cuda_attention_sum_tables;
 /* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (passes.cu). */
 attention_fn cuda_attention_row_stats;
 
-/* Before kernels with ranges (ranges.cu): seen and bounds; and, unless 0, the tiles of `queries`
- * queries and those of `keys` keys in the order of their work. Both are multiples of 64. */
+/* Computes what kernels with ranges read (ranges.cu): seen and bounds; and, unless 0, the tiles
+ * of `queries` queries and those of `keys` keys in the order of their work. Both are multiples
+ * of 64. */
 cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form,
                                   cudaStream_t stream);
 
@@ -98,8 +99,9 @@ plain_fn cuda_attention_plain, cuda_attention_plain_bwd;
  * gradient are of ATTENTION_FAST_TILE queries. */
 tiles_fn cuda_attention_forward, cuda_attention_dq, cuda_attention_dkv;
 
-/* With ADDS_GRID64 rel, multiplied by `unit`, and drel are stored transposed, [B,H,height+width,T].
- * grid64.cu computes rel before and the tables' gradients after. */
+/* Computes rel of a grid of 64 columns, multiplied by `unit` (grid64.cu); the tables' gradients
+ * follow the backward. With ADDS_GRID64 rel and drel are stored transposed,
+ * [B,H,height+width,T]. */
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
 attention_fn cuda_grid64_dtables;
 

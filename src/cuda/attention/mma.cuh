@@ -80,7 +80,8 @@ __device__ inline void copy_rows(T *to, const head_rows &x, int64_t b, int64_t h
 #define LDMATRIX(NAME, TURN) \
     __device__ inline void NAME(unsigned (&r)[4], unsigned at) \
     { \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4" TURN ".shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory"); \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" TURN ".shared.b16 {%0,%1,%2,%3}, [%4];" \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory"); \
     }
 LDMATRIX(read4, "")
 LDMATRIX(read4_transposed, ".trans")
@@ -99,14 +100,16 @@ __device__ inline float power_of_two(float x)
 #define MMA8(T, NAME) \
     __device__ inline void mma8(float (&c)[4], unsigned a0, unsigned a1, unsigned b, T) \
     { \
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 " \
+                     "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
                      : "r"(a0), "r"(a1), "r"(b)); \
     }
 #define MMA16(T, NAME) \
     __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, T) \
     { \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 " \
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
     }
@@ -245,15 +248,15 @@ __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int 
 
 /* --- scores ----------------------------------------------------------------------------------- */
 
-/* Whether every query of a tile sees every key of another, by position alone. */
+/* Reports whether every query of a tile sees every key of another, by position. */
 __device__ inline bool all_seen(const attention &a, int t0, int tn, int s0, int sn)
 {
     const int cell = a.S - a.T;
     return (!a.causal || s0 + sn - 1 <= t0 + cell) && (int64_t)t0 + tn - 1 + cell - s0 < a.window;
 }
 
-/* The grid cell (row, column) of a token, packed; the index of the bias between two cells in a
- * head's row. */
+/* Returns the grid cell (row, column) of a token, packed; bias_between is the index of the bias
+ * between two cells in a head's row. */
 __device__ inline int grid_cell(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
 __device__ inline int bias_between(const attention &a, int x, int y)
 {

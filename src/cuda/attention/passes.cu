@@ -202,9 +202,9 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
     }
 }
 
-/* The sum over `count` rows of n numbers, of which the first `split` go to `to`, the others to
- * `next`: 32 columns per block, and SLICES slices of rows, which are added in order. With `heads`
- * the columns are [heads][2][D] and go to [2][heads][D]. */
+/* Sums `count` rows of n numbers, of which the first `split` go to `to`, the others to `next`: 32
+ * columns per block, and SLICES slices of rows, which are added in order. With `heads` the columns
+ * are [heads][2][D] and go to [2][heads][D]. */
 __global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, float *next, int64_t split, const float *from,
                                                                int64_t count, int64_t n, int heads, int D)
 {

@@ -34,8 +34,9 @@ static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t t
         to[r * stride + d] = first + r < count ? to_float(x[(first + r) * token + d]) : 0.0f;
     }
 }
-/* Not inlined: the call costs no measurable time here, but many inlined copies cost compile time.
- * Nothing is passed by reference, which would place the kernel's arguments in local memory. */
+/* Loads rows of a head as f32. It is not inlined: the call costs no measurable time here, but many
+ * inlined copies cost compile time. Nothing is passed by reference, which would place the kernel's
+ * arguments in local memory. */
 static __device__ __noinline__ void load_head(enum store type, float *to, int stride, const void *x, int64_t at,
                                               int64_t token, int first, int rows, int count, int D)
 {

@@ -2,8 +2,8 @@
  * plan_attention.c: attention, forward and backward: which kernel takes which operands.
  *
  *     few_mma, few     few queries or few keys, as in SAM's mask decoder
- *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 64, 72, 80, 128; nothing is added to the
- *                      scores, or the terms of a grid of 64 columns
+ *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 64, 72, 80, 128; nothing is added
+ *                      to the scores, or the terms of a grid of 64 columns
  *     dense            8.0 and 7.5: mma.sync; nothing is added to the scores
  *     grid64           the same, over a grid of 64 columns
  *     fast             the same with a mask, a bias or any other grid
@@ -12,7 +12,8 @@
  * and within the windows of a grid:
  *
  *     window_hopper    9.0: WGMMA; windows of 14 x 14, head dimensions 64 and 80
- *     window_fast      8.0 and later: mma.sync; windows up to that size, head dimensions 32, 64 and 80
+ *     window_fast      8.0 and later: mma.sync; windows up to that size, head dimensions 32, 64 and
+ *                      80
  *     window_small     7.5: the same in f16, with tiles for its shared memory
  *     window           any GPU: f32 and other head dimensions too
  *
@@ -37,8 +38,8 @@ static bool is_heads(const struct tensor *t, enum dtype dtype)
            is_stored(dtype);
 }
 
-/* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples
- * of 256. */
+/* Reports whether rows of the last dimension consist of 16-byte chunks of 8 elements; storages
+ * begin at multiples of 256. */
 static bool has_aligned_rows(const struct tensor *t)
 {
     for (int i = 0; i + 1 < t->rank; i++)
@@ -46,8 +47,8 @@ static bool has_aligned_rows(const struct tensor *t)
     return t->stride[t->rank - 1] == 1 && is_aligned(t);
 }
 
-/* q, k and v, in the backward behind dout and before o, and the results are heads of one dtype; lse
- * is f32. `even`: rows at multiples of 16 bytes. */
+/* Reports whether q, k and v, in the backward behind dout and before o, and the results are heads
+ * of one dtype, and lse is f32. `even`: rows at multiples of 16 bytes. */
 static bool heads_match(const struct query *q, bool backward, bool even)
 {
     const enum dtype dtype = q->in[0]->dtype;
@@ -58,13 +59,13 @@ static bool heads_match(const struct query *q, bool backward, bool even)
     return (backward ? q->in[5] : q->out[1])->dtype == DT_F32;
 }
 
-/* Whether sizes and strides fit the int counters of the kernels. */
+/* Reports whether sizes and strides fit the int counters of the kernels. */
 static bool is_countable(const struct tensor *q, const struct tensor *k)
 {
     return q->dim[1] < INT32_MAX / 4 && k->dim[1] < INT32_MAX / 4 && q->dim[0] * q->dim[2] < INT32_MAX;
 }
 
-/* The index of the first input behind the heads: the mask, the tables. */
+/* Returns the index of the first input behind the heads: the mask, the tables. */
 static int table_of(bool backward) { return backward ? 6 : 3; }
 
 /* --- the operands of an attention -------------------------------------------------- */
@@ -93,16 +94,17 @@ static struct operands operands_of(const struct query *q, enum attention_mode mo
     return f;
 }
 
-/* Whether scores are products and nothing is added to them. */
+/* Reports whether scores are products and nothing is added to them. */
 static bool has_no_score_bias(const struct operands *f)
 {
     return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0;
 }
 
-/* The range of keys of each query, behind the mask; NULL: none. */
+/* Returns the range of keys of each query, behind the mask; NULL: none. */
 static const struct tensor *ranges_of(const struct query *q, bool backward) { return given(q, table_of(backward) + 1); }
 
-/* Any head dimension and dtype; `even`: rows at multiples of 16 bytes. */
+/* Reports whether the operands have kernels, of any head dimension and dtype; `even`: rows at
+ * multiples of 16 bytes. */
 static bool operands_match(const struct query *q, const struct operands *f, bool even)
 {
     const int table = table_of(f->backward);
@@ -118,7 +120,7 @@ static bool operands_match(const struct query *q, const struct operands *f, bool
     return true;
 }
 
-/* Whether both tables have the heads' dtype. */
+/* Reports whether both tables have the heads' dtype. */
 static bool has_narrow_tables(const struct query *q, const struct operands *f)
 {
     const int table = table_of(f->backward);
@@ -127,8 +129,8 @@ static bool has_narrow_tables(const struct query *q, const struct operands *f)
 
 /* --- tensor cores ----------------------------------------------------------------------------- */
 
-/* The limits of the kernels of 8.0 and later, whatever is added to the scores. Heads of 72 have no
- * position terms. */
+/* Reports whether the node is within the limits of the kernels of 8.0 and later, whatever is added
+ * to the scores. Heads of 72 have no position terms. */
 static bool is_fast(const struct query *q, const struct operands *f)
 {
     const int64_t D = f->q->dim[3];
@@ -138,7 +140,7 @@ static bool is_fast(const struct query *q, const struct operands *f)
     return f->height + f->width <= ATTENTION_GRID && operands_match(q, f, true);
 }
 
-/* 7.5 has less shared memory. */
+/* Reports whether the kernel fits the shared memory, of which 7.5 has less. */
 static bool fits_shared(const struct query *q, const struct operands *f)
 {
     const int D = ATTENTION_PADDED((int)f->q->dim[3]), T = (int)f->q->dim[1];
@@ -188,7 +190,7 @@ static bool fast_match(const struct query *q, enum attention_mode mode, bool bac
 
 /* --- Hopper: WGMMA and TMA -------------------------------------------------------------------- */
 
-/* TMA strides over samples, tokens and heads must not be zero. */
+/* Reports whether strides over samples, tokens and heads are not zero, as TMA needs. */
 static bool has_strides(const struct tensor *t)
 {
     for (int i = 0; i < 3; i++)
@@ -217,9 +219,10 @@ static bool plain_match(const struct query *q, enum attention_mode mode, bool ba
 
 /* --- few queries or few keys ------------------------------------------------------------------ */
 
-/* Neither causal nor windowed, as many key heads as query heads, rows at multiples of 16 bytes. Few
- * keys: up to 16. Few queries: up to 16, and more if the heads are too narrow for the tensor-core
- * kernels, because those would fall back to the plain kernels. */
+/* Matches attention that is neither causal nor windowed, with as many key heads as query heads
+ * and rows at multiples of 16 bytes. Few keys: up to 16. Few queries: up to 16, and more if the
+ * heads are too narrow for the tensor-core kernels, because those would fall back to the plain
+ * kernels. */
 static bool few_match(const struct query *q, bool backward)
 {
     enum { HEAD_MOST = 128, NARROW = 16, NARROW_QUERIES = 1024 };
@@ -232,7 +235,7 @@ static bool few_match(const struct query *q, bool backward)
     return B * H * (T + S) < INT32_MAX / 4; /* so the number of blocks fits an int, too */
 }
 
-/* On tensor cores: heads of FEW_MMA_WIDTH in 16 bits. */
+/* Matches few queries or keys on tensor cores: heads of FEW_MMA_WIDTH in 16 bits. */
 static bool few_mma_match(const struct query *q, bool backward)
 {
     return few_match(q, backward) && is_half(q->in[0]->dtype) && q->in[backward]->dim[3] == FEW_MMA_WIDTH;
@@ -240,7 +243,7 @@ static bool few_mma_match(const struct query *q, bool backward)
 
 /* --- within windows --------------------------------------------------------------------------- */
 
-/* The tables and pad are the inputs behind the heads; fast: with tensor cores. */
+/* Matches windows; the tables and pad are the inputs behind the heads; fast: with tensor cores. */
 static bool window_match(const struct query *q, bool backward, bool fast)
 {
     const enum dtype dtype = q->in[0]->dtype;
@@ -269,7 +272,7 @@ static bool window_small_match(const struct query *q, bool backward)
     return window_match(q, backward, true) && q->in[0]->dtype == DT_F16;
 }
 
-/* Whether rows are whole packs of 16 bytes, and begin at multiples of them. */
+/* Reports whether rows are whole packs of 16 bytes, and begin at multiples of them. */
 static bool has_packs(const struct tensor *t)
 {
     const int64_t size = (int64_t)dtype_size(t->dtype);
@@ -279,8 +282,8 @@ static bool has_packs(const struct tensor *t)
     return bytes % 16 == 0 && t->stride[t->rank - 1] == 1 && is_aligned(t);
 }
 
-/* Without tensor cores the forward reads keys in packs, the backward all heads, and tables of their
- * dtype. */
+/* Returns the access without tensor cores: the forward reads keys in packs, the backward all heads,
+ * and tables of their dtype. */
 static int window_access(const struct query *q, bool backward)
 {
     const enum dtype dtype = q->in[0]->dtype;

@@ -31,11 +31,11 @@ __device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64
                  "l"(from), "r"(bytes), "r"(shared_address(bar))
                  : "memory");
 }
-/* What this thread wrote to shared memory is seen by products and copies after the next barrier. */
+/* Lets products and copies see, after the next barrier, what this thread wrote to shared memory. */
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* A number that is the same in all threads of a warp, so that the compiler knows it: operands of
- * products that depend on it are then computed once a warp. */
+/* Returns a number that is the same in all threads of a warp, so that the compiler knows it:
+ * operands of products that depend on it are then computed once a warp. */
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 __device__ inline task uniform(const task &x)
 {
@@ -43,7 +43,7 @@ __device__ inline task uniform(const task &x)
             uniform(x.g),    uniform(x.t0), {uniform(x.keys.begin), uniform(x.keys.end)}};
 }
 
-/* The number of the producer's next task; the first is the block's own. */
+/* Returns the number of the producer's next task; the first is the block's own. */
 __device__ inline int take_next(const attention &a, int i, int items)
 {
     return i < items ? (int)gridDim.x + atomicAdd(a.taken, 1) : items;

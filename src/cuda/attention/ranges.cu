@@ -17,7 +17,7 @@ static __device__ span clean_range(const attention &a, int64_t b, int t)
     return begin < end ? span{(int)begin, (int)end} : span{0, 0};
 }
 
-/* Whether another document begins between neighbours: their ranges are disjoint. */
+/* Reports whether another document begins between neighbours: their ranges are disjoint. */
 static __device__ bool are_apart(const span &x, const span &y) { return max(x.begin, y.begin) >= min(x.end, y.end); }
 
 static __device__ int warp_min(int x)
@@ -27,7 +27,7 @@ static __device__ int warp_min(int x)
 }
 static __device__ int warp_max(int x) { return -warp_min(-x); }
 
-/* A lane has two adjacent queries. */
+/* Stores the ranges and bounds of 64 queries; a lane has two adjacent queries. */
 static __device__ void store_bounds(const attention &a, int64_t i)
 {
     const int lane = threadIdx.x % 32, tiles = (a.T + 63) / 64, t = (int)(i % tiles) * 64 + 2 * lane;
@@ -83,7 +83,7 @@ struct seen_keys {
     __device__ int2 operator[](int i) const { return kept ? kept[i] : int2{a.bounds[i].begin, a.bounds[i].end}; }
 };
 
-/* How many 64s of queries see one of the keys s0 .. s0+keys; a warp counts. */
+/* Counts the 64s of queries that see one of the keys s0 .. s0+keys; a warp counts. */
 static __device__ int count_queries(const seen_keys &seen, int first, int n, int s0, int keys)
 {
     int count = 0;
@@ -126,8 +126,8 @@ static __device__ void sort_all(const attention &a, int queries, int keys)
     }
 }
 
-/* One block does all of it; of several, each a part, and the order follows in a launch of its
- * own. */
+/* Stores bounds and, if it is one block, the order too; of several blocks each does a part, and the
+ * order follows in a launch of its own. */
 __global__ void __launch_bounds__(THREADS) ranges_kernel(const attention a, int queries, int keys)
 {
     const int64_t n = (int64_t)a.B * ((a.T + 63) / 64);

@@ -20,7 +20,7 @@
 
 #include "cuda/attention/attention.cuh"
 
-/* A query's keys. Beyond the last query, up to a multiple of 64, there are none. */
+/* Returns a query's keys. Beyond the last query, up to a multiple of 64, there are none. */
 __device__ inline span range_at(const attention &a, int64_t b, int t)
 {
     const int64_t padded = (a.T + 63) / 64 * 64;
@@ -46,19 +46,19 @@ __device__ inline range_tile bounds_of(const attention &a, int64_t b, int t0, in
     }
     return x;
 }
-/* The same of queries of one 64. */
+/* Returns the bounds of queries of one 64. */
 __device__ inline range_tile bounds_at(const attention &a, int64_t b, int t)
 {
     const range_bounds *from = a.bounds + b * ((a.T + 63) / 64) + t / 64;
     return {from->begin, from->end, from->all_begin, from->all_end, from->border != 0};
 }
-/* Whether some query sees some key of s0 .. s0+sn; whether all see all. */
+/* Reports whether some query sees some key of s0 .. s0+sn; sees_all: whether all see all. */
 __device__ inline bool meets(const range_tile &x, int s0, int sn) { return x.begin < s0 + sn && x.end > s0; }
 __device__ inline bool sees_all(const range_tile &x, int s0, int sn)
 {
     return x.all_begin <= s0 && x.all_end >= s0 + sn;
 }
-/* Whether queries and keys may be of several documents. */
+/* Reports whether queries and keys may be of several documents. */
 __device__ inline bool is_mixed(const range_tile &x, int s0, int sn)
 {
     return !sees_all(x, s0, sn) && (x.border || s0 < x.begin || s0 + sn > x.end);

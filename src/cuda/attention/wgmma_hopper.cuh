@@ -44,7 +44,7 @@ __device__ inline void barrier_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
-/* Arrival of a warp whose threads have read by ordinary loads, each at its own time; for products
+/* Arrives for a warp whose threads have read by ordinary loads, each at its own time; for products
  * the warp waits as one. */
 __device__ inline void barrier_arrive_warp(uint64_t *bar)
 {
@@ -147,8 +147,8 @@ template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], 
     pin_registers(d);
 }
 
-/* The wgmma descriptor of an operand in shared memory. `far` is the distance between panels, for
- * operands across. */
+/* Returns the wgmma descriptor of an operand in shared memory. `far` is the distance between
+ * panels, for operands across. */
 __device__ inline uint64_t operand_at(const void *p, int far)
 {
     return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(far >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
@@ -159,7 +159,9 @@ constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's
 /* The registers of an accumulator as operands of an instruction: their numbers, and what is bound
  * to them. */
 #define NUMBERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define NUMBERS_32 NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_32 \
+    NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
+              "%28, %29, %30, %31"
 #define NUMBERS_40 NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NUMBERS_56 NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define NUMBERS_64 NUMBERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
@@ -168,7 +170,9 @@ constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's
                "%83, %84, %85, %86, %87"                                                                               \
                ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "    \
                "%106, %107, %108, %109, %110, %111"
-#define BOUND(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define BOUND(i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
 #define BOUND_8 BOUND(0)
 #define BOUND_32 BOUND_8, BOUND(8), BOUND(16), BOUND(24)
 #define BOUND_40 BOUND_32, BOUND(32)
@@ -183,7 +187,8 @@ constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's
     "{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n" \
     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NUMBERS_##R "}, " FACTORS ";\n}"
 #define WGMMA_SHARED_OF(T, NAME, N, R, A, B, ADD, TURN_A, TURN_B) \
-    template <int A_ACROSS, int B_ACROSS> __device__ inline void multiply(float (&d)[R], uint64_t a, uint64_t b, int add, T) \
+    template <int A_ACROSS, int B_ACROSS> \
+    __device__ inline void multiply(float (&d)[R], uint64_t a, uint64_t b, int add, T) \
     { \
         asm volatile(WGMMA(N, R, NAME, "%" #A ", %" #B ", p, 1, 1, %" #TURN_A ", %" #TURN_B, ADD) \
                      : BOUND_##R \
@@ -196,7 +201,8 @@ constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's
                      : BOUND_##R \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_ACROSS)); \
     }
-#define WGMMA_SHARED(...) WGMMA_SHARED_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_SHARED_OF(__half, "f16", __VA_ARGS__)
+#define WGMMA_SHARED(...) \
+    WGMMA_SHARED_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_SHARED_OF(__half, "f16", __VA_ARGS__)
 #define WGMMA_HELD(...) WGMMA_HELD_OF(__nv_bfloat16, "bf16", __VA_ARGS__) WGMMA_HELD_OF(__half, "f16", __VA_ARGS__)
 WGMMA_SHARED(16, 8, 8, 9, 10, 11, 12)
 WGMMA_SHARED(64, 32, 32, 33, 34, 35, 36)
@@ -307,7 +313,8 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
 #pragma unroll
         for (int n = 0; n < N / 4; n++) {
             if (8 * n >= stored_columns<2 * N>(x)) continue;
-            *reinterpret_cast<unsigned *>(to + 8 * n) = both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
+            *reinterpret_cast<unsigned *>(to + 8 * n) =
+                both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
         }
     }
 }

@@ -16,8 +16,8 @@
 
 constexpr int PLAIN = 128, PLAIN_WARPS = PLAIN / 32;
 
-/* The table row that position term c of a query at (y,x) is computed with: c counts the rows of a
- * window, then its columns. */
+/* Returns the table row that position term c of a query at (y,x) is computed with: c counts the
+ * rows of a window, then its columns. */
 static __device__ int row_of(const attention &a, int y, int x, int c)
 {
     return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;

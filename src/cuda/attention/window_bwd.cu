@@ -101,7 +101,7 @@ static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, flo
     product_add<T, D, 2>(dq, ds, k);
 }
 
-/* g of a query at row j of both tables; the query's sums are at rel. */
+/* Returns g of a query at row j of both tables; the query's sums are at rel. */
 static __device__ float gathered(const attention &a, const float *rel, int y, int x, int j)
 {
     const int c = position_of(a, y, x, j);

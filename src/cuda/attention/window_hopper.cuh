@@ -26,7 +26,7 @@
  * threads.
  *
  *     along     16 columns further: two columns of cores    8 rows further: 128 bytes
- *     across    16 rows further: 256 bytes                  8 columns further: next column of cores */
+ *     across    16 rows further: 256 bytes                  8 columns further: next column */
 
 /* The offset in bytes of row r and column c in a tile of R rows. */
 template <int R> __host__ __device__ constexpr int core_at(int r, int c)
@@ -34,10 +34,10 @@ template <int R> __host__ __device__ constexpr int core_at(int r, int c)
     return c / 8 * (R * 16) + r * 16 + c % 8 * 2;
 }
 
-/* After this and the next barrier, products may read what ordinary stores have written. */
+/* Lets products read, after the next barrier, what ordinary stores have written. */
 __device__ inline void fence_shared_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* The descriptor of an operand in a tile of R rows, from p on. */
+/* Returns the descriptor of an operand in a tile of R rows, from p on. */
 __device__ inline uint64_t core_operand(const void *p, int leading, int stride)
 {
     return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 |

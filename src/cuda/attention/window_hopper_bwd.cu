@@ -56,7 +56,7 @@ static __device__ void make_positions(char *shared, const attention &a, const nu
         rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
-/* Four sums over the quad's threads: thread i of the quad gets sum i. */
+/* Computes four sums over the quad's threads: thread i of the quad gets sum i. */
 static __device__ float quad_sums(const float (&x)[4])
 {
     const bool odd = threadIdx.x & 1, later = threadIdx.x & 2;
@@ -296,7 +296,8 @@ template <typename T, int D> static __device__ void make_tables(const attention 
     float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
     each<2, D / 8>([&](int half, int n) {
         if (row + 8 * half < 2 * ROWS)
-            *reinterpret_cast<float2 *>(to + (row + 8 * half) * D + 8 * n) = float2{sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]};
+            *reinterpret_cast<float2 *>(to + (row + 8 * half) * D + 8 * n) =
+                float2{sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]};
     });
 }
 

@@ -42,13 +42,13 @@ __device__ inline int token_at(const attention &a, const window_block &s, int y,
 {
     return (s.y + y) * a.width + s.x + x;
 }
-/* The token of query r. */
+/* Returns the token of query r. */
 __device__ inline int query_at(const attention &a, const window_block &s, int r)
 {
     return token_at(a, s, r / s.columns, r % s.columns);
 }
 
-/* Blocks of a kernel with one window of a head each. */
+/* Returns the number of blocks of a kernel with one window of a head each. */
 static inline int64_t windows_of(const attention *a) { return (int64_t)a->B * a->across * a->down * a->H; }
 
 /* --- a window in shared memory ---------------------------------------------------------------- */
@@ -151,17 +151,17 @@ __device__ inline void copy_queries(T *to, const attention &a, const window_bloc
     }
 }
 
-/* A query's row and column; a query beyond the last uses the window's last row, so that all its
- * position terms are written. */
+/* Returns a query's row, query_x its column; a query beyond the last uses the window's last row, so
+ * that all its position terms are written. */
 __device__ inline int query_y(const attention &a, const window_block &s, int r)
 {
     return min(r / s.columns, a.window - 1);
 }
 __device__ inline int query_x(const window_block &s, int r) { return r % s.columns; }
 
-/* The position term of a query at (y,x) that row j of both tables gives: c < 16 is a row term, from
- * 16 on a column term; -1: none. Rows beyond the tables' last have none: x + window-1 is less than
- * the length of one table. */
+/* Returns the position term of a query at (y,x) that row j of both tables gives: c < 16 is a row
+ * term, from 16 on a column term; -1: none. Rows beyond the tables' last have none: x + window-1 is
+ * less than the length of one table. */
 __device__ inline int position_of(const attention &a, int y, int x, int j)
 {
     const int rows = 2 * a.window - 1;
@@ -191,7 +191,7 @@ __device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4]
     __syncwarp();
 }
 
-/* The tokens of the thread's two queries of the 16 from r0 on; -1 beyond the last. */
+/* Finds the tokens of the thread's two queries of the 16 from r0 on; -1 beyond the last. */
 __device__ inline void tokens_from(int (&token)[2], const attention &a, const window_block &s, int r0)
 {
     each<2>([&](int half) {

@@ -11,11 +11,13 @@
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
  *              BIAS [B,tiles,H,T]      by samples and tiles of queries              backward
- *     seen     [B,T up to 64s,2]       a query's range of keys within 0 .. S, the window applied      ranges
- *     bounds   [B,T / 64]              struct range_bounds of each 64 queries                         ranges
- *     order    [B,T / 64]              tiles of queries, those with most keys first                   ranges
- *     key_order   [2,B,S / 64]         tiles of keys, those with most queries first; their work       backward, ranges
- *     taken    [2]                     how many tiles blocks have taken so far                        ranges
+ *     and with ranges:
+ *     seen     [B,T up to 64s,2]       a query's range of keys within 0 .. S, the window applied
+ *     bounds   [B,T / 64]              struct range_bounds of each 64 queries
+ *     order    [B,T / 64]              tiles of queries, those with most keys first
+ *     key_order   [2,B,S / 64]         tiles of keys, those with most queries first; their work
+ *                                                                                 backward
+ *     taken    [2]                     the number of tiles that blocks have taken
  *
  * and of ATTENTION_WINDOW_BWD's, where a window is one of a sample and a head, ((b * down + y) *
  * across + x) * H + h:
@@ -87,7 +89,8 @@ struct attention_work {
     uint64_t delta, lse2, tables, rel, drel, bias, partial, seen, bounds, order, key_order, taken, total;
 };
 
-/* Queries per block of the backward without tensor cores: the smallest tile of any kernel. */
+/* Returns the queries per block of the backward without tensor cores: the smallest tile of any
+ * kernel. */
 static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
 
 /* The forms of the kernels without tensor cores: tiles for heads up to 64 or up to 256; with ranges
@@ -164,7 +167,7 @@ struct window_work {
     uint64_t tables, pads, total;
 };
 
-/* Offsets in bytes, for `windows` windows. */
+/* Returns the offsets in bytes, for `windows` windows. */
 static inline struct window_work window_work_of(int64_t windows, int64_t window, int64_t D)
 {
     struct window_work w = {0, 0, 0};
@@ -198,11 +201,12 @@ enum {
     FAST_DKV_STATS = 3 * FAST_DKV_QUERIES
 };
 
-/* The pitch in floats of a tile of position terms: accesses by pairs cause few bank conflicts. */
+/* Returns the pitch in floats of a tile of position terms: accesses by pairs cause few bank
+ * conflicts. */
 SHARED_COUNT position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
 
-/* Where the columns of a grid begin behind its rows: in the forward, and in the dk/dv kernel, which
- * holds the rows of the grid that its keys are in. */
+/* Returns where the columns of a grid begin behind its rows: in the forward, and in the dk/dv
+ * kernel, which holds the rows of the grid that its keys are in. */
 SHARED_COUNT forward_columns(int height) { return (height + 1) / 2 * 2; }
 SHARED_COUNT dkv_key_rows(int height, int width)
 {
@@ -217,7 +221,8 @@ SHARED_BYTES dq_tile_bytes(int D, enum score_terms added)
     return (size_t)(2 * FAST_HELD + 2 * dq_slots(added) * dq_keys(D)) * D * 2;
 }
 
-/* `stride`: of the positions; `biases`: the number of positions, for ADDS_BIAS. */
+/* Returns the bytes of a block. `stride`: of the positions; `biases`: the number of positions, for
+ * ADDS_BIAS. */
 SHARED_BYTES fast_bytes(int D, enum score_terms added, int stride, int biases)
 {
     return (size_t)(FAST_HELD + 2 * FAST_KEYS) * D * 2 + (size_t)(FAST_KEYS + (added == ADDS_TABLES ? FAST_HELD * stride
@@ -263,7 +268,7 @@ SHARED_BYTES fast_dkv_bytes(int D, enum score_terms added, int stride, int biase
  *     FEW_QUERIES   forward   o       [splits,B,T,H,D], maximum and sum [splits,B,T,H] each
  *                   backward  dq      [splits,B,T,H,D]
  *
- * With one split a gradient is written directly. Everything here is a function of the shape alone. */
+ * With one split a gradient is written directly. All of this is a function of the shape. */
 
 enum few_side { FEW_KEYS, FEW_QUERIES };
 enum {
@@ -294,8 +299,8 @@ struct few_cut {
 
 static inline int64_t few_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* `whole`: the samples of which B are a part (struct portion): the splits, and so the order of the
- * sums, are those of all. */
+/* Splits an attention into blocks. `whole`: the samples of which B are a part (struct portion): the
+ * splits, and so the order of the sums, are those of all. */
 static inline struct few_cut few_cut_of(int64_t B, int64_t whole, int64_t T, int64_t S, int64_t H, int64_t D,
                                         int backward)
 {

@@ -35,7 +35,7 @@ static struct span span_of(const struct operand *x)
 
 static bool overlap(struct span a, struct span b) { return a.from < b.to && b.from < a.to; }
 
-/* Whether nothing that `a` writes, including its workspace, is read or written by `b`. With
+/* Reports whether nothing that `a` writes, including its workspace, is read or written by `b`. With
  * `chain`, output 0 of both, and the input that it updates in place, may be the same. */
 static bool is_independent(const struct launch *a, const struct launch *b, bool chain)
 {

@@ -15,7 +15,8 @@ static const struct {
 };
 #undef KERNEL
 
-/* The program and the plug-in are built from the same rows (cuda.h). */
+/* Returns the running half of a kernel: the program and the plug-in are built from the same rows
+ * (cuda.h). */
 const struct cuda_kernel *cuda_kernel_of(const struct kernel *k)
 {
     CHECK(k->row >= 0 && (size_t)k->row < COUNT(rows) && !strcmp(rows[k->row].name, k->name),

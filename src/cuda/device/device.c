@@ -63,14 +63,14 @@ static int check_driver(struct error *e)
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
 
-/* An attribute that CUDA reports for display only; 0 where the GPU does not report it. */
+/* Returns an attribute that CUDA reports for display only; 0 where the GPU does not report it. */
 static double attribute_of(enum cudaDeviceAttr of)
 {
     int x = 0;
     return cudaDeviceGetAttribute(&x, of, own_gpu()) == cudaSuccess ? x : 0;
 }
 
-/* Queries the driver alone. No context is created, so no GPU memory is used. */
+/* Describes the GPU by queries of the driver. No context is created, so no GPU memory is used. */
 static int describe_gpu(struct gpu *c, struct error *e)
 {
     struct cudaDeviceProp gpu;
@@ -118,7 +118,7 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     return PL_OK;
 }
 
-/* Non-blocking streams: they do not synchronize with the default stream. */
+/* Makes non-blocking streams, which do not synchronize with the default stream, and events. */
 static int make_lanes(struct cuda_state *s, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
@@ -175,7 +175,7 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
         size_print(total, all));
 }
 
-/* Both spaces start as zeros, as the CPU's mappings do. */
+/* Allocates both spaces, which start as zeros, as the CPU's mappings do. */
 static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
 {
     const struct cuda_state *s = d->state;
@@ -202,7 +202,7 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
     return PL_OK;
 }
 
-/* Any direction and either space: the driver derives the direction from the addresses. */
+/* Copies in any direction and either space: the driver derives the direction from the addresses. */
 static int cuda_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     const struct cuda_state *s = d->state;
@@ -259,7 +259,7 @@ static int cuda_synchronize_writes(struct device *d, struct error *e)
  *
  * The host space is pinned, so a copy to or from it returns as soon as it is queued. */
 
-/* Before the first step: relates the GPU's clock to the host's, so that the time of the first event
+/* Relates the GPU's clock to the host's, before the first step, so that the time of the first event
  * is known too. */
 static int begin_events(struct cuda_state *s, struct error *e)
 {
@@ -287,9 +287,9 @@ static int cuda_record_event(struct device *d, int number, struct error *e)
     return PL_OK;
 }
 
-/* *reached is the time when the event was reached. If the host had to wait for it, that is now. If
- * it was reached earlier, while the host was busy with launches of the next step, the time comes
- * from the GPU's measurement since the previous event. */
+/* Waits for an event; *reached is the time when it was reached. If the host had to wait for it,
+ * that is now. If it was reached earlier, while the host was busy with launches of the next step,
+ * the time comes from the GPU's measurement since the previous event. */
 static int cuda_wait_event(struct device *d, int number, double *reached, struct error *e)
 {
     struct cuda_state *s = d->state;

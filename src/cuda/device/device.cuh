@@ -31,7 +31,7 @@ template <typename T, int V> struct alignas(sizeof(T) * V) pack {
     T at[V];
 };
 
-/* Whether accesses of `width` bytes may start at p. */
+/* Reports whether accesses of `width` bytes may start at p. */
 inline bool is_aligned(const void *p, size_t width) { return (uintptr_t)p % width == 0; }
 
 /* Whether addresses are not what the plan says: an error of the launch. */
@@ -40,7 +40,8 @@ template <typename... P> inline bool misaligned(int access, P... p)
     return access == 16 && !(is_aligned(p, 16) && ...);
 }
 
-/* Blocks for `items` work items; a grid-stride loop covers the items beyond the cap. */
+/* Returns the number of blocks for `items` work items; a grid-stride loop covers the items beyond
+ * the cap. */
 inline unsigned grid_for(int64_t items)
 {
     int64_t blocks = (items + BLOCK - 1) / BLOCK;
@@ -58,7 +59,8 @@ inline unsigned grid_for(int64_t items)
  * pack b * BLOCK * TURN + t and every BLOCK-th one after it. */
 constexpr int TURN = 4;
 
-/* Blocks for `packs` packs, TURN per thread, without a cap; a grid has at most 2^31 - 1 blocks. */
+/* Returns the number of blocks for `packs` packs, TURN per thread, without a cap; a grid has at
+ * most 2^31 - 1 blocks. */
 inline unsigned grid_of_packs(int64_t packs)
 {
     const int64_t blocks = (packs + BLOCK * TURN - 1) / (BLOCK * TURN);

@@ -8,7 +8,8 @@
  *     transport.c         moves bytes between ranks; nccl.c: by NCCL
  *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
  *     bind.c              the list of the running halves of all kernels
- *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan_kernels.h)
+ *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family
+ *     (plan_kernels.h)
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -68,7 +69,7 @@ struct cuda_kernel {
 #define KERNEL(OP, NAME, ...) extern const struct cuda_kernel run_##NAME;
 #include "cuda/kernels.def"
 #undef KERNEL
-/* The running half of a kernel that the plan chose. */
+/* Returns the running half of a kernel that the plan chose. */
 const struct cuda_kernel *cuda_kernel_of(const struct kernel *k);
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
@@ -79,7 +80,7 @@ struct batch {
     const struct cuda_kernel *kernel;
     VEC(struct launch) launches;
 };
-/* Whether a launch may join the pending ones; the first always may. */
+/* Reports whether a launch may join the pending ones; the first always may. */
 bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
 void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
 /* Enqueues all pending launches with as few kernel launches as the kernel allows. *at starts at 0;
@@ -91,18 +92,18 @@ int batch_flush(struct batch *b, uint32_t *at, struct error *e);
 int cuda_record(struct device *d, struct tape *t, struct error *e);
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
 void cuda_free_recording(struct tape *t);
-/* The choices of `prepare`, a line each, with the number of launches that have it. */
+/* Prints the choices of `prepare`, a line each, with the number of launches that have it. */
 void cuda_explain(const struct tape *t, struct text *out);
 /* Calls `prepare` for every launch of a program that is not prepared yet. The state is kept until
  * the end of the capture or, for nodes.c, until cuda_free_recording. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
-/* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
+/* Prepends "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." to the error. */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
-/* device.c: whether other ranks use this GPU too. */
+/* Reports whether other ranks use this GPU too (device.c). */
 bool cuda_gpu_is_shared(void);
-/* device.c: makes later work on the compute lane wait for the prefetch copies. */
+/* Makes later work on the compute lane wait for the prefetch copies (device.c). */
 int cuda_join_prefetch(struct cuda_state *s, struct error *e);
-/* nodes.c: returns when the program has finished. */
+/* Runs a program node by node, and returns when it has finished (nodes.c). */
 int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 
 /* Fills `e` with the call, the error's name and its description; clears CUDA's last error; returns
@@ -129,7 +130,7 @@ static inline struct typed_ptr typed_of(const struct operand *x)
     return (struct typed_ptr){x->data, store_of(x->dtype)};
 }
 
-/* Input i, which may be absent. */
+/* Returns input i, which may be absent. */
 static inline struct typed_ptr typed_in(const struct launch *l, int i)
 {
     return has(l, i) ? typed_of(&l->in[i]) : (struct typed_ptr){NULL, STORE_F32};

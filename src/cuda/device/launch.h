@@ -30,7 +30,7 @@ struct typed_ptr {
 
 /* Checks that the GPU can run this build's kernels, by loading one. */
 cudaError_t cuda_probe(void);
-/* The lowest compute capability that this build has kernels for: 75 for 7.5. */
+/* Returns the lowest compute capability that this build has kernels for: 75 for 7.5. */
 int cuda_min_capability(void);
 
 /* Fills the `bytes` bytes of y with the repeated 8 bytes of `pattern`. */

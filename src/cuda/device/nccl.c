@@ -1,5 +1,5 @@
 /*
- * nccl.c: NCCL, by its sends and receives alone: it moves bytes and adds nothing, because its sums
+ * nccl.c: NCCL, only its sends and receives: it moves bytes and adds nothing, because its sums
  * depend on the number of ranks and on their places. The library is opened when it is needed; its
  * few functions are declared here, as its documentation has them, so that no header of it is needed
  * to build.
@@ -97,7 +97,7 @@ struct nccl *nccl_load(struct error *e)
 
 const char *nccl_version(const struct nccl *x) { return x->version; }
 
-/* All ranks get the id that rank 0 makes. */
+/* Gives all ranks the id that rank 0 makes. */
 static int share_id(const struct nccl *x, struct ranks *r, unique_id *of_zero, struct error *e)
 {
     unique_id *all = mem_alloc((size_t)r->n * sizeof *all);
@@ -134,8 +134,8 @@ static void *run_call(void *at)
     return NULL;
 }
 
-/* True if the call has returned within the seconds; otherwise its thread is left behind, and `c`
- * must stay. */
+/* Reports whether the call has returned within the seconds; otherwise its thread is left behind,
+ * and `c` must stay. */
 static bool call_within(struct call *c, double seconds)
 {
     pthread_t thread;
@@ -221,8 +221,8 @@ static int close_all(struct call *c, struct error *e)
     return c->x->destroy(c->x->comm);
 }
 
-/* Ranks that are gone do not keep this one: a communicator that cannot be closed in time is left to
- * the end of the process. */
+/* Closes the communicator. Ranks that are gone do not keep this one: one that cannot be closed in
+ * time is left to the end of the process. */
 void nccl_close(struct nccl *x, bool abort)
 {
     struct call *c = mem_alloc(sizeof *c);

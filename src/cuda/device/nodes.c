@@ -65,8 +65,8 @@ static int launch_between_events(struct watch *w, struct batch *b, uint32_t *at,
     return PL_OK;
 }
 
-/* On every path the stream is released, and no host function uses the watch any more when this
- * returns. *seconds is the GPU's own measurement. */
+/* Launches and times a node or a batch. On every path the stream is released, and no host function
+ * uses the watch any more when this returns. *seconds is the GPU's own measurement. */
 static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *seconds, struct error *e)
 {
     float ms = 0;
@@ -108,8 +108,8 @@ static double bytes_of(const struct launch *l)
     return bytes;
 }
 
-/* The GPU's clock is not the host's: the last node is recorded as ending now, and each node of a
- * batch gets a share of the time in proportion to its bytes. */
+/* Records the times of a batch. The GPU's clock is not the host's: the last node is recorded as
+ * ending now, and each node of a batch gets a share of the time in proportion to its bytes. */
 static void record_times(struct walk *w, uint32_t n, double seconds)
 {
     const struct launch *l = w->batch.launches.at;
@@ -145,8 +145,8 @@ static int flush(struct walk *w, struct error *e)
     return PL_OK;
 }
 
-/* When only times are recorded, launches are merged as in a captured graph, because those are the
- * times of a real step. Otherwise each node is launched alone. */
+/* Runs an entry. When only times are recorded, launches are merged as in a captured graph, because
+ * those are the times of a real step. Otherwise each node is launched by itself. */
 static int run_entry(struct walk *w, uint32_t k, struct error *e)
 {
     const struct entry *entry = &w->t->program[w->p].at[k];

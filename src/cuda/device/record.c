@@ -87,8 +87,8 @@ static int join_lanes(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* Relaxed mode: a library may load a kernel at its first launch, which happens during the capture,
- * and the other capture modes forbid the allocation that this needs. */
+/* Begins a capture in relaxed mode: a library may load a kernel at its first launch, which happens
+ * during the capture, and the other capture modes forbid the allocation that this needs. */
 static int begin_segment(struct capture *c, id loop, uint32_t iteration, struct error *e)
 {
     const id parent = c->t->graph->loops.at[loop].parent;
@@ -115,7 +115,7 @@ static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
     return PL_OK;
 }
 
-/* A segment without launches produces no graph. */
+/* Ends a segment; one without launches produces no graph. */
 static int end_segment(struct capture *c, struct error *e)
 {
     TRY(join_lanes(c, e));
@@ -129,7 +129,7 @@ static int end_segment(struct capture *c, struct error *e)
 
 /* --- entries ------------------------------------------------------------------------ */
 
-/* The launch with the addresses of the iteration being captured. */
+/* Returns the launch with the addresses of the iteration being captured. */
 static struct launch launch_of_iteration(const struct capture *c, const struct entry *entry)
 {
     struct launch l = entry->launch;
@@ -153,7 +153,7 @@ static int wait_for_others(struct capture *c, const struct entry *entry, struct 
     return PL_OK;
 }
 
-/* Entry k is on its stream: records the event that other entries wait for. */
+/* Records the event that other entries wait for, once entry k is on its stream. */
 static int mark_done(struct capture *c, uint32_t k, struct error *e)
 {
     c->launches++;
@@ -174,8 +174,8 @@ static int flush_batch(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* An entry that waits for another lane is not batched with the entries before it, which need not
- * wait, unless its kernel says so. */
+/* Captures an entry. One that waits for another lane is not batched with the entries before it,
+ * which need not wait, unless its kernel says so. */
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
@@ -188,7 +188,7 @@ static int capture_entry(struct capture *c, uint32_t k, struct error *e)
     return kernel->batch ? PL_OK : flush_batch(c, e);
 }
 
-/* Index of the entry that closes the loop opened at k. */
+/* Returns the index of the entry that closes the loop opened at k. */
 static uint32_t find_end(const struct capture *c, uint32_t k)
 {
     const id loop = c->t->program[c->program].at[k].loop;
@@ -198,7 +198,7 @@ static uint32_t find_end(const struct capture *c, uint32_t k)
 
 static int capture_range(struct capture *c, uint32_t from, uint32_t to, struct error *e);
 
-/* Whether each iteration of the loop is a graph of its own. */
+/* Reports whether each iteration of the loop is a graph of its own. */
 static bool has_graphs(const struct graph *g, id loop)
 {
     const id parent = g->loops.at[loop].parent;
@@ -288,7 +288,8 @@ static void close_capture(struct capture *c)
     mem_free(c->seen);
 }
 
-/* A plan may have been made with the profile of another GPU. */
+/* Returns PL_FAIL if the GPU lacks what a kernel needs: a plan may have been made with the profile
+ * of another GPU. */
 static int check_capability(const struct cuda_state *s, const struct kernel *k, struct error *e)
 {
     if (capability_suffices(k->capability, s->capability)) return PL_OK;
@@ -326,7 +327,8 @@ static void note_choice(struct recording *r, const char *kernel, const char *wha
     text_free(&line);
 }
 
-/* Before the capture, so that they can be shown (`plimsoll profile --explain`). */
+/* Notes the choices before the capture, so that they can be shown (`plimsoll profile
+ * --explain`). */
 static void note_choices(const struct tape *t, enum program p)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -348,7 +350,7 @@ void cuda_explain(const struct tape *t, struct text *out)
         text_printf(out, "%6u  %s\n", r->chosen.at[i].entries, r->chosen.at[i].line);
 }
 
-/* The graph holds the launch parameters, so the descriptors can be freed. */
+/* Frees the descriptors: the graph holds the launch parameters. */
 static void release_program(struct tape *t, enum program p)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -373,7 +375,7 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     return rc;
 }
 
-/* Called by all ranks, whatever failed: they wait for each other. */
+/* Shares the choices. All ranks call it, whatever failed: they wait for each other. */
 static int share_choices(struct device *d, int rc, struct error *e)
 {
     struct error also = {0};
@@ -382,7 +384,8 @@ static int share_choices(struct device *d, int rc, struct error *e)
     return also.code;
 }
 
-/* Matmuls may be timed in the arena as long as nothing has been written to it. */
+/* Records all programs. Matmuls may be timed in the arena as long as nothing has been written to
+ * it. */
 static int record_programs(struct device *d, struct tape *t, struct error *e)
 {
     struct cuda_state *s = d->state;
@@ -427,7 +430,8 @@ void cuda_free_recording(struct tape *t)
 
 /* --- running ---------------------------------------------------------------------------- */
 
-/* An unrolled loop has its planned trip count; poison needs a host that writes to the arena. */
+/* Checks a run: an unrolled loop has its planned trip count, and poison needs a host that writes to
+ * the arena. */
 static void check_run(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
@@ -443,7 +447,8 @@ static void check_run(const struct tape *t, enum program p)
     }
 }
 
-/* The segment is an iteration beyond those to run, of its loop or of the loop around it. */
+/* Reports whether the segment is an iteration beyond those to run, of its loop or of the loop
+ * around it. */
 static bool is_left_out(const struct tape *t, const struct segment *x)
 {
     const id parent = t->graph->loops.at[x->loop].parent;

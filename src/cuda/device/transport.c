@@ -18,8 +18,8 @@ struct staged_call {
     struct move moves[];         /* at addresses of host memory */
 };
 
-/* On a thread of the driver, in stream order. It may not call CUDA. Nobody takes its failure: it
- * ends all ranks. */
+/* Exchanges on a thread of the driver, in stream order. It may not call CUDA. Nobody takes its
+ * failure: it ends all ranks. */
 static void CUDART_CB run_call(void *call)
 {
     const struct staged_call *c = call;
@@ -43,7 +43,7 @@ static uint64_t piece_of(const struct transport *t, const struct move *m, uint64
     return m->bytes > from ? min_u64(m->bytes - from, t->each) : 0;
 }
 
-/* Bytes [from, from + each) of every move. */
+/* Stages bytes [from, from + each) of every move. */
 static int stage(struct transport *t, const struct move *moves, int n, uint64_t from, const char *where,
                  cudaStream_t stream, struct error *e)
 {
@@ -124,7 +124,7 @@ static id find_storage(const struct graph *g, const char *name)
     return 0;
 }
 
-/* Why this rank does not use NCCL; "": it does. */
+/* Loads NCCL, or says why this rank does not use it; "": it does. */
 static void load_nccl(struct transport *t, char why[200])
 {
     const char *file = getenv("PLIMSOLL_NCCL"), *crowded = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -136,7 +136,7 @@ static void load_nccl(struct transport *t, char why[200])
     else if (!(t->nccl = nccl_load(&e))) snprintf(why, 200, "%.190s", e.text);
 }
 
-/* All ranks use NCCL, or none does. */
+/* Chooses NCCL on all ranks, or on none. */
 static int choose(struct transport *t, struct error *e)
 {
     struct ranks *r = t->ranks;

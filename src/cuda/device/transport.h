@@ -3,9 +3,11 @@
  * collectives.
  *
  *     nccl       NCCL's sends and receives, GPU to GPU (nccl.c)
- *     staged     through pinned host memory, which is planned (storage "exchange"), and the transport of the ranks (run/ranks.h):
+ *     staged     through pinned host memory, which is planned (storage "exchange"), and the
+ *                transport of the ranks (run/ranks.h), once for every part that fits the host
+ *                memory:
  *
- *         stream   copy out | host function: exchange | copy in        once for every part that fits the host memory
+ *         stream   copy out | host function: exchange | copy in
  *
  * Both are captured with the kernels around them. They move bytes and add nothing, so that the
  * result has the same bits with either. NCCL is used where every rank has it and a GPU of its own;
@@ -32,14 +34,14 @@ struct transport {
 int transport_open(struct device *d, const struct tape *t, struct error *e);
 void transport_close(struct cuda_state *s);
 /* Enqueues the moves, whose addresses are on the GPU: staged ones at most as many sends, and
- * receives, as there are ranks. A rank that is alone may send to itself. */
+ * receives, as there are ranks. The only rank may send to itself. */
 int transport_exchange(struct transport *t, const struct move *moves, int n, const char *where, cudaStream_t stream,
                        struct error *e);
-/* The host waits for an event, or for a stream if the event is NULL. With NCCL, whose kernels wait
- * for other ranks, this ends after the timeout of ranks, or with NCCL's own error. */
+/* Waits for an event, or for a stream if the event is NULL. With NCCL, whose kernels wait for other
+ * ranks, this ends after the timeout of ranks, or with NCCL's own error. */
 int transport_wait(const struct cuda_state *s, cudaStream_t stream, cudaEvent_t event, struct error *e);
 
-/* nccl.c. Opens the library alone: NULL if it is not there or too old, with the reason in `e`. */
+/* Opens only the library (nccl.c): NULL if it is not there or too old, with the reason in `e`. */
 struct nccl *nccl_load(struct error *e);
 /* Connects all ranks: to each other, too, so that nothing is allocated later. `scratch`: 2 KiB of
  * GPU memory. */

@@ -60,7 +60,7 @@ static void *work_at(const struct launch *l, uint64_t offset) { return (char *)l
 
 static int size_of(const struct launch *l) { return (int)dtype_size(l->in[0].dtype); }
 
-/* The address of row `first` of a matrix with rows of `elements` elements. */
+/* Returns the address of row `first` of a matrix with rows of `elements` elements. */
 static void *row_at(const struct operand *x, int64_t first, int64_t elements)
 {
     return (char *)x->data + first * elements * (int64_t)dtype_size(x->dtype);
@@ -73,7 +73,7 @@ static struct view view_work(enum dtype t, int64_t row, int64_t column)
     return (struct view){.dtype = t, .row = row, .column = column, .align = 256};
 }
 
-/* A view of an operand where each product begins at a multiple of `rows` rows. */
+/* Returns a view of an operand where each product begins at a multiple of `rows` rows. */
 static struct view view_rows(const struct entry *entry, int slot, int64_t rows, int64_t row, int64_t column)
 {
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
@@ -91,8 +91,8 @@ static void set_bias(struct gemm_shape *s, const struct entry *entry)
     s->bias_align = gemm_align_operand(entry, 2);
 }
 
-/* The rows of the product whose algorithm computes every chunk of CONV: a pixel has the same bits
- * in each, and in a part of the images too. */
+/* Returns the rows of the product whose algorithm computes every chunk of CONV: a pixel has the
+ * same bits in each, and in a part of the images too. */
 static int64_t whole_rows(const struct launch *l, const struct conv_layout *at, int64_t K)
 {
     const int64_t results = portion_whole(l->portion, conv_results(&at->n));
@@ -126,7 +126,7 @@ static struct gemm_shape shape_dw(const struct entry *entry, const struct conv_l
                                .c = plain ? view_rows(entry, MAX_IN, 0, K, 1) : view_work(DT_F32, K, 1)};
 }
 
-/* Plain and tiles: a row of dy gives a pixel of dx, or a patch of it. */
+/* Returns the product of plain and tiles: a row of dy gives a pixel of dx, or a patch of it. */
 static struct gemm_shape shape_dx(const struct entry *entry, const struct conv_layout *at)
 {
     const struct conv *n = &at->n;
@@ -152,7 +152,8 @@ static struct gemm_shape shape_phase(const struct entry *entry, const struct con
     return s;
 }
 
-/* Tiles by lines: line 0 and the others are the same product, each one line further on. */
+/* Returns the product of tiles by lines: line 0 and the others are the same, each one line further
+ * on. */
 static struct gemm_shape shape_lines(const struct entry *entry, const struct conv_layout *at)
 {
     const struct conv *n = &at->n;
@@ -172,8 +173,8 @@ static struct gemm_shape shape_lines(const struct entry *entry, const struct con
     return s;
 }
 
-/* The dimension of length `results` is M, or K in CONV_DW. It is split into chunks of at->rows; 0:
- * it is not split. */
+/* Begins the products of full chunks and of the rest. The dimension of length `results` is M, or K
+ * in CONV_DW. It is split into chunks of at->rows; 0: it is not split. */
 static int pair_begin(struct pair *p, const struct cuda_state *s, struct gemm_shape shape, const struct conv_layout *at,
                       int64_t results, struct error *e)
 {
@@ -226,7 +227,11 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, en
     return pair_begin(&c->pair[0], s, shape, &at, conv_results(&at.n), e);
 }
 
-#define PREPARE(NAME, OP, BY) static int NAME(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP, BY, e); }
+#define PREPARE(NAME, OP, BY) \
+    static int NAME(const struct cuda_state *s, struct entry *entry, struct error *e) \
+    { \
+        return begin(s, entry, OP, BY, e); \
+    }
 PREPARE(conv_prepare, OP_CONV, BY_PRODUCTS)
 PREPARE(conv_prepare_tiles, OP_CONV, BY_TILES)
 PREPARE(conv_dx_prepare, OP_CONV_DX, BY_PRODUCTS)
@@ -369,7 +374,7 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     return PL_OK;
 }
 
-/* A phase without taps reads nothing of dy: its pixels are the bias. */
+/* Computes a phase. One without taps reads nothing of dy: its pixels are the bias. */
 static int dx_phase(const struct launch *l, const struct convolution *c, int64_t r, struct error *e)
 {
     const struct conv_layout *at = &c->at;

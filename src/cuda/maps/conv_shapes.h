@@ -18,8 +18,8 @@ struct patch_grid {
 /* A patch is copied tap by tap, or a line of it, kx pixels, at a time. */
 enum patch_form { PATCH_TAPS, PATCH_LINES };
 
-/* Whether patches are inside the map and their lines are whole 16-byte words: then a line is one
- * tap of many channels. The three channels of an image alone are no such word. */
+/* Reports whether patches are inside the map and their lines are whole 16-byte words: then a line
+ * is one tap of many channels. The three channels of an image are no such word. */
 static inline bool patch_lines_fit(const struct patch_grid *g, int size)
 {
     return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&
@@ -44,7 +44,8 @@ static inline enum conv_tiles_form conv_tiles_form(const struct conv_tiles *n)
                                         : CONV_TILES_NONE;
 }
 
-/* The number of partial sums of dw, of O K floats each, that fit `bytes` bytes; 0: none fits. */
+/* Returns the number of partial sums of dw, of O K floats each, that fit `bytes` bytes; 0: none
+ * fits. */
 static inline int64_t conv_tiles_parts(const struct conv_tiles *n, uint64_t bytes)
 {
     const int64_t room = (int64_t)(bytes / ((uint64_t)n->O * (uint64_t)n->K * sizeof(float))), steps = (n->P + 63) / 64;

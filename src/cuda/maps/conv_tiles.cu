@@ -240,14 +240,15 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2)
         for (int n = 0; n < NI; n++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                *reinterpret_cast<float2 *>(to + (16 * m + 8 * half) * K + 8 * n) = make_float2(c[m][n][2 * half], c[m][n][2 * half + 1]);
+                *reinterpret_cast<float2 *>(to + (16 * m + 8 * half) * K + 8 * n) =
+                    make_float2(c[m][n][2 * half], c[m][n][2 * half + 1]);
 #endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Blocks in total: twice the SMs of a large GPU. The number of partial sums is a function of shapes
- * alone. */
+/* Blocks in total: twice the SMs of a large GPU. The number of partial sums depends only on
+ * shapes. */
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
 static cudaError_t launch_sweep(void *out, const void *in, const void *weights, const void *bias,
                                 const struct conv_tiles *n, cudaStream_t stream)

@@ -225,7 +225,8 @@ __global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n,
     }
 }
 
-/* dw [C,taps] from partial [runs,taps,C]: LANES sums per block, each split over LINES threads. */
+/* Sums dw [C,taps] from partial [runs,taps,C]: LANES sums per block, each split over LINES
+ * threads. */
 __global__ void dw_sum_kernel(float *dw, const float *partial, index32 C, index32 taps, int runs, bool add)
 {
     __shared__ float sums[LINES][LANES];

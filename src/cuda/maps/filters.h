@@ -19,7 +19,7 @@ static inline struct filters filters_of(int rank, const int64_t *a, const int64_
     return x;
 }
 
-/* The gradient of a uses one block per element, so their number must fit a grid. */
+/* Reports whether the elements of a fit a grid: their gradient uses one block for each. */
 static inline bool filters_countable(struct filters x)
 {
     return x.batches * x.M * x.K < INT32_MAX && x.batches * x.M * x.N < (int64_t)INT32_MAX * 64 &&

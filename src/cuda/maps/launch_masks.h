@@ -27,10 +27,10 @@ struct mask_task {
     int64_t N, K, h, w, row_bytes;
     float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU term */
 };
-/* stats f32 [N,4]. */
+/* Computes the mask loss; stats f32 [N,4]. */
 cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_task t, int access,
                            cudaStream_t stream);
-/* d has the shape of logits and may alias it. */
+/* Computes its gradient d, which has the shape of logits and may alias it. */
 cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss,
                                struct mask_task t, int access, cudaStream_t stream);
 
@@ -51,14 +51,14 @@ struct structure_task {
     float edge, bce_edge, smooth;
     int size;
 };
-/* stats f32 [N,4], weights f32 [N]. */
+/* Computes the structure loss; stats f32 [N,4], weights f32 [N]. */
 cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, struct structure_task t,
                                 cudaStream_t stream);
-/* d has the shape of logits and may alias it. */
+/* Computes its gradient d, which has the shape of logits and may alias it. */
 cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss,
                                     struct structure_task t, cudaStream_t stream);
 
-/* y [N], each of `bytes` bytes, from x [N,K]: the candidate with the best score. */
+/* Picks y [N], each of `bytes` bytes, from x [N,K]: the candidate with the best score. */
 cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
                            int access, cudaStream_t stream);
 
@@ -77,7 +77,7 @@ cudaError_t cuda_prompt_next(struct prompt_task t, cudaStream_t stream);
 /* Filters over an activation (filters.cu). */
 cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n,
                          cudaStream_t stream);
-/* dz may alias z. */
+/* Computes the gradients; dz may alias z. */
 cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a,
                              struct typed_ptr z, struct filters n, cudaStream_t stream);
 

@@ -13,7 +13,7 @@ extern "C" {
 
 /* --- shuffle.cu: moves elements of `size` bytes of any type ------------------- */
 
-/* y = a over the loop nest, in units of `access` bytes, which divide both addresses. */
+/* Computes y = a over the loop nest, in units of `access` bytes, which divide both addresses. */
 cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, enum move_form form,
                       cudaStream_t stream);
 /* Copies x, `count` bytes, to y from byte `before` on, with zeros around it; all are multiples of
@@ -27,10 +27,11 @@ struct join {
     int count;
 };
 cudaError_t cuda_join(void *y, struct join j, int64_t outer, int access, cudaStream_t stream);
-/* x [B,N,row bytes], index [B,M]: y [B,M,row bytes]; zeros for an index out of range. */
+/* Gathers y [B,M,row bytes] from x [B,N,row bytes] by index [B,M]; zeros for an index out of
+ * range. */
 cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M, int64_t row,
                         int access, cudaStream_t stream);
-/* x [rows of `row` bytes]: each row n times. */
+/* Repeats each row of x, `row` bytes, n times. */
 cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, int access, cudaStream_t stream);
 /* map [B,H,W,pixel bytes], windows [B nh nw,size,size,pixel bytes]; back: windows to map. */
 cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
@@ -42,7 +43,8 @@ cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int32_t *positi
                                 int32_t ignored, cudaStream_t stream);
 cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks,
                             struct feature_blocks of, int64_t room, cudaStream_t stream);
-/* y [B,N,C] = acc (y itself, if `accumulate`) + rows of x [B,M,C] by index [B,M], in order. */
+/* Computes y [B,N,C] = acc (y itself, if `accumulate`) + rows of x [B,M,C] by index [B,M], in
+ * order. */
 cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B,
                              int64_t N, int64_t M, int64_t C, int accumulate, cudaStream_t stream);
 
@@ -53,7 +55,7 @@ struct image_scale {
 };
 cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *valid, enum store type, int64_t B, int64_t H,
                        int64_t W, struct image_scale s, cudaStream_t stream);
-/* coords [points,2], gauss [2,F]: y [points,2F]. */
+/* Computes y [points,2F] from coords [points,2] and gauss [2,F]. */
 cudaError_t cuda_fourier(void *y, const void *coords, const void *gauss, struct any_types types, int64_t points,
                          int64_t F, cudaStream_t stream);
 

@@ -65,7 +65,7 @@ template <typename T, int V> __global__ void resize_kernel(T *y, const T *x, map
     }
 }
 
-/* The weight of pixel i in a result pixel. */
+/* Returns the weight of pixel i in a result pixel. */
 static __device__ double share_of(const between &p, int64_t i)
 {
     return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0);
@@ -167,7 +167,7 @@ static __device__ pool_span span_of(const pool &p, int axis, int64_t at, int64_t
     return {from, to, p.count_pad ? end - begin : to - from};
 }
 
-/* The windows that may contain pixel i. */
+/* Returns the windows that may contain pixel i. */
 static __device__ reach windows_of(const pool &p, int axis, int64_t i, int64_t n, int64_t windows)
 {
     reach r;
@@ -295,8 +295,8 @@ extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *vali
     return cudaGetLastError();
 }
 
-/* Whole turns are subtracted in double: after many of them a float angle has little precision
- * left. */
+/* Computes the Fourier features. Whole turns are subtracted in double: after many of them a float
+ * angle has little precision left. */
 __global__ void fourier_kernel(void *y, const void *coords, const void *gauss, any_types types, int64_t points,
                                int64_t F)
 {

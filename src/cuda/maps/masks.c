@@ -155,7 +155,7 @@ static int launch_thin(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* da is computed first: dz may alias z. */
+/* Computes da first: dz may alias z. */
 static int launch_thin_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2], *da = &l->out[0], *dz = &l->out[1];

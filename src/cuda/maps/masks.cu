@@ -46,8 +46,8 @@ static __device__ area area_of(const mask_task &t)
     return a;
 }
 
-/* The bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first pixel in the lowest
- * bit. */
+/* Returns the bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first pixel in the
+ * lowest bit. */
 static __device__ inline unsigned bits_at(const mask_task &t, int64_t n, int64_t y, int64_t x)
 {
     return (unsigned)t.bits[(n * t.h + y) * t.row_bytes + x / 8] >> (x % 8);
@@ -116,7 +116,8 @@ static __device__ double finish_mask(float *stats, const double *sums, const mas
     return best + (double)t.weight * off * off;
 }
 
-/* One block: a thread takes every 256th mask, then the threads' losses are added in order. */
+/* Adds the losses in one block: a thread takes every 256th mask, then the threads' losses are added
+ * in order. */
 static __global__ void finish_kernel(float *loss, float *stats, const double *sums, mask_task t)
 {
     double total = 0;

@@ -47,7 +47,7 @@ static void layout_depthwise(struct conv_layout *l, enum op op)
     reserve(l, &l->patches, op == OP_CONV_DW ? ceil_div(results, l->rows) * l->n.C * taps : 0);
 }
 
-/* For patches and tiles: a row has every tap of every channel of x. */
+/* Lays out patches and tiles: a row has every tap of every channel of x. */
 static void layout_patches(struct conv_layout *l, enum op op, int64_t size)
 {
     const int64_t K = conv_taps(&l->n) * l->n.C;
@@ -57,7 +57,7 @@ static void layout_patches(struct conv_layout *l, enum op op, int64_t size)
     reserve(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
 }
 
-/* Phase 0 has the most taps, so it sets the size. */
+/* Lays out phases: phase 0 has the most taps, so it sets the size. */
 static void layout_phases(struct conv_layout *l, int64_t size)
 {
     const struct conv *n = &l->n;
@@ -106,13 +106,14 @@ static uint64_t workspace_conv_dw(const struct query *q) { return layout_of(q, O
 
 /* --- matching --------------------------------------------------------------------------------- */
 
-/* Offsets in a map are counted in 31 bits. */
+/* Reports whether a dense map has offsets of 31 bits. */
 static bool is_map(const struct tensor *t, enum dtype type)
 {
     return is_dense(t, type) && tensor_elements(t) <= INT32_MAX;
 }
 
-/* CONV and CONV_DX: one dtype throughout. The library adds the bias, and reads it in packs. */
+/* Matches CONV and CONV_DX of one dtype throughout. The library adds the bias, and reads it in
+ * packs. */
 static bool is_conv(const struct query *q)
 {
     const struct tensor *x = q->in[0], *bias = given(q, 2);
@@ -134,8 +135,8 @@ static bool all_aligned(const struct query *q)
     return all;
 }
 
-/* conv_tiles.cu: 2 x 2 tiles in 16 bits. The partial sums of CONV_DW use the workspace of the
- * patches. */
+/* Reports whether conv_tiles.cu has kernels for it: 2 x 2 tiles in 16 bits. The partial sums of
+ * CONV_DW use the workspace of the patches. */
 static bool has_tile_kernels(const struct query *q, enum op op)
 {
     const struct conv_layout at = layout_of(q, op);
@@ -175,7 +176,7 @@ static bool match_dx_lines(const struct query *q)
 static bool match_dx_patches(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_TILES); }
 static bool match_dx_phases(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_PHASES); }
 static bool match_dw_depthwise(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_DEPTHWISE); }
-/* depthwise.cu reads 4 channels at a time there. */
+/* Matches 3 x 3 filters, of which depthwise.cu reads 4 channels at a time. */
 static bool match_dw_depthwise_3x3(const struct query *q)
 {
     const int64_t *w = q->out[0]->dim;
@@ -191,11 +192,13 @@ static bool match_dw_patches(const struct query *q) { return conv_match(q, OP_CO
 
 /* --- widths and forms ------------------------------------------------------------------------- */
 
-/* Depthwise: packs of channels. The others: words of what is copied; the workspace is aligned. */
+/* Returns the bytes of an element. Depthwise kernels access packs of channels, the others words of
+ * what is copied; the workspace is aligned. */
 static int size_of(const struct query *q) { return (int)dtype_size(q->in[0]->dtype); }
 static int access_depthwise(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
 
-/* The patches of CONV and CONV_DW, of the map that is input `map`. */
+/* Reports whether patches of CONV and CONV_DW, of the map that is input `map`, are copied by
+ * lines. */
 static bool lines_fit(const struct query *q, enum op op, int map)
 {
     const struct conv_layout at = layout_of(q, op);
@@ -212,14 +215,14 @@ static int access_dw(const struct query *q) { return access_patches(q, OP_CONV_D
 static int form_conv(const struct query *q) { return lines_fit(q, OP_CONV, 0) ? PATCH_LINES : PATCH_TAPS; }
 static int form_dw(const struct query *q) { return lines_fit(q, OP_CONV_DW, 1) ? PATCH_LINES : PATCH_TAPS; }
 
-/* Whole patches of dx are copied by line. */
+/* Returns the access of whole patches of dx, which are copied by line. */
 static int access_dx_patches(const struct query *q)
 {
     return access_wide(q, OUT(0), q->attr->conv.stride * q->out[0]->dim[3] * size_of(q), size_of(q));
 }
 
-/* Patches of dy, by tap: most reach beyond the map. With a stride, pixels of dx or of the bias
- * too. */
+/* Returns the access of patches of dy, by tap: most reach beyond the map. With a stride, it is that
+ * of pixels of dx or of the bias too. */
 static int access_dx_phases(const struct query *q)
 {
     const int64_t pixel = q->attr->conv.stride > 1 ? q->out[0]->dim[3] : 0;

@@ -8,8 +8,8 @@
  *     tiles      CONV_DX of patches that neither overlap nor leave gaps: one matmul whose rows
  *                are whole patches, which are then copied to their pixels; with a small stride,
  *                written there directly, line by line (conv.c, lines)
- *     phases     CONV_DX otherwise: stride x stride sweeps (graph/sweep.h), each a matmul of patches
- *                of dy; with a stride above 1, results are copied to their pixels
+ *     phases     CONV_DX otherwise: stride x stride sweeps (graph/sweep.h), each a matmul of
+ *                patches of dy; with a stride above 1, results are copied to their pixels
  *     depthwise  each channel has its own filter: direct sums
  *
  * 2 x 2 tiles in 16 bits have kernels without patches (conv_tiles.cu), if the GPU has the shared
@@ -36,14 +36,14 @@ struct conv_layout {
     uint64_t bytes;                    /* in total */
 };
 
-/* The layout of CONV, CONV_DX or CONV_DW, from the dimensions of x, y and w. */
+/* Returns the layout of CONV, CONV_DX or CONV_DW, from the dimensions of x, y and w. */
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
                                enum dtype type, uint64_t library);
 
-/* How many of `results` patch rows, of `bytes` each, are processed at a time. */
+/* Returns how many of `results` patch rows, of `bytes` each, are processed at a time. */
 int64_t conv_rows_at_once(int64_t results, int64_t bytes);
 
-/* Whether patches cover x without gaps or overlap. */
+/* Reports whether patches cover x without gaps or overlap. */
 static inline bool conv_is_tiling(const struct conv *n)
 {
     return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride &&

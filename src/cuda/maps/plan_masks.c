@@ -108,7 +108,7 @@ static bool any_match(const struct query *q)
     return filters_countable(filters_of(a->rank, a->dim, z->dim));
 }
 
-/* Other depths, which no model uses, take the generic kernel. */
+/* Reports whether thin.h has the depth; others, which no model uses, take the generic kernel. */
 static bool is_thin(struct thin t) { return t.mode && t.K == THIN_GELU; }
 
 static struct thin thin_across(const struct query *q)
@@ -123,7 +123,7 @@ static bool match_thin(const struct query *q)
            is_thin(thin_of(false, true, y->rank, a->dim, z->dim, y->dim)) && is_aligned(z);
 }
 
-/* dz has z's dtype, and so its alignment. */
+/* Matches the gradients; dz has z's dtype, and so its alignment. */
 static bool match_thin_bwd(const struct query *q)
 {
     const struct tensor *dy = q->in[0], *a = q->in[1], *z = q->in[2], *dz = q->out[1];

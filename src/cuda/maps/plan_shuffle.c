@@ -5,14 +5,14 @@
 #include "cuda/plan_kernels.h"
 #include "graph/ops.h"
 
-/* Any dtype and strides; the copy engine takes what is dense. */
+/* Matches any dtype and strides; the copy engine takes what is dense. */
 static bool match_copy_strided(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
 static bool match_copy(const struct query *q)
 {
     return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
-/* Any strides, an input at a time; dense ones in one launch. */
+/* Matches any strides, an input at a time; dense ones are one launch. */
 static bool match_concat_strided(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++)
@@ -27,8 +27,8 @@ static bool match_concat(const struct query *q)
     return dense;
 }
 
-/* Zeros first, then x between them. Where x is one piece of y, and everything begins at a multiple
- * of 16 bytes, both are written at once. */
+/* Matches a dense result: zeros first, then x between them. Where x is one piece of y, and
+ * everything begins at a multiple of 16 bytes, both are written at once. */
 static bool match_pad_strided(const struct query *q) { return is_dense(q->out[0], q->in[0]->dtype); }
 
 static bool match_pad(const struct query *q)
@@ -44,7 +44,7 @@ static bool match_pad(const struct query *q)
     return before % 16 == 0 && tensor_elements(x) * size % 16 == 0 && tensor_elements(y) * size % 16 == 0;
 }
 
-/* Dense operands of one dtype: REPEAT, windows. */
+/* Matches dense operands of one dtype: REPEAT, windows. */
 static bool match_dense(const struct query *q)
 {
     return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype);
@@ -81,14 +81,15 @@ static bool match_map(const struct query *q) { return is_storable(q->in[0]) && i
 
 static int64_t size_of(const struct tensor *t) { return (int64_t)dtype_size(t->dtype); }
 
-/* COPY, CONCAT and PAD with strides: each input x goes to a part of y of its shape. */
+/* Returns the loops of COPY, CONCAT and PAD with strides: each input x goes to a part of y of its
+ * shape. */
 static struct loop_nest loops_to(const struct tensor *y, const struct tensor *x)
 {
     return loop_nest_over((struct strides){x->rank, x->dim, y->stride}, (struct strides){x->rank, x->dim, x->stride},
                           (struct strides){-1, NULL, NULL});
 }
 
-/* Tiles pay off for all inputs. */
+/* Chooses tiles if they pay off for all inputs. */
 static int form_strided(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++) {
@@ -99,7 +100,7 @@ static int form_strided(const struct query *q)
 }
 static const struct forms forms_strided = {form_strided, {[MOVE_ROWS] = "by rows", [MOVE_TRANSPOSED] = "transposed"}};
 
-/* `starts`: the bits of the bytes at which the parts of y begin. */
+/* Returns the access; `starts`: the bits of the bytes at which the parts of y begin. */
 static int access_parts(const struct query *q, uint64_t starts)
 {
     const int size = (int)size_of(q->out[0]);
@@ -131,7 +132,8 @@ static int access_pad_strided(const struct query *q)
     return access_parts(q, (uint64_t)(start * size_of(y)));
 }
 
-/* Of every input the bytes within one index of the dimensions before the axis. */
+/* Returns the access: it divides the bytes of every input within one index of the dimensions before
+ * the axis. */
 static int access_concat(const struct query *q)
 {
     const struct tensor *y = q->out[0];

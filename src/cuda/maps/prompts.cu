@@ -14,7 +14,7 @@
 
 /* --- MASK_PICK -------------------------------------------------------------------------------- */
 
-/* The first of equal scores; the first candidate if all scores are NaN. */
+/* Returns the first of equal scores; the first candidate if all scores are NaN. */
 static __device__ int64_t best_candidate(typed_ptr scores, int64_t n, int64_t K)
 {
     int64_t best = 0;

@@ -9,7 +9,8 @@ enum { IGNORED_LABEL = -100 };
 
 /* --- copies ------------------------------------------------------------------------ */
 
-/* Between operands of one dtype and shape, in either space: the GPU reads pinned memory too. */
+/* Moves between operands of one dtype and shape, in either space: the GPU reads pinned memory
+ * too. */
 static int move_strided(const struct launch *l, const struct operand *to, const struct operand *from, struct error *e)
 {
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
@@ -23,7 +24,7 @@ static int launch_copy_strided(const struct launch *l, struct error *e)
     return move_strided(l, &l->out[0], &l->in[0], e);
 }
 
-/* By the copy engine. */
+/* Copies by the copy engine. */
 static int launch_copy(const struct launch *l, struct error *e)
 {
     const struct operand *to = &l->out[0], *from = &l->in[0];
@@ -33,7 +34,7 @@ static int launch_copy(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* The slice of x from `start` on along an axis. */
+/* Returns the slice of x from `start` on along an axis. */
 static struct operand part_of(const struct operand *x, int axis, int64_t start, int64_t length)
 {
     struct operand part = *x;
@@ -69,7 +70,7 @@ static int launch_concat_strided(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* The part of PAD's result that is its input. */
+/* Returns the part of PAD's result that is its input. */
 static struct operand middle_of(const struct launch *l)
 {
     struct operand middle = l->out[0];
@@ -86,7 +87,7 @@ static int launch_pad(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* All-zero bits are the zero of every dtype. */
+/* Pads with all-zero bits, the zero of every dtype. */
 static int launch_pad_strided(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], middle = middle_of(l);
@@ -177,7 +178,7 @@ static int launch_fourier(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* The forward's input and its result, in both directions. */
+/* Returns the sizes of the forward's input and its result, in both directions. */
 static struct map_sizes sizes_of(const struct operand *in, const struct operand *out)
 {
     return (struct map_sizes){in->dim[0], in->dim[1], in->dim[2], in->dim[3], out->dim[1], out->dim[2]};

@@ -11,7 +11,7 @@
 #include "cuda/maps/launch_shuffle.h"
 #include "cuda/rows/rows.cuh"
 
-/* Whether addresses are not multiples of `access` bytes, as the plan says. */
+/* Reports whether addresses are not multiples of `access` bytes, as the plan says. */
 static bool is_off(int access, const void *a, const void *b)
 {
     return !is_aligned(a, (size_t)access) || !is_aligned(b, (size_t)access);
@@ -124,7 +124,7 @@ template <typename U> static __device__ U zero_of(void)
     return zero;
 }
 
-/* In units of 16 bytes. */
+/* Pads in units of 16 bytes. */
 __global__ void pad_kernel(uint4 *y, const uint4 *x, int64_t before, int64_t count, int64_t all)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
@@ -324,7 +324,7 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
 
 constexpr int SCAN = 1024; /* rows at a time */
 
-/* One block: a label's position is the number of labels before it. */
+/* Counts labels in one block: a label's position is the number of labels before it. */
 __global__ void __launch_bounds__(SCAN) labelled_first_kernel(int32_t *labels, int32_t *index, int32_t *position,
                                                               const int32_t *x, int64_t rows, int32_t ignored)
 {
@@ -362,8 +362,8 @@ extern "C" cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int3
     return cudaGetLastError();
 }
 
-/* One block: marks the blocks that are read, then replaces the marks by the numbers of those that
- * are set. A number is written where marks are no longer read. */
+/* Marks the blocks that are read, in one block of threads, then replaces the marks by the numbers
+ * of those that are set. A number is written where marks are no longer read. */
 __global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const int32_t *index, int64_t B, int64_t T,
                                                           int64_t blocks, struct feature_blocks of, int64_t room)
 {

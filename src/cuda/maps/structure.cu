@@ -50,7 +50,7 @@ static __device__ inline bool bit_at(const structure_task &t, const column &c, i
     return c.bits[y * t.row_bytes + c.x / 8] >> (c.x % 8) & 1;
 }
 
-/* From row y to the next. */
+/* Goes from row y to the next. */
 static __device__ inline void go_on(const structure_task &t, column &c, int64_t y)
 {
     c.count += row_count(t, c, y + t.size / 2 + 1) - row_count(t, c, y - t.size / 2);
@@ -101,7 +101,7 @@ template <typename T> static __global__ void sums_kernel(double *work, structure
         total;
 }
 
-/* Mask n from the sums of its blocks: its loss, and what the backward needs. */
+/* Finishes mask n from the sums of its blocks: its loss, and what the backward needs. */
 static __device__ double finish_mask(float *stats, float *weights, const double *sums, const structure_task &t,
                                      int64_t n)
 {
@@ -115,7 +115,8 @@ static __device__ double finish_mask(float *stats, float *weights, const double 
     return structure_finish(s, t.smooth, stats, weights);
 }
 
-/* One block: a thread takes every 256th mask, then the threads' losses are added in order. */
+/* Adds the losses in one block: a thread takes every 256th mask, then the threads' losses are added
+ * in order. */
 static __global__ void finish_kernel(float *loss, float *stats, float *weights, const double *sums, structure_task t)
 {
     double total = 0;

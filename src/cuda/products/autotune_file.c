@@ -35,7 +35,7 @@ void choice_print(const struct choice *x, struct text *out)
     text_printf(out, " : %.4f %.4f ms\n", x->first, x->taken);
 }
 
-/* One space, then digits of a number that fits 32 bits. */
+/* Reads one space, then digits of a number that fits 32 bits. */
 static bool read_number(const char **at, uint32_t *x)
 {
     char *end;
@@ -48,7 +48,7 @@ static bool read_number(const char **at, uint32_t *x)
     return true;
 }
 
-/* One space, then a time such as "12.3456": no sign, no exponent, no name. */
+/* Reads one space, then a time such as "12.3456": no sign, no exponent, no name. */
 static bool read_time(const char **at, double *x)
 {
     size_t n = strspn(*at + ((*at)[0] == ' '), "0123456789.");
@@ -60,7 +60,7 @@ static bool read_time(const char **at, double *x)
     return *x < 1e6;
 }
 
-/* The key: the start of a line up to " =". */
+/* Reads the key: the start of a line up to " =". */
 static bool read_key(const char **at, char key[CHOICE_KEY])
 {
     const char *end = strstr(*at, " =");
@@ -95,7 +95,7 @@ static struct choice *find(const struct choices *c, const char *key)
 
 const struct choice *choices_find(const struct choices *c, const char *key) { return find(c, key); }
 
-/* The last line with a given key counts. */
+/* Puts a choice in the list: the last line with a given key counts. */
 static bool put(struct choices *c, const struct choice *x)
 {
     struct choice *old = find(c, x->key);
@@ -152,7 +152,8 @@ static int open_kept(const char *path, struct error *e)
     return file;
 }
 
-/* A process that measures is done in seconds; the timeout covers one that was stopped. */
+/* Waits for the lock. A process that measures is done in seconds; the timeout covers one that was
+ * stopped. */
 static int wait_for_lock(int file, const char *path, double seconds, struct error *e)
 {
     const double begun = clock_seconds();

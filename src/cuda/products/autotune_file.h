@@ -40,8 +40,8 @@ struct choices {
     int lock;                         /* the file descriptor while the lock is held, else -1 */
 };
 
-/* The path of the file for a GPU and a library version. Returns false if there is no data folder,
- * or the path does not fit. */
+/* Prints the path of the file for a GPU and a library version. Returns false if there is no data
+ * folder, or the path does not fit. */
 bool choices_path(const char *gpu, uint64_t version, char *out, size_t room);
 /* Parses the complete lines of any bytes into an empty list. */
 void choices_parse(struct choices *c, const char *bytes, size_t n);
@@ -50,7 +50,8 @@ void choice_print(const struct choice *x, struct text *out);
 
 /* Reads the file at c->path; a missing file counts as an empty one. */
 int choices_read(struct choices *c, struct error *e);
-/* NULL: no choice stored. The pointer is valid until the next choices_add. */
+/* Returns the choice of a key; NULL: none is stored. The pointer is valid until the next
+ * choices_add. */
 const struct choice *choices_find(const struct choices *c, const char *key);
 /* Waits at most `seconds` for other processes that measure, then reads the file again.
  * Creates the file and its folder if they are missing. */

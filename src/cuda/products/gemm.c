@@ -75,7 +75,8 @@ int gemm_describe(struct gemm *p, const struct gemm_shape *s, struct error *e)
     return PL_OK;
 }
 
-/* The preference takes the alignments of the library's a, b, c and d: ours with a and b swapped. */
+/* Sets the preference, which takes the alignments of the library's a, b, c and d: ours with a and b
+ * swapped. */
 static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
     /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
@@ -96,8 +97,8 @@ static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape 
     return PL_OK;
 }
 
-/* Whether an algorithm reads f32 as TF32. CUBLAS_COMPUTE_32F excludes these, but an environment
- * variable can enable them. */
+/* Reports whether an algorithm reads f32 as TF32. CUBLAS_COMPUTE_32F excludes these, but an
+ * environment variable can enable them. */
 static bool uses_tf32(const cublasLtMatmulAlgo_t *a)
 {
     uint64_t flags = 0;
@@ -107,7 +108,8 @@ static bool uses_tf32(const cublasLtMatmulAlgo_t *a)
            (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
 }
 
-/* Whether partial sums are accumulated in the output itself; the preference excludes these too. */
+/* Reports whether partial sums are accumulated in the output itself; the preference excludes these
+ * too. */
 static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
 {
     uint32_t scheme = 0;
@@ -117,7 +119,8 @@ static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
            (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/* Whether an algorithm can read the factors of the product and the addend from the GPU's memory. */
+/* Reports whether an algorithm can read the factors of the product and the addend from the GPU's
+ * memory. */
 static bool reads_factors(const cublasLtMatmulAlgo_t *a)
 {
     uint32_t modes = 0;
@@ -127,8 +130,8 @@ static bool reads_factors(const cublasLtMatmulAlgo_t *a)
            (modes & CUBLASLT_POINTER_MODE_MASK_DEVICE);
 }
 
-/* Whether a candidate may be used: it runs, fits the workspace, adds in order, rounds an addend
- * once, and reads f32 as f32. */
+/* Reports whether a candidate may be used: it runs, fits the workspace, adds in order, rounds an
+ * addend once, and reads f32 as f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
     return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS &&
@@ -143,7 +146,7 @@ static int refuse(const struct gemm_shape *s, const char *what, struct error *e)
         what, (long long)s->M, (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype));
 }
 
-/* `part`: what is computed of the product. */
+/* Chooses the algorithm. `part`: what is computed of the product. */
 static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part,
                             cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
@@ -163,8 +166,8 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const st
     return good > 1 && timed ? autotune_choose(p, s, part, found, good, workspace, e) : PL_OK;
 }
 
-/* Whether the algorithm of the whole computes the part too: its kernel, tiles and split of K, and
- * so the order of the sums. */
+/* Reports whether the algorithm of the whole computes the part too: its kernel, tiles and split of
+ * K, and so the order of the sums. */
 static bool computes_part(const struct gemm *p, uint64_t workspace)
 {
     cublasLtMatmulHeuristicResult_t r;
@@ -262,9 +265,10 @@ static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStrea
     return PL_OK;
 }
 
-/* Whether the factor of product and addend, 1, is read from the GPU's memory. If the library knows
- * on the host that it is 1, and a 16-bit addend is the result's own memory, its Hopper kernels
- * round the product first and the sum again: other bits than with an addend elsewhere. */
+/* Reports whether the factor of product and addend, 1, is read from the GPU's memory. If the
+ * library knows on the host that it is 1, and a 16-bit addend is the result's own memory, its
+ * Hopper kernels round the product first and the sum again: other bits than with an addend
+ * elsewhere. */
 static bool factor_on_gpu(const struct gemm *p, const struct gemm_at *at)
 {
     return at->from && p->shape.c.dtype != DT_F32;

@@ -45,12 +45,12 @@ void gemm_end(struct gemm *p);
 /* Describes another shape to the library in place of the one before; the algorithm stays. */
 int gemm_describe(struct gemm *p, const struct gemm_shape *shape, struct error *e);
 
-/* A line: the product and its algorithm; nothing if gemm_generic.cu computes it. */
+/* Prints a line: the product and its algorithm; nothing if gemm_generic.cu computes it. */
 void gemm_list(const struct gemm *p, struct text *out);
 
-/* The largest power of two, up to 256, that divides a number of bytes; 256 for 0. */
+/* Returns the largest power of two, up to 256, that divides a number of bytes; 256 for 0. */
 uint32_t gemm_align(uint64_t bytes);
-/* The same for the operand's address over all iterations. slot: i of in[i], MAX_IN + o of
+/* Returns it for the operand's address over all iterations. slot: i of in[i], MAX_IN + o of
  * out[o]. */
 uint32_t gemm_align_operand(const struct entry *entry, int slot);
 

@@ -29,7 +29,7 @@ __device__ static float load_matrix(const void *x, const strided &s, int64_t n, 
     return load_any(x, s.type, n * s.batch + i * s.row + j * s.column);
 }
 
-/* The sum of one result; every thread of the block participates, also one outside c. */
+/* Computes the sum of one result; every thread of the block participates, also one outside c. */
 __device__ static float tile_sum(const void *a, const void *b, const generic_gemm &p, int64_t n, int64_t i0, int64_t j0)
 {
     __shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];

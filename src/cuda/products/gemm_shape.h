@@ -1,6 +1,6 @@
 /*
  * gemm_shape.h: a matrix product c = a b, and which products cuBLASLt supports: one dtype
- * throughout, or an f32 result; strides in one dimension alone; a bias of c's dtype, aligned to 16
+ * throughout, or an f32 result; strides in only one dimension; a bias of c's dtype, aligned to 16
  * bytes. The plan chooses by it between the library and our own kernel (gemm_generic.cu).
  */
 #ifndef GEMM_SHAPE_H
@@ -30,7 +30,7 @@ struct gemm_shape {
 
 enum { GEMM_BIAS_ALIGN = 16 };
 
-/* The product for which the algorithm is chosen. */
+/* Returns the product for which the algorithm is chosen. */
 static inline struct gemm_shape gemm_whole(const struct gemm_shape *s)
 {
     struct gemm_shape whole = *s;
@@ -46,8 +46,9 @@ struct matrix_storage {
     int64_t ld;
 };
 
-/* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
- * column is a transposed row, whose leading dimension is then its length and not 1. */
+/* Finds how a view is stored; false: the library cannot read it. The stride of a dimension of one
+ * element has no meaning and is replaced by one that fits. A dense column is a transposed row,
+ * whose leading dimension is then its length and not 1. */
 static inline bool storage_of_view(const struct view *v, int64_t rows, int64_t columns, struct matrix_storage *s)
 {
     const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
@@ -60,7 +61,7 @@ static inline bool storage_of_view(const struct view *v, int64_t rows, int64_t c
     return (v->row == 1 || rows == 1) && column >= rows;
 }
 
-/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32
+/* Reports whether the library's dtype table has the product: one dtype throughout, or an f32
  * result. */
 static inline bool library_has_dtypes(const struct gemm_shape *s)
 {
@@ -79,8 +80,8 @@ static inline bool gemm_library_supports(const struct gemm_shape *s, struct matr
 
 /* --- leading dimensions as rows of one stride ------------------------------------------------- */
 
-/* Whether all dimensions but the last form rows with one stride, which is stored in *row. With a
- * single row the stride is the row's length. */
+/* Reports whether all dimensions but the last form rows with one stride, which is stored in *row.
+ * With a single row the stride is the row's length. */
 static inline bool rows_have_one_stride(int rank, const int64_t *dim, const int64_t *stride, int64_t *row)
 {
     int64_t next = 0; /* 0: only dimensions of one element so far */

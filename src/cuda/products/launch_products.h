@@ -22,12 +22,12 @@ struct generic_gemm {
     struct strided a, b, c;
     enum store bias;
 };
-/* c [M,N] = a [M,K] b [K,N] + bias [N] + from, of any dtypes and strides; bias and from may be
- * NULL. from has c's layout and may be c. */
+/* Computes c [M,N] = a [M,K] b [K,N] + bias [N] + from, of any dtypes and strides; bias and from
+ * may be NULL. from has c's layout and may be c. */
 cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from,
                               const struct generic_gemm *p, cudaStream_t stream);
 
-/* The address of a 1 in the GPU's memory. */
+/* Finds the address of a 1 in the GPU's memory. */
 cudaError_t cuda_gemm_one(const float **one);
 
 /* Writes the operand that t.mode selects as the result. x is at a multiple of 16 bytes. partial,

@@ -86,8 +86,8 @@ static int print_layout(char *to, size_t room, char name, const struct view *v)
                     (long long)v->column, (long long)v->batch, v->align);
 }
 
-/* The key has everything that the library's proposals depend on. Returns false if it does not
- * fit. */
+/* Prints the key, which has everything that the library's proposals depend on. Returns false if it
+ * does not fit. */
 static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t workspace)
 {
     char a[128], b[128], c[128], from[32] = "";
@@ -101,7 +101,7 @@ static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t
     return n > 0 && n < CHOICE_KEY;
 }
 
-/* An attribute has 4 bytes or 2. */
+/* Reads the attributes, each of 4 bytes or 2. */
 void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS])
 {
     static const struct { cublasLtMatmulAlgoConfigAttributes_t of; bool is_short;
@@ -125,7 +125,7 @@ void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUM
     }
 }
 
-/* The first proposal with these attributes; -1: none. */
+/* Returns the first proposal with these attributes; -1: none. */
 static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -170,8 +170,8 @@ static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm
     return true;
 }
 
-/* Numbers between 0.5 and 2 of either sign in bf16; read as f16 or f32 these bits are of similar
- * size. */
+/* Makes numbers between 0.5 and 2 of either sign in bf16; read as f16 or f32 these bits are of
+ * similar size. */
 static void make_block(uint16_t *x, size_t n)
 {
     uint32_t r = 1;
@@ -212,8 +212,9 @@ struct contest {
     double ms[PROPOSALS_MOST];      /* by proposal; infinite: the proposal does not run */
 };
 
-/* Milliseconds per launch of proposal k, averaged over `runs` launches after the first `skip`. A
- * proposal that the library refuses at launch is dropped; an error of the GPU is returned. */
+/* Measures the milliseconds per launch of proposal k, averaged over `runs` launches after the first
+ * `skip`. A proposal that the library refuses at launch is dropped; an error of the GPU is
+ * returned. */
 static int time_after_warmup(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms,
                              struct error *e)
 {
@@ -251,7 +252,8 @@ static int run_all(struct autotune *f, struct contest *t, struct error *e)
     return PL_OK;
 }
 
-/* The finalists: the library's first proposals (LEADERS of them) and the best of the others. */
+/* Finds the finalists: the library's first proposals (LEADERS of them) and the best of the
+ * others. */
 static int find_finalists(const struct contest *t, int finalist[FINALISTS])
 {
     int m = 0;
@@ -276,7 +278,7 @@ static int by_value(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* Times `m` finalists in several rounds; ms[i][round] is the time of finalist i. */
+/* Measures `m` finalists in several rounds; ms[i][round] is the time of finalist i. */
 static int run_rounds(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS],
                       struct error *e)
 {
@@ -285,7 +287,7 @@ static int run_rounds(struct autotune *f, struct contest *t, const int *finalist
     return PL_OK;
 }
 
-/* The number of launches of proposal k that take `ms` milliseconds. */
+/* Returns the number of launches of proposal k that take `ms` milliseconds. */
 static int launches(const struct contest *t, int k, double ms) { return (int)fmin(ms / t->ms[k], 1e6) + 1; }
 
 static int time_under_load(struct autotune *f, struct contest *t, int k, double *ms, struct error *e)
@@ -345,7 +347,7 @@ static int measure(struct autotune *f, struct contest *t, const char *key, struc
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
-/* From here to the end of the recording the first proposals are used. */
+/* Uses the first proposals from here to the end of the recording. */
 static void disable(struct autotune *f, const struct error *why)
 {
     f->measures = false;
@@ -448,7 +450,7 @@ int autotune_end(struct cuda_state *s, struct error *e)
     return PL_OK;
 }
 
-/* To all, or from rank 0. */
+/* Sends to all from rank 0, or receives from it. */
 static int broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e)
 {
     struct move *moves = mem_alloc((size_t)r->n * sizeof *moves);

@@ -22,9 +22,9 @@ int autotune_end(struct cuda_state *s, struct error *e);
 int autotune_share(struct cuda_state *s, struct ranks *r, struct error *e);
 void autotune_free(struct cuda_state *s);
 
-/* The attributes that identify an algorithm, as the file has them. */
+/* Reads the attributes that identify an algorithm, as the file has them. */
 void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS]);
-/* Whether a matmul is large enough to be autotuned. */
+/* Reports whether a matmul is large enough to be autotuned. */
 bool autotune_applies(const struct gemm_shape *shape);
 /* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. `part` is what
  * is computed of the product: it is timed instead where the arena has no room for the whole. p

@@ -36,7 +36,7 @@ static bool match_matmul(const struct query *q)
            (!acc || is_dense(acc, q->out[0]->dtype));
 }
 
-/* The operands of a batch may have any strides; the accumulator must be the result. */
+/* Matches batches of operands with any strides; the accumulator must be the result. */
 static bool match_bmm(const struct query *q)
 {
     const struct tensor *acc = given(q, 2);
@@ -45,7 +45,7 @@ static bool match_bmm(const struct query *q)
 
 /* --- what the library supports ---------------------------------------------------------------- */
 
-/* A tensor as a matrix [rows, last], or its transpose. */
+/* Returns a tensor as a matrix [rows, last], or its transpose. */
 static struct view matrix_of(const struct tensor *t, bool transposed)
 {
     int64_t row = 0, column = t->rank ? t->stride[t->rank - 1] : 1;
@@ -54,14 +54,15 @@ static struct view matrix_of(const struct tensor *t, bool transposed)
     return (struct view){.dtype = t->dtype, .row = transposed ? column : row, .column = transposed ? row : column};
 }
 
-/* Its last two dimensions, or their transpose. */
+/* Returns its last two dimensions, or their transpose. */
 static struct view batch_of(const struct tensor *t, bool transposed)
 {
     const int64_t row = t->stride[t->rank - 2], column = t->stride[t->rank - 1];
     return (struct view){.dtype = t->dtype, .row = transposed ? column : row, .column = transposed ? row : column};
 }
 
-/* With the whole of which it is a part: the algorithm is chosen for that one. */
+/* Reports whether the library supports the product and the whole of which it is a part: the
+ * algorithm is chosen for that one. */
 static bool is_supported(const struct gemm_shape *s)
 {
     const struct gemm_shape whole = gemm_whole(s);
@@ -69,7 +70,7 @@ static bool is_supported(const struct gemm_shape *s)
     return gemm_library_supports(s, &a, &b, &c) && gemm_library_supports(&whole, &a, &b, &c);
 }
 
-/* `result`: the output that the product is written to. */
+/* Reports whether the library has the product. `result`: the output that it is written to. */
 static bool library_has_linear(const struct query *q, int result)
 {
     const struct tensor *bias = given(q, 2);
@@ -129,8 +130,8 @@ const struct kernel cuda_plan_products[] = {
 
 /* --- a few rows with a long matrix (thin.h) --------------------------------------------------- */
 
-/* SAM's masks from its hypernetworks, and their gradients. Operands may have different dtypes, as
- * they do in the gradients; the library does not support that. */
+/* Returns the product of SAM's masks from its hypernetworks, or of their gradients. Operands may
+ * have different dtypes, as they do in the gradients; the library does not support that. */
 static struct thin thin_query(const struct query *q)
 {
     const struct tensor *a = q->in[0], *b = q->in[1], *c = q->out[0];

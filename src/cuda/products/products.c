@@ -32,7 +32,7 @@ struct products {
 
 /* --- views ----------------------------------------------------------------------------- */
 
-/* An operand as a matrix [rows, last], or its transpose. */
+/* Returns an operand as a matrix [rows, last], or its transpose. */
 static struct view matrix_of(const struct entry *entry, int slot, bool transposed)
 {
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
@@ -121,7 +121,7 @@ static int linear_into(const struct launch *l, void *y, struct error *e)
 
 static int linear_launch(const struct launch *l, struct error *e) { return linear_into(l, l->out[0].data, e); }
 
-/* The index of the output that the product is written to. */
+/* Returns the index of the output that the product is written to. */
 static int product_output(const struct launch *l) { return l->nout > 1 && l->out[1].data ? 1 : 0; }
 
 static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
@@ -192,7 +192,7 @@ static bool can_merge(const struct step *outer, const struct step *inner)
            outer->c == inner->c * inner->count;
 }
 
-/* The leading dimensions; neighbours are merged if all three operands allow it. */
+/* Lists the leading dimensions; neighbours are merged if all three operands allow it. */
 static int bmm_steps(struct step *steps, const struct launch *l)
 {
     int n = 0;
@@ -210,7 +210,7 @@ static int bmm_steps(struct step *steps, const struct launch *l)
     return n;
 }
 
-/* The last two dimensions of an operand, or their transpose. */
+/* Returns the last two dimensions of an operand, or their transpose. */
 static struct view batch_of(const struct entry *entry, int slot, bool transposed)
 {
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];

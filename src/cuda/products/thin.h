@@ -31,8 +31,8 @@ struct thin {
 };
 
 /* Splits a batch into chunks. In mode across each chunk has a partial sum, and there are about 2000
- * of them in total; in the other modes chunks are short, so that there are many. A function of the
- * shapes alone, so that the order of additions is too. */
+ * of them in total; in the other modes chunks are short, so that there are many. It is a
+ * function of the shapes, so that the order of additions is too. */
 static inline void thin_split(struct thin *t)
 {
     const int64_t steps = (t->N + THIN_STEP - 1) / THIN_STEP;
@@ -51,8 +51,8 @@ static inline enum thin_form thin_form(const struct thin *t)
     return t->mode == THIN_UP ? THIN_FORM_UP : THIN_FORM_ACROSS;
 }
 
-/* From the dense operands a [...,.,.], b and c of a BMM; mode THIN_NONE: the kernels do not support
- * it. */
+/* Returns the product of the dense operands a [...,.,.], b and c of a BMM; mode THIN_NONE: the
+ * kernels do not support it. */
 static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, const int64_t *b, const int64_t *c)
 {
     struct thin t = {THIN_NONE, 1, 0, 0, 0, 0, 0, false, false};

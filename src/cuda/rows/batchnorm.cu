@@ -42,7 +42,7 @@ static __device__ int64_t chunk_rows(const maps &m, int64_t each, int64_t chunk)
     return left < 0 ? 0 : left < each ? left : each;
 }
 
-/* The index of partial sum `which` of the block's channels. */
+/* Returns the index of partial sum `which` of the block's channels. */
 static __device__ int64_t partial_at(const maps &m, int64_t g, int64_t chunks, int64_t chunk, int which)
 {
     return ((g * chunks + chunk) * 2 + which) * m.C;
@@ -111,7 +111,7 @@ static __global__ void moments_kernel(float *partial, const T *x, maps m, int64_
 
 constexpr int COLUMNS = 32, SLICES = 8;
 
-/* The sum over slices (threadIdx.y), in order; every slice gets the same bits. */
+/* Sums over slices (threadIdx.y), in order; every slice gets the same bits. */
 static __device__ double slice_sum(double x)
 {
     __shared__ double sums[SLICES][COLUMNS];
@@ -235,7 +235,7 @@ static __global__ void totals_kernel(float *sum, float *dot, int64_t stride, con
     dot[g * stride + c] = (float)b;
 }
 
-/* dw, db from totals [G,2,C]. */
+/* Computes dw, db from totals [G,2,C]. */
 static __global__ void weights_kernel(float *dw, float *db, const float *totals, int64_t G, int64_t C)
 {
     const int64_t c = (int64_t)blockIdx.x * BLOCK + threadIdx.x;

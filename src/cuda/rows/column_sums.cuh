@@ -60,8 +60,8 @@ static __global__ void columns_end_kernel(column_targets to, const float *partia
     store<1>(y, at, value);
 }
 
-/* Whether the kernel's code contains the wait: it does if it was compiled for sm_90 or later, not
- * if older code runs there. */
+/* Reports whether the kernel's code contains the wait: it does if it was compiled for sm_90 or
+ * later, not if older code runs there. */
 static inline bool has_pdl_code()
 {
     cudaFuncAttributes code;

@@ -13,7 +13,7 @@
 constexpr float ROOT_HALF = 0.70710678118654752440f, ROOT_TWO_OVER_PI = 0.79788456080286535588f,
                 LOG2_E = 1.44269504088896340736f;
 
-/* One instruction each, accurate to 22 bits or more. */
+/* Computes 1/x in one instruction, accurate to 22 bits or more, like those below. */
 __device__ inline float quick_inverse(float x)
 {
     float y;
@@ -144,7 +144,7 @@ __device__ inline double any_load(const void *p, enum any type, int64_t i)
     }
 }
 
-/* Integers are truncated towards 0 and saturate; NaN becomes 0. */
+/* Truncates towards 0 and saturates; NaN becomes 0. */
 __device__ inline int64_t any_integer(double x, double lowest, double highest, int64_t low, int64_t high)
 {
     if (isnan(x)) return 0;
@@ -171,7 +171,7 @@ __device__ inline void any_store(void *p, enum any type, int64_t i, double x)
 
 /* --- offsets ----------------------------------------------------------------------------- */
 
-/* a / b of non-negative numbers: few of them need 64-bit division. */
+/* Computes a / b of non-negative numbers: few of them need 64-bit division. */
 __device__ inline int64_t quotient(int64_t a, int64_t b)
 {
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
@@ -181,8 +181,8 @@ struct offsets {
     int64_t y, a, b;
 };
 
-/* The offsets of element `in` of row `row`: `in` is the index in the innermost loop, `row` the
- * index in all other loops together. */
+/* Returns the offsets of element `in` of row `row`: `in` is the index in the innermost loop, `row`
+ * the index in all other loops together. */
 __device__ inline offsets offsets_of(const loop_nest &f, int64_t row, int64_t in)
 {
     offsets p = {in * f.y[0], in * f.a[0], in * f.b[0]};

@@ -65,7 +65,7 @@ static int launch_strided(const struct launch *l, enum function f, struct error 
     return PL_OK;
 }
 
-/* f of one or two inputs; b is NULL for one. */
+/* Launches f of one or two inputs; b is NULL for one. */
 static int launch_any(const struct launch *l, enum function f, const struct operand *b, float value, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0];
@@ -99,8 +99,8 @@ static int launch_accumulate_any(const struct launch *l, struct error *e)
 
 /* --- others ----------------------------------------------------------------------------------- */
 
-/* The leading launches on short vectors: the gradients of norms and biases, which follow each other
- * at the end of a micro-batch. */
+/* Reports whether a launch is on short vectors: the gradients of norms and biases, which follow
+ * each other at the end of a micro-batch. */
 static bool is_vector(const struct operand *x)
 {
     return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST &&
@@ -209,7 +209,7 @@ static int launch_act_bwd_sum(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* ACT_BWD and then SUM_TO, by their own kernels. */
+/* Launches ACT_BWD and then SUM_TO, by their own kernels. */
 static int act_bwd_then_sum(const struct launch *l, int (*act_bwd)(const struct launch *, struct error *),
                             struct error *e)
 {

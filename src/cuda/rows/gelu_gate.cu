@@ -1,6 +1,6 @@
 /*
- * gelu_gate.cu: GELU_GATE and its gradient (the formulas: cpu/rows/gelu_gate.c). act_slope returns gelu
- * of the gate and its derivative.
+ * gelu_gate.cu: GELU_GATE and its gradient (the formulas: cpu/rows/gelu_gate.c). act_slope returns
+ * gelu of the gate and its derivative.
  */
 #include "cuda/device/kernel.cuh"
 

@@ -26,8 +26,8 @@ struct norm_sum {
 cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, struct typed_ptr w,
                           struct typed_ptr b, enum store type, int64_t rows, int64_t C, float eps, int access,
                           cudaStream_t stream);
-/* add has the rows' type or is NULL; it is added to dx, which may alias any input. db is NULL if
- * mean is. partial: norm_partial floats. */
+/* Computes the gradients. add has the rows' type or is NULL; it is added to dx, which may alias any
+ * input. db is NULL if mean is. partial: norm_partial floats. */
 cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x,
                           struct typed_ptr w, const void *add, struct norm_stats stats, enum store type, int64_t rows,
                           int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream);

@@ -10,11 +10,11 @@
 extern "C" {
 #endif
 
-/* y [rows], each of `bytes` bytes: rows of the table, selected by ids. */
+/* Copies rows of the table, selected by ids, to y [rows], each of `bytes` bytes. */
 cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, int access,
                            cudaStream_t stream);
-/* dw f32 [V,C]; it is added to with `accumulate`. Rows of the id `padding` are left out; -1: none.
- * next: scratch, int32 [rows]. */
+/* Computes dw f32 [V,C]; it is added to with `accumulate`. Rows of the id `padding` are left out;
+ * -1: none. next: scratch, int32 [rows]. */
 cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type,
                               int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate, int access,
                               cudaStream_t stream);
@@ -30,16 +30,16 @@ struct rope_shape {
 cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, int access,
                       cudaStream_t stream);
 
-/* cache [B,S], x [B,T], each row of `bytes` bytes: cache[b,positions[b,t]] = x[b,t]; a position
- * outside 0..S-1 writes nothing. */
+/* Writes cache[b,positions[b,t]] = x[b,t] for cache [B,S], x [B,T], each row of `bytes` bytes; a
+ * position outside 0..S-1 writes nothing. */
 cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T,
                              int64_t bytes, int access, cudaStream_t stream);
 
-/* logits [rows,V]; losses: scratch, f64 [rows]. */
+/* Computes the loss of logits [rows,V]; losses: scratch, f64 [rows]. */
 cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
                       const float *inv_count, enum store type, int64_t rows, int64_t V, int access,
                       cudaStream_t stream);
-/* d may alias logits. */
+/* Computes its gradient d, which may alias logits. */
 cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count, const float *lse,
                           const float *dloss, enum store type, int64_t rows, int64_t V, int access,
                           cudaStream_t stream);

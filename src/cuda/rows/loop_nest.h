@@ -36,7 +36,7 @@ static inline void loop_nest_push(struct loop_nest *f, int64_t size, int64_t y, 
     f->b[f->loops++] = b;
 }
 
-/* A nest for a single element becomes one loop with one iteration. */
+/* Makes a nest for a single element one loop with one iteration. */
 static inline void loop_nest_end(struct loop_nest *f)
 {
     if (f->loops) return;
@@ -57,15 +57,15 @@ struct strides {
     const int64_t *dim, *stride;
 };
 
-/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is
- * broadcast. */
+/* Returns an operand's stride at a dimension of the result, counted from the last; 0 where the
+ * operand is broadcast. */
 static inline int64_t stride_from_last(struct strides x, int from_last)
 {
     const int d = x.rank - 1 - from_last;
     return d >= 0 && x.dim[d] != 1 ? x.stride[d] : 0;
 }
 
-/* The loop nest over y, with a and b broadcast to its shape. */
+/* Returns the loop nest over y, with a and b broadcast to its shape. */
 static inline struct loop_nest loop_nest_over(struct strides y, struct strides a, struct strides b)
 {
     struct loop_nest f;
@@ -77,8 +77,8 @@ static inline struct loop_nest loop_nest_over(struct strides y, struct strides a
     return f;
 }
 
-/* Whether V elements of an operand with these strides can be accessed at once; a broadcast operand
- * reads one. */
+/* Reports whether V elements of an operand with these strides can be accessed at once; a broadcast
+ * operand reads one. */
 static inline int strides_fit(const int64_t *stride, int loops, int V)
 {
     int fits = stride[0] == 0 || stride[0] == 1;
@@ -86,7 +86,7 @@ static inline int strides_fit(const int64_t *stride, int loops, int V)
     return fits;
 }
 
-/* Whether strides allow V elements of all operands at a time. */
+/* Reports whether strides allow V elements of all operands at a time. */
 static inline int loop_nest_fits(const struct loop_nest *f, int V)
 {
     return f->size[0] % V == 0 && f->y[0] == 1 && strides_fit(f->y, f->loops, V) && strides_fit(f->a, f->loops, V) &&
@@ -97,7 +97,7 @@ static inline int loop_nest_fits(const struct loop_nest *f, int V)
  * 32 bits. */
 enum pair_form { PAIR_ELEMENTS, PAIR_PACKS, PAIR_PACKS_32 };
 
-/* Whether an operand's offsets, in packs, fit 31 bits. */
+/* Reports whether an operand's offsets, in packs, fit 31 bits. */
 static inline int strides_fit_31_bits(const int64_t *stride, const struct loop_nest *f, int V)
 {
     int64_t last = f->size[0] / V;
@@ -108,7 +108,7 @@ static inline int strides_fit_31_bits(const int64_t *stride, const struct loop_n
     return stride[0] == 1 && last <= INT32_MAX;
 }
 
-/* Whether y is dense, that is, its loops could be merged into one. */
+/* Reports whether y is dense, that is, its loops could be merged into one. */
 static inline int loop_nest_is_dense(const struct loop_nest *f)
 {
     int64_t next = 1;
@@ -117,9 +117,9 @@ static inline int loop_nest_is_dense(const struct loop_nest *f)
     return 1;
 }
 
-/* Up to three loops that all operands traverse by packs, with a dense y, are cheap enough in 32
- * bits that computing the offset of a pack costs less than moving it. V: elements of a pack; 1: no
- * packs. */
+/* Chooses the form. Up to three loops that all operands traverse by packs, with a dense y, are
+ * cheap enough in 32 bits that computing the offset of a pack costs less than moving it. V:
+ * elements of a pack; 1: no packs. */
 static inline enum pair_form pair_form(const struct loop_nest *f, int V)
 {
     if (V == 1) return PAIR_ELEMENTS;
@@ -170,8 +170,8 @@ static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
 
 static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* The number of threads across a row of `packs` packs. It exceeds a warp only if rows of that width
- * fill the GPU, or columns are short. */
+/* Returns the number of threads across a row of `packs` packs. It exceeds a warp only if rows of
+ * that width fill the GPU, or columns are short. */
 static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
 {
     int across = 1;
@@ -182,7 +182,7 @@ static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
     return across;
 }
 
-/* Whether strides allow rows to be read V columns at a time. */
+/* Reports whether strides allow rows to be read V columns at a time. */
 static inline int summing_fits(const struct summing *s, int V)
 {
     int fits = s->rows && s->C % V == 0 && s->stride == 1;
@@ -191,8 +191,8 @@ static inline int summing_fits(const struct summing *s, int V)
     return fits;
 }
 
-/* A function of shapes, strides and the element size alone, so that the workspace and the order of
- * additions are functions of these too. */
+/* Returns the split of a sum: a function of only shapes, strides and the element size, so that the
+ * workspace and the order of additions are functions of these too. */
 static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank,
                                         const int64_t *to, int size)
 {
@@ -232,7 +232,7 @@ static inline enum sum_to_form sum_to_form(const struct summing *s)
     return s->each <= 1024 ? SUM_BY_WARP : SUM_BY_BLOCK;
 }
 
-/* SUM: the block size in elements. */
+/* Returns the block size of SUM in elements. */
 static inline int64_t sum_each(int64_t n)
 {
     const int64_t least = 8192, each = (n + 1023) / 1024;
@@ -245,8 +245,8 @@ static inline int64_t sum_blocks(int64_t n) { return n > 0 ? (n + sum_each(n) - 
 /* Strided copies: along the rows of y, or through tiles in shared memory. */
 enum move_form { MOVE_ROWS, MOVE_TRANSPOSED };
 
-/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off;
- * else 0. */
+/* Returns the loop along which a is contiguous, if y is contiguous along another one and tiles pay
+ * off; else 0. */
 static inline int transposed_loop(const struct loop_nest *f)
 {
     if (f->y[0] != 1 || f->a[0] == 1 || f->size[0] < 8) return 0;
@@ -255,9 +255,9 @@ static inline int transposed_loop(const struct loop_nest *f)
     return 0;
 }
 
-/* The bytes that a copy along rows moves at a time: `size`, an element, unless rows are contiguous
- * on both sides; then the widest unit that divides all rows and strides, and the addresses, whose
- * bits are given. */
+/* Returns the bytes that a copy along rows moves at a time: `size`, an element, unless rows are
+ * contiguous on both sides; then the widest unit that divides all rows and strides, and the
+ * addresses, whose bits are given. */
 static inline int move_unit(const struct loop_nest *f, uint64_t addresses, int size)
 {
     uint64_t bits = addresses | (uint64_t)(f->size[0] * size) | 16;
@@ -282,7 +282,7 @@ static inline enum window_form window_form(int64_t units_of_pixel)
  *
  * A block covers ACT_ACROSS 16-byte packs of each of its rows. Its threads form ACT_LINES lines of
  * ACT_ACROSS threads, and a line takes every ACT_LINES-th row. The grid has tiles of columns,
- * innermost, then `blocks` of `each` rows; the sums of the blocks are in the workspace, [blocks,C]. */
+ * innermost, then `blocks` of `each` rows; the blocks' sums are in the workspace, [blocks,C]. */
 
 enum { ACT_THREADS = 256, ACT_ACROSS = 32, ACT_LINES = ACT_THREADS / ACT_ACROSS, ACT_TURN = 4, ACT_GRID = 528 };
 
@@ -299,7 +299,7 @@ static inline struct act_sums act_sums_of(int64_t rows, int64_t C, int size)
     return (struct act_sums){rows, C, tiles, blocks, each};
 }
 
-/* Whether rows are whole packs, and long enough that few threads of a tile are idle. */
+/* Reports whether rows are whole packs, and long enough that few threads of a tile are idle. */
 static inline int act_sums_fit(int64_t C, int size) { return C * size % 16 == 0 && C * size >= 2 * 16 * ACT_ACROSS; }
 
 #endif

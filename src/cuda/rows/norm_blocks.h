@@ -1,6 +1,6 @@
 /*
  * norm_blocks.h: the number of partial sums of a sum over rows, and the forms of the kernels. They
- * are functions of the shape alone; the planning half (workspaces, forms), the launchers (grids)
+ * are functions of the shape; the planning half (workspaces, forms), the launchers (grids)
  * and so the order of every sum follow them.
  */
 #ifndef NORM_BLOCKS_H
@@ -23,7 +23,7 @@ static inline enum norm_packs_form norm_packs_form(int64_t packs)
     return packs <= 32 ? NORM_LANES : norm_threads(packs) <= NORM_MOST ? NORM_BLOCK : NORM_WIDE_BLOCK;
 }
 
-/* Threads per row of `packs` packs. */
+/* Returns the number of threads per row of `packs` packs. */
 static inline int group_size(int64_t packs, int most)
 {
     int size = 4;
@@ -44,21 +44,23 @@ static inline enum norm_bwd_form norm_bwd_form(int64_t C, int V, int sums)
     return norm_bwd_shared(C, V, sums) <= NORM_SHARED_MAX ? NORM_BWD_SHARED : NORM_BWD_WORKSPACE;
 }
 
-/* Blocks of a weight gradient, for the 132 SMs of a large GPU: as many as give 512 threads per SM,
- * at least one block each; for norms.cu two blocks of 512 threads per SM. */
+/* Returns the number of blocks of a weight gradient, for the 132 SMs of a large GPU: as many as
+ * give 512 threads per SM, at least one block each; for norms.cu two blocks of 512 threads per
+ * SM. */
 static inline int64_t norm_blocks(int64_t rows, int64_t C, int size)
 {
     const int64_t threads = norm_in_packs(C, size) ? norm_threads(C * size / 16) : 256,
                   blocks = 132 * (threads < 512 ? 512 / threads : 1);
     return rows < 1 ? 1 : rows < blocks ? rows : blocks;
 }
-/* The number of floats of `sums` sums of C columns per block. */
+/* Returns the number of floats of `sums` sums of C columns per block. */
 static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums)
 {
     return norm_blocks(rows, C, size) * C * sums;
 }
 
-/* Chunks per group of n rows: at least 64 rows each, and few if channels or groups are many. */
+/* Returns the number of chunks per group of n rows: at least 64 rows each, and few if channels or
+ * groups are many. */
 static inline int64_t batch_chunks(int64_t G, int64_t n, int64_t C)
 {
     int64_t most = 65536 / (C < 64 ? 64 : C) / G, chunks = (n + 63) / 64;

@@ -99,8 +99,8 @@ static __device__ inline void sum_rows_together(float (&v)[N], int lanes, reduce
 
 /* --- forward --------------------------------------------------------------------------------- */
 
-/* The launch bound in threads per SM; with both a sum and a mean, 1024 threads would not have
- * enough registers. */
+/* Returns the launch bound in threads per SM; with both a sum and a mean, 1024 threads would not
+ * have enough registers. */
 static constexpr int resident(bool centred, bool add, int threads)
 {
     return centred && add && threads == MOST ? 768 : WIDEST;

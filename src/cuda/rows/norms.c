@@ -52,7 +52,7 @@ static int add_norm(const struct launch *l, struct norm n, int sum, struct error
     return PL_OK;
 }
 
-/* sum: the output with the sum; 0: nothing is added. */
+/* Launches a norm in packs. sum: the output with the sum; 0: nothing is added. */
 static int norm_packs(const struct launch *l, struct norm n, int sum, struct error *e)
 {
     if (sum) n.sum = (struct norm_sum){l->out[sum].data, l->in[1].data};
@@ -85,7 +85,8 @@ static int launch_add_layernorm_packs(const struct launch *l, struct error *e)
     return norm_packs(l, layernorm_of(l, 2), 3, e);
 }
 
-/* The statistics are inputs from 3 on: rstd, or mean and rstd; the gradient to add follows them. */
+/* Returns the statistics, inputs from 3 on: rstd, or mean and rstd; the gradient to add follows
+ * them. */
 static struct norm_stats stats_of(const struct launch *l, bool centred)
 {
     return centred ? (struct norm_stats){l->in[3].data, l->in[4].data} : (struct norm_stats){NULL, l->in[3].data};

@@ -171,8 +171,8 @@ static __global__ void __launch_bounds__(BWD_BLOCK, 2)
 
 constexpr int COLUMNS = 32, SLICES = 8;
 
-/* out[s] [C] from partial [blocks, sums, C], s = blockIdx.y: adds slices of the blocks, then the
- * slices in order. */
+/* Combines out[s] [C] from partial [blocks, sums, C], s = blockIdx.y: adds slices of the blocks,
+ * then the slices in order. */
 static __global__ void combine_kernel(float *dw, float *db, const float *partial, int blocks, int64_t C, int V)
 {
     __shared__ double sums[SLICES][COLUMNS];

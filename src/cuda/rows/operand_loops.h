@@ -13,7 +13,7 @@ static inline struct strides strides_of(const struct operand *x)
     return x ? (struct strides){x->rank, x->dim, x->stride} : (struct strides){-1, NULL, NULL};
 }
 
-/* The loop nest over y, with a and b (NULL: none) broadcast to its shape. */
+/* Returns the loop nest over y, with a and b (NULL: none) broadcast to its shape. */
 static inline struct loop_nest loop_nest_of(const struct operand *y, const struct operand *a, const struct operand *b)
 {
     return loop_nest_over(strides_of(y), strides_of(a), strides_of(b));

@@ -10,7 +10,7 @@ static bool is_float(const struct tensor *t)
     return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
 }
 
-/* All operands have one floating-point dtype; any strides. */
+/* Matches operands of one floating-point dtype, with any strides. */
 static bool match_alike(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++)
@@ -18,7 +18,7 @@ static bool match_alike(const struct query *q)
     return q->nin > 0;
 }
 
-/* Whether all operands are dense, of the result's shape, and aligned: one loop over all
+/* Reports whether all operands are dense, of the result's shape, and aligned: one loop over all
  * elements. */
 static bool is_flat(const struct query *q)
 {
@@ -45,7 +45,7 @@ static bool match_dequantize(const struct query *q)
     return is_aligned(q->in[0]) && is_storable(q->out[0]) && is_aligned(q->out[0]);
 }
 
-/* All operands are dense and have one dtype. */
+/* Matches operands that are all dense and have one dtype. */
 static bool match_all_dense(const struct query *q)
 {
     bool ok = is_storable(q->in[0]);
@@ -93,7 +93,7 @@ static bool match_act_bwd_then_sum(const struct query *q)
     return match_act_bwd_any_then_sum(q) && is_aligned(q->out[0]) && is_aligned(q->in[0]) && is_aligned(q->in[1]);
 }
 
-/* In one kernel, unless rows are short. */
+/* Matches what one kernel computes: rows must not be short. */
 static bool match_act_bwd_sum(const struct query *q)
 {
     const struct tensor *x = q->out[0];
@@ -128,7 +128,7 @@ static int access_dropout(const struct query *q)
 
 static struct strides strides_of(const struct tensor *t) { return (struct strides){t->rank, t->dim, t->stride}; }
 
-/* A broadcast operand is read one element at a time, from any address. */
+/* Returns the access. A broadcast operand is read one element at a time, from any address. */
 static int access_strided(const struct query *q)
 {
     const struct tensor *y = q->out[0];

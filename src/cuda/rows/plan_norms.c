@@ -8,8 +8,8 @@
 
 enum { GROUPS_MAX = 65535 }; /* the limit of a CUDA grid's y dimension */
 
-/* All operands are storable; the first `main` inputs and output 0 have one dtype; the other outputs
- * are f32. */
+/* Reports whether all operands are storable, the first `main` inputs and output 0 have one dtype,
+ * and the other outputs are f32. */
 static bool fits(const struct query *q, int main)
 {
     for (int i = 0; i < q->nin; i++)
@@ -44,14 +44,14 @@ static bool is_add_norm(const struct query *q)
     return q->in[1]->dtype == t && is_dense(q->out[0], t) && is_dense(q->out[q->nout - 1], t);
 }
 
-/* The terms are added with offsets of 32 bits (PAIR_PACKS_32). */
+/* Matches a sum whose terms are added with offsets of 32 bits (PAIR_PACKS_32). */
 static bool match_add_norm(const struct query *q)
 {
     return is_add_norm(q) && tensor_elements(q->in[0]) <= INT32_MAX * (int64_t)2;
 }
 
-/* norm_packs.cu: a row is read once, in packs of 16 bytes. All operands of [rows,C] and [C] have
- * one dtype; the statistics, outputs and inputs of f32, are not read in packs. */
+/* Matches norm_packs.cu, which reads a row once, in packs of 16 bytes. All operands of [rows,C] and
+ * [C] have one dtype; the statistics, outputs and inputs of f32, are not read in packs. */
 static bool packs_match(const struct query *q, const struct tensor *x, int weights, int nweights)
 {
     if (!norm_in_packs(tensor_last(x), (int)dtype_size(x->dtype))) return false;
@@ -119,7 +119,7 @@ static int access_add_norm(const struct query *q)
 {
     return access_rows(q, ALL_IN | OUT(0) | OUT(q->nout - 1), q->in[0]);
 }
-/* Not the statistics, from input 3 on. */
+/* Returns the access of all operands but the statistics, from input 3 on. */
 static int access_rmsnorm_bwd(const struct query *q) { return access_rows(q, (ALL_IN & ~IN(3)) | OUT(0), q->in[1]); }
 static int access_layernorm_bwd(const struct query *q)
 {
@@ -137,7 +137,8 @@ static int packs_form(const struct tensor *x)
 }
 static int form_packs(const struct query *q) { return packs_form(q->in[0]); }
 static int form_packs_bwd(const struct query *q) { return packs_form(q->in[1]); }
-#define PACKS_NAMES {[NORM_LANES] = "a few lanes per row", [NORM_BLOCK] = "a block per row", [NORM_WIDE_BLOCK] = "a wide block per row"}
+#define PACKS_NAMES \
+    {[NORM_LANES] = "a few lanes per row", [NORM_BLOCK] = "a block per row", [NORM_WIDE_BLOCK] = "a wide block per row"}
 static const struct forms forms_packs = {form_packs, PACKS_NAMES};
 static const struct forms forms_packs_bwd = {form_packs_bwd, PACKS_NAMES};
 

@@ -12,7 +12,7 @@ static bool match_embedding(const struct query *q)
     return is_dense(q->in[0], DT_I32) && is_storable(q->in[1]) && is_dense(q->out[0], q->in[1]->dtype);
 }
 
-/* Rows are counted in 32 bits, and are the blocks of one CUDA grid. */
+/* Matches rows that are counted in 32 bits, and are the blocks of one CUDA grid. */
 static bool match_embedding_dw(const struct query *q)
 {
     return is_dense(q->in[0], DT_I32) && tensor_elements(q->in[0]) <= INT32_MAX / 2 && is_storable(q->in[1]) &&
@@ -45,7 +45,7 @@ static bool match_replace_rows(const struct query *q)
            is_dense(q->out[0], t);
 }
 
-/* A row is in shared memory. */
+/* Matches rows that fit shared memory. */
 static bool match_topk(const struct query *q)
 {
     return is_storable(q->in[0]) && tensor_last(q->in[0]) <= TOPK_LONGEST && tensor_rows(q->in[0]) <= INT32_MAX &&

@@ -68,7 +68,8 @@ template <> __device__ inline float exp_of<float>(float x) { return expf(x); }
 
 /* --- groups ------------------------------------------------------------------------ */
 
-/* Called by all threads of a block; `partial` is in shared memory and has one float per warp. */
+/* Sums over a group of `size` threads. All threads of a block call it; `partial` is in shared
+ * memory and has one float per warp. */
 static __device__ inline float group_sum(float x, int size, float *partial)
 {
     for (int mask = (size < WARP ? size : WARP) / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(ALL_LANES, x, mask);
@@ -82,7 +83,7 @@ static __device__ inline float group_sum(float x, int size, float *partial)
     return sum;
 }
 
-/* NaN is never larger than another number. */
+/* Returns the maximum over a group; NaN is never larger than another number. */
 static __device__ inline float group_max(float x, int size, float *partial)
 {
     for (int mask = (size < WARP ? size : WARP) / 2; mask > 0; mask /= 2)
@@ -97,7 +98,7 @@ static __device__ inline float group_max(float x, int size, float *partial)
     return most;
 }
 
-/* The block's sum in double; the result is in thread 0. */
+/* Computes the block's sum in double; the result is in thread 0. */
 static __device__ inline double block_sum_double(double x)
 {
     __shared__ double partial[WARP];
@@ -112,7 +113,7 @@ static __device__ inline double block_sum_double(double x)
 
 /* --- the host's side ------------------------------------------------------------------ */
 
-/* Blocks for `rows` rows, `each` per block. */
+/* Returns the number of blocks for `rows` rows, `each` per block. */
 static inline unsigned grid_of_rows(int64_t rows, int64_t each, int64_t most)
 {
     const int64_t blocks = (rows + each - 1) / each;

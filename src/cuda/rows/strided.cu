@@ -87,7 +87,7 @@ static repeats repeats_of(const loop_nest &f, int V)
     return r;
 }
 
-/* One element at a time, for any function and type: the type is checked at each access. */
+/* Loads one element at a time, for any function and type: the type is checked at each access. */
 static __device__ float element_at(const void *x, enum store type, int64_t i)
 {
     if (type == STORE_F32) return static_cast<const float *>(x)[i];

@@ -54,7 +54,7 @@ template <typename T> __global__ void sum_form_kernel(float *partial, const T *x
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* One block. */
+/* Adds the partial sums in one block. */
 __global__ void sum_end_kernel(float *y, const float *partial, int64_t blocks)
 {
     double sum = 0;

@@ -198,7 +198,7 @@ static __global__ void xent_kernel(float *lse, double *losses, const T *logits, 
     losses[row] = label == IGNORED ? 0.0 : value - (double)to_float(from[label]);
 }
 
-/* One block: every thread adds its rows in order, then the threads are added. */
+/* Adds the losses in one block: every thread adds its rows in order, then the threads are added. */
 static __global__ void loss_kernel(float *loss, const double *losses, const float *inv_count, int64_t rows)
 {
     double sum = 0;

@@ -22,7 +22,7 @@ struct factors {
 
 static __device__ float beta_of(const update &u) { return (float)adafactor_beta(u.step->adam_t); }
 
-/* Computed once per block. */
+/* Computes beta once per block. */
 static __device__ float shared_beta(const update &u)
 {
     __shared__ float beta;
@@ -67,7 +67,7 @@ static __device__ void finish_column(const factors &f, int64_t at, double sum, f
     f.column[at] = 1.0f / sqrtf(c);
 }
 
-/* Few rows: one thread per column. */
+/* Sums columns of few rows: one thread per column. */
 static __global__ void columns_direct_kernel(update u, factors f)
 {
     if (is_skipped(u)) return;
@@ -122,7 +122,7 @@ static __global__ void columns_finish_kernel(update u, factors f, int64_t chunks
     }
 }
 
-/* One group of threads per matrix. */
+/* Computes row factors with one group of threads per matrix. */
 static __global__ void row_factors_kernel(update u, factors f, int size)
 {
     __shared__ float meet[WARP];
@@ -248,7 +248,7 @@ template <typename P, int V> static __global__ void move_kernel(update u, factor
 
 /* --- both variants ---------------------------------------------------------------------------- */
 
-/* One block: the learning rate, divided by max(1, rms(u)). */
+/* Computes the learning rate, divided by max(1, rms(u)), in one block. */
 static __global__ void rate_kernel(update u, factors f)
 {
     if (is_skipped(u)) return;

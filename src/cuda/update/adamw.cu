@@ -13,7 +13,7 @@
  * The loads of a tile are in flight while the tile before it is computed. They stay in their
  * storage type, because a conversion would wait for the load at once.
  *
- * Invariant: the new value of an element is a function of its operands and its index alone, with
+ * Invariant: the new value of an element is a function of only its operands and its index, with
  * the CPU's bits. sqrt and both divisions are correctly rounded. `quick` computes them in a third
  * of the instructions of the IEEE versions for operands of ordinary magnitude, and detects the
  * others.
@@ -97,7 +97,7 @@ struct adam_common {
     double correct;      /* 1-b1^t */
 };
 
-/* One approximate instruction each, the start of the IEEE versions. */
+/* Computes 1/x in one approximate instruction, the start of the IEEE version, like those below. */
 static __device__ inline float approx_inverse(float x)
 {
     float y;
@@ -111,14 +111,14 @@ static __device__ inline float approx_rsqrt(float x)
     return y;
 }
 
-/* 1/x, correct to all bits but the last. */
+/* Computes 1/x, correct to all bits but the last. */
 static __device__ inline float near_inverse(float x)
 {
     const float y = approx_inverse(x);
     return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
 }
 
-/* a/x, with near_inverse of x. A zero keeps its sign. */
+/* Computes a/x, with near_inverse of x. A zero keeps its sign. */
 static __device__ inline float quotient_by(float a, float x, float inverse)
 {
     const float q = __fmul_rn(a, inverse);
@@ -131,8 +131,8 @@ static __device__ inline float root_of(float x)
     return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(y, 0.5f), root);
 }
 
-/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
- * pack, so two warps compute one each. */
+/* Fills the scalars. A block calls it, and a barrier follows. Two powers in double take longer than
+ * the load of a pack, so two warps compute one each. */
 static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
 {
     const double t = b.step->adam_t;
@@ -152,8 +152,8 @@ static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
     }
 }
 
-/* Called after the barrier. For an eps outside the range of the quick versions, `least` is out of
- * reach for any p. */
+/* Returns the scalars of weight i, after the barrier. For an eps outside the range of the quick
+ * versions, `least` is out of reach for any p. */
 static __device__ inline adam_row row_of(const adam_common &c, const adam_batch &b, int i)
 {
     const adam_weight &x = b.at[i];
@@ -193,7 +193,7 @@ static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &
 
 /* --- V elements ------------------------------------------------------------------------------- */
 
-/* The same bits as `adam`, if the new p satisfies the condition of the section above. */
+/* Computes the same bits as `adam`, if the new p satisfies the condition of the section above. */
 static __device__ inline void quick(float &p, float &m, float &v, float g, const adam_common &c, float keep, float size)
 {
     adamw_moments(&m, &v, g, &c.s);

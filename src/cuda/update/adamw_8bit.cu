@@ -4,8 +4,8 @@
  *     m = code * absmax  ->  ADAMW in f32, p too  ->  absmax = max |m|, code of m / absmax
  *
  * A warp handles a quantization block of 256 elements, a lane eight adjacent ones: no other lane
- * reads or writes its bytes. The code maps (base/state_codes.h) are computed by the host, copied to the
- * GPU once, and from there into the shared memory of each block, where lanes look up different
+ * reads or writes its bytes. The code maps (base/state_codes.h) are computed by the host, copied to
+ * the GPU once, and from there into the shared memory of each block, where lanes look up different
  * entries at once.
  */
 #include "cuda/update/update.cuh"

@@ -1,8 +1,9 @@
 /*
  * collective.cu: ALL_REDUCE, REDUCE_SCATTER and ALL_GATHER: the transport moves the pieces
- * (device/transport.h), a kernel adds them in the tree over ranks of cpu/update/collective.c. Each sum of two is
- * one addition, rounded to the dtype: the bits do not depend on the transport, and are those of
- * FOLD over the same leaves. cpu/update/collective.c shows who gets which part, also with several hosts.
+ * (device/transport.h), a kernel adds them in the tree over ranks of cpu/update/collective.c. Each sum of
+ * two is one addition, rounded to the dtype: the bits do not depend on the transport, and are those
+ * of FOLD over the same leaves. cpu/update/collective.c shows who gets which part, also with
+ * several hosts.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -12,7 +13,7 @@ extern "C" {
 }
 
 constexpr int TREE_BLOCK = 256, LEVELS = 17; /* of the tree: 65536 ranks */
-/* A rank's own part never travels. One that is alone, and goes through the motions, sends this many
+/* A rank's own part never travels. The only rank, which goes through the motions, sends this many
  * bytes of it to itself by NCCL: what is measured then is the cost of NCCL's launches. Through host
  * memory it sends everything. */
 constexpr int64_t TOKEN = 64 << 10;
@@ -58,7 +59,7 @@ struct collective {
     cudaStream_t stream;
 };
 
-/* The caller frees c.moves. */
+/* Begins a collective. The caller frees c.moves. */
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     struct transport *t = (struct transport *)l->state;
@@ -75,18 +76,18 @@ static struct collective begin(const struct launch *l, const char *name, const s
     return c;
 }
 
-/* Elements of its own piece that a rank sends to itself. */
+/* Returns the elements of its own piece that a rank sends to itself. */
 static int64_t own_elements(const struct collective *c, int64_t mine)
 {
     if (c->n > 1 || !c->transport) return 0;
     return c->transport->nccl ? min_i64(mine, TOKEN / c->size) : mine;
 }
 
-/* Parts are numbered by the place of their rank on its host, then by host. */
+/* Returns the number of a part: by the place of its rank on its host, then by host. */
 static int part_number(const struct collective *c, int place, int host) { return place * c->hosts + host; }
 static int own_part(const struct collective *c) { return part_number(c, c->self, c->host); }
 
-/* The piece of a part in the round that begins at `at`. */
+/* Returns the piece of a part in the round that begins at `at`. */
 static char *piece_at(const struct collective *c, int number, int64_t at, int64_t *n)
 {
     const int64_t from = number * c->part + at, end = min_i64(c->elements, (number + 1) * c->part);
@@ -94,11 +95,11 @@ static char *piece_at(const struct collective *c, int number, int64_t at, int64_
     return c->x + (*n ? from * c->size : 0);
 }
 
-/* Room for a piece of each part. */
+/* Returns the room for a piece of a part. */
 static char *leaf_of(const struct collective *c, int number) { return c->leaves + number * c->piece * c->size; }
 
-/* The rank at a place of this host, or of those that take part; the rank of this place on another
- * host. */
+/* Returns the rank at a place of this host, or of those that take part; beyond: the rank of this
+ * place on another host. */
 static int inside(const struct collective *c, int place)
 {
     const struct ranks *r = c->transport ? c->transport->ranks : NULL;
@@ -109,8 +110,8 @@ static int beyond(const struct collective *c, int host)
     return ranks_member(c->transport->ranks->n, c->transport->ranks->rank, c->hosts, true, host);
 }
 
-/* Parts that follow each other are one move of NCCL's, where a round has all of them. Host memory
- * has room for parts, not for several at once. */
+/* Adds a move. Parts that follow each other are one move of NCCL's, where a round has all of them.
+ * Host memory has room for parts, not for several at once. */
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
     const uint64_t bytes = (uint64_t)(elements * c->size);
@@ -127,7 +128,7 @@ struct leaves {
     int n, self;
 };
 
-/* y = the sum of the leaves, or y + that. y may be the first of them. */
+/* Computes y = the sum of the leaves, or y + that. y may be the first of them. */
 static int sum_leaves(const struct collective *c, char *y, struct leaves l, int64_t elements, bool onto,
                       struct error *e)
 {
@@ -147,8 +148,8 @@ static int sum_leaves(const struct collective *c, char *y, struct leaves l, int6
     return PL_OK;
 }
 
-/* Everyone's piece of each part goes to the rank of this host that takes it: adds to the n
- * moves. */
+/* Adds to the n moves: everyone's piece of each part goes to the rank of this host that takes
+ * it. */
 static void list_inside(const struct collective *c, int64_t at, int *n)
 {
     int64_t elements;
@@ -161,8 +162,8 @@ static void list_inside(const struct collective *c, int64_t at, int *n)
         }
 }
 
-/* Several levels, between the two: the sums of this host are added into leaves 0 to hosts - 1, and
- * go to the rank whose part they are. */
+/* Exchanges sums between the two levels: the sums of this host are added into leaves 0 to hosts -
+ * 1, and go to the rank whose part they are. */
 static int exchange_sums(const struct collective *c, int64_t at, int64_t mine, struct error *e)
 {
     int64_t elements;
@@ -178,7 +179,7 @@ static int exchange_sums(const struct collective *c, int64_t at, int64_t mine, s
     return transport_exchange(c->transport, c->moves, n, c->name, c->stream, e);
 }
 
-/* Everyone's piece of each part goes to its rank, which adds them into y, or to it. y NULL: in
+/* Sends everyone's piece of each part to its rank, which adds them into y, or to it. y NULL: in
  * place. */
 static int reduce_round(const struct collective *c, int64_t at, char *y, bool onto, int64_t *mine, struct error *e)
 {
@@ -201,7 +202,7 @@ static int reduce_round(const struct collective *c, int64_t at, char *y, bool on
                       *mine - sent, onto, e);
 }
 
-/* Every rank sends its piece to those of its place on other hosts: adds to the n moves. */
+/* Adds to the n moves: every rank sends its piece to those of its place on other hosts. */
 static void list_gather_across(const struct collective *c, int64_t at, int *n)
 {
     int64_t mine, theirs;
@@ -214,7 +215,8 @@ static void list_gather_across(const struct collective *c, int64_t at, int *n)
     }
 }
 
-/* Then the pieces of its place, of all hosts, to the others of this host. */
+/* Adds to the n moves: then the pieces of its place, of all hosts, go to the others of this
+ * host. */
 static void list_gather_inside(const struct collective *c, int64_t at, int *n)
 {
     int64_t elements;
@@ -251,7 +253,7 @@ static int launch_all_reduce(const struct launch *l, struct error *e)
     return rc;
 }
 
-/* Behind the end of x a part is zeros. */
+/* Clears a part behind the end of x. */
 static int clear_tail(const struct collective *c, char *y, int64_t at, int64_t mine, struct error *e)
 {
     const int64_t n = min_i64(c->piece, c->part - at) - mine;
@@ -275,7 +277,7 @@ static int launch_reduce_scatter(const struct launch *l, struct error *e)
     return rc;
 }
 
-/* The own part to its place, unless it is there. */
+/* Copies the own part to its place, unless it is there. */
 static int place_own(const struct collective *c, const struct launch *l, struct error *e)
 {
     char *own = c->x + own_part(c) * c->part * c->size;
@@ -309,7 +311,7 @@ static int batch_all_gather(const struct launch *l, uint32_t n, uint32_t *taken,
     return rc;
 }
 
-/* The transport is the device's, and lives longer than the launch. */
+/* Keeps the transport, which is the device's, and lives longer than the launch. */
 static int prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
     if (!s->transport && entry->launch.attr->group.ranks > 1)

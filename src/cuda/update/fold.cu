@@ -1,9 +1,9 @@
 /*
- * fold.cu: FOLD over the shares of a step, and the norm by cells: SQUARES and TOTAL (cpu/update/collective.c has
- * the tree, and why).
+ * fold.cu: FOLD over the shares of a step, and the norm by cells: SQUARES and TOTAL
+ * (cpu/update/collective.c has the tree, and why).
  *
  * Each sum of two elements is one f32 addition, rounded to the dtype: the bits are those of the
- * CPU. A cell is summed by one block, in an order that depends on the cell alone.
+ * CPU. A cell is summed by one block, in an order that depends only on the cell.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -69,8 +69,8 @@ static int launch_squares(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* One block: thread t sums the blocks of cells t, t + TOTAL_BLOCK, ... in order; then a tree over
- * threads. */
+/* Sums in one block: thread t sums the blocks of cells t, t + TOTAL_BLOCK, ... in order; then a
+ * tree over threads. */
 static __global__ void __launch_bounds__(TOTAL_BLOCK) total_kernel(double *out, const double *cells, int64_t n)
 {
     __shared__ double sums[TOTAL_BLOCK];

@@ -68,10 +68,10 @@ cudaError_t cuda_sgd(struct update u, float *m, int access, cudaStream_t stream)
 
 /* Copies the code maps to the current GPU; called before any capture. */
 cudaError_t cuda_put_codes(const struct codes *with_sign, const struct codes *without_sign);
-/* m, v [n]; absmax [blocks of 256, 2]. */
+/* Updates with m, v [n]; absmax [blocks of 256, 2]. */
 cudaError_t cuda_adamw_8bit(struct update u, uint8_t *m, uint8_t *v, float *absmax, int access, cudaStream_t stream);
 
-/* p is N matrices of R x C; r [N,R], c [N,C], or c NULL and r of p's shape. work: factor_work
+/* Updates p, N matrices of R x C; r [N,R], c [N,C], or c NULL and r of p's shape. work: factor_work
  * bytes. */
 cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C, int access,
                            enum factor_form form, cudaStream_t stream);

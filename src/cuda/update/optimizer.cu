@@ -6,7 +6,7 @@
  *
  * A model has hundreds of weights, most of them vectors that do not even fill one block. So SUMSQ
  * takes many tensors in one launch: the launch parameters hold a table of them, in which a block
- * looks up its tensor. The order of a sum depends on the tensor alone, not on the other tensors of
+ * looks up its tensor. The order of a sum depends on the tensor, not on the other tensors of
  * the launch.
  *
  *     blocks   0 1 2 3 4 5 6 7 8       first   0 5 6 9
@@ -26,7 +26,7 @@ template <typename T, int V> static __device__ inline double add_squares(double 
     return sum;
 }
 
-/* The blocks of a tensor take its packs in rotation. A block that is alone writes the sum
+/* The blocks of a tensor take its packs in rotation. The only block writes the sum
  * itself. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
@@ -53,8 +53,8 @@ static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid
     else b.work[blockIdx.x] = sum;
 }
 
-/* A warp reduces a tensor's partial sums; the sums of the tensors are added one after the other, in
- * the order of separate launches. */
+/* Adds the sums of the tensors one after the other, in the order of separate launches; a warp
+ * reduces a tensor's partial sums. */
 static __global__ void __launch_bounds__(SUM_BLOCK) sumsq_finish_kernel(const __grid_constant__ sum_batch b)
 {
     __shared__ double sums[SUM_MOST];
@@ -91,7 +91,7 @@ extern "C" cudaError_t cuda_sumsq(sum_batch b, int access, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* As clip_grad_norm_: 1e-6 is added to the norm before the division. A NaN norm gives a NaN
+/* Clips as clip_grad_norm_: 1e-6 is added to the norm before the division. A NaN norm gives a NaN
  * factor, so that the failure is visible. */
 static __global__ void clip_kernel(float *out, const double *sum, const step_block *step)
 {

@@ -22,7 +22,7 @@ static bool match_fold(const struct query *q) { return is_storable(q->in[0]) && 
 
 static bool match_summed(const struct query *q) { return is_storable(q->in[0]) || is_dense(q->in[0], DT_F64); }
 static bool match_gather(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
-/* What a rank receives in a round. */
+/* Returns the bytes that a rank receives in a round. */
 static uint64_t work_round(const struct query *q, int64_t part)
 {
     const int64_t size = (int64_t)dtype_size(q->in[0]->dtype), ranks = q->attr->group.ranks;
@@ -41,8 +41,8 @@ static bool match_scaler(const struct query *q)
     return is_dense(q->in[0], DT_F64) && is_dense(q->in[1], DT_U8) && (!given(q, 2) || is_storable(given(q, 2)));
 }
 
-/* p is f32 or bf16; g and w have any storage dtype; the input indices of clip and w differ by
- * op. */
+/* Matches an update: p is f32 or bf16; g and w have any storage dtype; the input indices of clip
+ * and w differ by op. */
 static bool match_update(const struct query *q, int clip, int w)
 {
     const struct tensor *p = q->in[0];
@@ -67,7 +67,7 @@ static bool match_sgd(const struct query *q)
     return (!given(q, 5) || is_dense(given(q, 5), DT_F32)) && match_update(q, 3, 4);
 }
 
-/* A CUDA grid has at most 65535 chunks. */
+/* Matches ADAFACTOR of at most 65535 chunks, which a CUDA grid has. */
 static bool match_adafactor(const struct query *q)
 {
     const struct tensor *p = q->in[0], *c = given(q, 6);
@@ -85,7 +85,7 @@ static uint64_t work_adafactor(const struct query *q)
 /* --- widths and forms ------------------------------------------------------------------------- */
 
 static int access_sumsq(const struct query *q) { return access_wide(q, IN(0), 0, (int)dtype_size(q->in[0]->dtype)); }
-/* Of the weight, its gradient, the optimizer's state and the working weight. */
+/* Returns the access of the weight, its gradient, the optimizer's state and the working weight. */
 static int access_update(const struct query *q, unsigned operands)
 {
     return access_wide(q, IN(0) | IN(1) | operands, 0, (int)dtype_size(q->in[0]->dtype));
@@ -93,7 +93,7 @@ static int access_update(const struct query *q, unsigned operands)
 static int access_adamw(const struct query *q) { return access_update(q, IN(2) | IN(3) | IN(6)); }
 static int access_adamw_8bit(const struct query *q) { return access_update(q, IN(2) | IN(3) | IN(7)); }
 static int access_sgd(const struct query *q) { return access_update(q, IN(4) | IN(5)); }
-/* With factors, rows of four elements at a time. */
+/* Returns the access; with factors, rows of four elements at a time. */
 static int access_adafactor(const struct query *q)
 {
     const int wide = access_update(q, IN(2) | IN(5));

@@ -5,14 +5,15 @@
 #include "cuda/update/launch_update.h"
 #include "cuda/device/host.h"
 
-/* The order of a sum depends on the access: the tensors of one batch have the same. */
+/* Reports whether a tensor joins the batch. The order of a sum depends on the access: the tensors
+ * of one batch have the same. */
 static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *first, const struct launch *l)
 {
     return b->count < SUM_MOST && l->out[0].data == b->acc && store_of(l->in[0].dtype) == b->type &&
            l->access == first->access && blocks <= UPDATE_BLOCKS;
 }
 
-/* The partial sums of all tensors are in the first launch's workspace. */
+/* Launches a batch; the partial sums of all tensors are in the first launch's workspace. */
 static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct sum_batch b = {.acc = l->out[0].data,
@@ -55,7 +56,7 @@ static int launch_guard(const struct launch *l, struct error *e)
 
 /* --- optimizers --------------------------------------------------------------------------- */
 
-/* `step`, `clip` and `w` are the indices of these inputs. */
+/* Fills the arguments of an update. `step`, `clip` and `w` are the indices of these inputs. */
 static struct update update_of(const struct launch *l, int step, int clip, int w)
 {
     const union attr *a = l->attr;
@@ -92,7 +93,7 @@ static struct adam_weight adam_weight_of(const struct launch *l)
     };
 }
 
-/* An empty batch with the parameters of this launch. */
+/* Returns an empty batch with the parameters of this launch. */
 static struct adam_batch adam_batch_of(const struct launch *l)
 {
     const union attr *a = l->attr;
@@ -109,7 +110,8 @@ static struct adam_batch adam_batch_of(const struct launch *l)
     };
 }
 
-/* A weight without w has no type of w; the first weight that has w sets the type of the batch. */
+/* Reports whether a weight joins the batch. One without w has no type of w; the first weight that
+ * has w sets the type of the batch. */
 static bool adam_joins(struct adam_batch *b, bool *has_w_type, const struct launch *l, const struct adam_weight *x)
 {
     const struct adam_batch a = adam_batch_of(l);

@@ -12,7 +12,8 @@
 #include "cuda/update/launch_update.h"
 #include "cuda/rows/rows.cuh"
 
-/* With step.found_inf, or a gradient norm that is not finite, the update changes nothing. */
+/* Reports whether the update changes nothing: with step.found_inf, or a gradient norm that is not
+ * finite. */
 static __device__ inline bool is_skipped(const update &u)
 {
     return u.step->found_inf || (u.clip && !isfinite(u.clip[0]));
@@ -20,8 +21,9 @@ static __device__ inline bool is_skipped(const update &u)
 static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
 static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
 
-/* The tensor of a batch that item `number` belongs to: the last one whose first item is not after
- * it. If the table is in the launch parameters, all threads read the same word of it at a time. */
+/* Returns the tensor of a batch that item `number` belongs to: the last one whose first item is not
+ * after it. If the table is in the launch parameters, all threads read the same word of it at a
+ * time. */
 static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t number)
 {
     int low = 0, high = count - 1;
@@ -59,8 +61,8 @@ struct adam_scalars : adamw_scalars {
     uint64_t key;
 };
 
-/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
- * pack, so two warps compute one each. */
+/* Fills the scalars. A block calls it, and a barrier follows. Two powers in double take longer than
+ * the load of a pack, so two warps compute one each. */
 static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
 {
     const double t = u.step->adam_t;
@@ -85,7 +87,7 @@ static __device__ inline void adam(float &p, float &m, float &v, float g, const 
     p = adamw_weight(p, m, v, &s);
 }
 
-/* Blocks of 256 threads for `items` items. */
+/* Returns the number of blocks of 256 threads for `items` items. */
 static inline unsigned update_grid(int64_t items) { return grid_of_rows(items, BLOCK, 2 * UPDATE_BLOCKS); }
 
 /* Calls f(P()) with P the storage type of the weights. */

@@ -1,5 +1,5 @@
 /*
- * update_blocks.h: the partial sums of the optimizer step: functions of the shape alone, for the
+ * update_blocks.h: the partial sums of the optimizer step: functions of the shape, for the
  * planning half and the launchers.
  */
 #ifndef UPDATE_BLOCKS_H
@@ -10,8 +10,9 @@
 /* The maximum number of blocks: eight of 256 threads for each SM of a large GPU. */
 #define UPDATE_BLOCKS ((int64_t)1056)
 
-/* Blocks of 512 threads that sum the squares of n elements: 16384 elements per block, and no more
- * blocks than a large GPU has SMs; eight such tensors have UPDATE_BLOCKS partial sums. */
+/* Returns the number of blocks of 512 threads that sum the squares of n elements: 16384 elements
+ * per block, and no more blocks than a large GPU has SMs; eight such tensors have UPDATE_BLOCKS
+ * partial sums. */
 static inline int64_t square_blocks(int64_t n)
 {
     const int64_t blocks = (n + 16383) / 16384;
@@ -31,8 +32,8 @@ static inline enum factor_form factor_form(int64_t R, int factored)
     return !factored ? FACTOR_NONE : R <= FACTOR_DIRECT ? FACTOR_COLUMNS : FACTOR_CHUNKS;
 }
 
-/* f64: sums of u^2, the rate, and one element of padding to 16 bytes; then f32: column factors, row
- * factors, column sums by chunk. */
+/* Returns the bytes of the workspace. f64: sums of u^2, the rate, and one element of padding to 16
+ * bytes; then f32: column factors, row factors, column sums by chunk. */
 static inline uint64_t factor_work(int64_t N, int64_t R, int64_t C, int factored)
 {
     const int64_t floats = factored ? N * R + N * C + N * factor_chunks(R) * C : 0;
