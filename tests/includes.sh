@@ -41,7 +41,6 @@ base/error base/text
 config/config_groups config/config
 config/config_print config/config
 config/config_print config/config_groups
-import/import_read import/command_line
 cpu/products/conv cpu/products/depthwise
 cpu/attention/grid cpu/attention/attention
 cpu/attention/grid_bwd cpu/attention/attention_bwd

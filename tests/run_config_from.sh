@@ -341,7 +341,7 @@ environment() { # is not looked at; a value in the file is
 }
 check '... which the file gives, and not the environment' environment
 # shellcheck disable=SC2016
-check 'what is added to a variable, and a list' refused am.sh ':4: \$ARGS has no value in this file; write what it stands for' <<'EOT'
+check 'what is added to a variable, and a list' refused am.sh ':4: \$ARGS has no value in this file; write its value' <<'EOT'
 ARGS="--use_amp"
 ARGS+=" --learning_rate 1e-4"
 LIST=(--batch_size 2)

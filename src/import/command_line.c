@@ -42,6 +42,7 @@ struct shell {
     uint32_t line;
     struct value *variables; /* of the file: texts, in which names without a value are left */
     size_t expanded;         /* bytes that variables gave; bounded, because A=$A$A doubles on each line */
+    import_documents *documents;
     struct error *e;
 };
 
@@ -364,9 +365,14 @@ static struct value *launch_options(struct shell *s, const words *w, uint32_t *i
     return map;
 }
 
+static void put_document(struct shell *s, enum import_program p, const struct value *map)
+{
+    if (map->count) vec_push(s->documents, ((struct import_document){.program = p, .map = map}));
+}
+
 /* Adds NPROC_PER_NODE and NNODES before a command of ms-swift or LLaMA-Factory, which start its
  * processes. */
-static int add_processes(struct shell *s)
+static void add_processes(struct shell *s)
 {
     static const char *const names[][2] = {{"NPROC_PER_NODE", "nproc_per_node"}, {"NNODES", "nnodes"}};
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
@@ -375,7 +381,7 @@ static int add_processes(struct shell *s)
         const struct word w = {.line = s->line, .unknown = v ? lacking(s, v->text) : NULL};
         if (v && *v->text) value_put(&s->f->memory, map, names[i][1], word_value(s, &w, v->text));
     }
-    return map->count ? import_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
+    put_document(s, PROGRAM_launch, map);
 }
 
 /* Adds the arguments of the script: options, key=value, and files of settings, which are read
@@ -395,12 +401,12 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum impor
                 return error_set(s->e, PL_USAGE,
                                  "%s:%u: the argument %.200s is neither an option nor a file of settings", s->name,
                                  word->line, word->text);
-            if (import_follow(s->f, IMPORT_PROGRAMS, word->text, s->name, s->e))
-                return error_prepend(s->e, "%s:%u", s->name, word->line);
+            vec_push(s->documents, ((struct import_document){.file = word->text, .line = word->line}));
             i++;
         }
     }
-    return map->count ? import_add(s->f, p, map, s->name, s->e) : PL_OK;
+    put_document(s, p, map);
+    return PL_OK;
 }
 
 /* Returns the program of a script that is known by its name; IMPORT_PROGRAMS: its keys tell. */
@@ -432,12 +438,14 @@ static int check_words(struct shell *s, const words *w, uint32_t i)
 static int add_command(struct shell *s, const words *w, uint32_t i)
 {
     const struct tool *tool = find_tool(w->at[i].text);
-    if (check_words(s, w, i) || (tool && add_processes(s))) return s->e->code;
-    if (tool) return add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
+    TRY(check_words(s, w, i));
+    if (tool) {
+        add_processes(s);
+        return add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
+    }
     if (!strncmp(w->at[i].text, "--", 2))
         return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
-    struct value *launch = launch_options(s, w, &i);
-    if (launch->count && import_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
+    put_document(s, PROGRAM_launch, launch_options(s, w, &i));
     return add_arguments(s, w, i, program_of(i ? w->at[i - 1].text : "", w));
 }
 
@@ -499,9 +507,9 @@ static int check_chosen(const struct commands *c, const struct shell *s, struct 
     return PL_OK;
 }
 
-int import_add_command(struct import *f, const char *text, const char *name, struct error *e)
+int import_read_command(struct import *f, const char *text, const char *name, import_documents *out, struct error *e)
 {
-    struct shell s = {.f = f, .name = bump_string(&f->memory, name), .at = text, .line = 1, .e = e};
+    struct shell s = {.f = f, .name = name, .at = text, .line = 1, .documents = out, .e = e};
     struct commands c = {.purpose = DOES_NOT};
     words w = {0};
     int rc = PL_OK;
@@ -517,8 +525,6 @@ int import_add_command(struct import *f, const char *text, const char *name, str
     }
     if (!rc) rc = check_chosen(&c, &s, e);
     if (!rc) rc = add_command(&s, &c.chosen, c.begin);
-    if (!rc && !f->entries.n && !f->left.n && !f->questions.n)
-        rc = error_set(e, PL_USAGE, "%s: its command has no option that is known", s.name);
     vec_free(&w);
     vec_free(&c.chosen);
     return rc;

@@ -252,13 +252,26 @@ static int check_text(const char *bytes, size_t n, const char *name, struct erro
     return PL_OK;
 }
 
-static int add_python(struct import *f, const char *text, const char *name, struct error *e)
+static int add_documents(struct import *f, const import_documents *all, const char *name, struct error *e)
 {
-    import_documents documents = {0};
-    int rc = import_read_python(f, text, name, &documents, e);
-    for (uint32_t i = 0; i < documents.n && !rc; i++)
-        rc = import_add(f, documents.at[i].program, documents.at[i].map, name, e);
-    vec_free(&documents);
+    for (uint32_t i = 0; i < all->n; i++) {
+        const struct import_document *x = &all->at[i];
+        if (!x->file) TRY(import_add(f, x->program, x->map, name, e));
+        else if (import_follow(f, IMPORT_PROGRAMS, x->file, name, e))
+            return error_prepend(e, "%s:%u", name, x->line);
+    }
+    return PL_OK;
+}
+
+/* Reads the parts of a command line, or of Python's notation. */
+static int read_parts(struct import *f, const char *text, const char *name, bool command, struct error *e)
+{
+    import_documents all = {0};
+    int rc = (command ? import_read_command : import_read_python)(f, text, name, &all, e);
+    if (!rc) rc = add_documents(f, &all, name, e);
+    vec_free(&all);
+    if (!rc && command && !f->entries.n && !f->left.n && !f->questions.n)
+        rc = error_set(e, PL_USAGE, "%s: its command has no option that is known", name);
     return rc;
 }
 
@@ -271,8 +284,8 @@ static int read_bytes(struct import *f, enum import_program p, const char *bytes
     memcpy(text, bytes, n);
     text[n] = 0;
     if (first_character(text) == '{') blank_comments(text);
-    else if (import_is_command(text, name)) return import_add_command(f, text, name, e);
-    else if (path_has_ending(name, ".py") || import_is_python(text)) return add_python(f, text, name, e);
+    else if (import_is_command(text, name)) return read_parts(f, text, name, true, e);
+    else if (path_has_ending(name, ".py") || import_is_python(text)) return read_parts(f, text, name, false, e);
     if (yaml_parse(text, n, &f->memory, &v, e)) return error_prepend(e, "%s", name);
     return add_document(f, p, v, text, name, e);
 }

@@ -87,20 +87,21 @@ int import_follow(struct import *f, enum import_program p, const char *path, con
 /* Returns the path of a file that another file names, in f->memory; NULL: it does not exist. */
 const char *import_locate(struct import *f, const char *path, const char *from);
 
-/* Reports whether the text is a shell script rather than YAML; import_read_command adds the
- * arguments of its training command (command_line.c). */
-bool import_is_command(const char *text, const char *name);
-int import_add_command(struct import *f, const char *text, const char *name, struct error *e);
-
-/* A document of its own: a dictionary, or the keyword arguments of a call. */
+/* A part of a file with keys of one program: a dictionary, the keyword arguments of a call, the
+ * options of a command, or a file of settings that is read in its place. */
 struct import_document {
     enum import_program program; /* IMPORT_PROGRAMS: its keys tell */
-    struct value *map;
+    const struct value *map;
+    const char *file;            /* instead of a map, named on this line; else NULL */
+    uint32_t line;
 };
 typedef VEC(struct import_document) import_documents;
-/* Whether the text is made of Python's assignments and calls; appends what they say, in f->memory
- * (python.c).
- */
+/* Reports whether the text is a shell script rather than YAML; import_read_command appends the
+ * arguments of its training command, in f->memory (command_line.c). */
+bool import_is_command(const char *text, const char *name);
+int import_read_command(struct import *f, const char *text, const char *name, import_documents *out, struct error *e);
+/* Reports whether the text is made of Python's assignments and calls; import_read_python appends
+ * what they say, in f->memory (python.c). */
 bool import_is_python(const char *text);
 int import_read_python(struct import *f, const char *text, const char *name, import_documents *out, struct error *e);
 

@@ -21,7 +21,7 @@ static __device__ inline uint64_t keyed_round(const step_block *step, uint64_t p
     return keyed_bits(keyed_bits(keyed_name(step->seed, NAME_ROUND, 5), step->rng_step), parameter);
 }
 
-/* Rounds as cpu/update/round.h's function of this name; `bits` has 16 random bits. */
+/* Rounds as the CPU's function of this name; `bits` has 16 random bits. */
 static __device__ inline __nv_bfloat16 round_at_random(float x, uint32_t bits)
 {
     return shared_is_finite(x) ? __ushort_as_bfloat16(shared_round_at_random(x, bits)) : __float2bfloat16_rn(x);

@@ -1,6 +1,7 @@
 /*
  * topk.cu: TOPK. A block has one row, in shared memory. A thread counts the elements that come
- * before its own, as cpu/rows/tokens.c does; those that are kept are written in the order of the row.
+ * before its own, as cpu/rows/tokens.c does; those that are kept are written in the order of the
+ * row.
  */
 #include "cuda/device/kernel.cuh"
 

@@ -1,9 +1,9 @@
 /*
  * collective.cu: ALL_REDUCE, REDUCE_SCATTER and ALL_GATHER: the transport moves the pieces
- * (device/transport.h), a kernel adds them in the tree over ranks of cpu/update/collective.c. Each sum of
- * two is one addition, rounded to the dtype: the bits do not depend on the transport, and are those
- * of FOLD over the same leaves. cpu/update/collective.c shows who gets which part, also with
- * several hosts.
+ * (device/transport.h), a kernel adds them in the tree over ranks of cpu/update/collective.c. Each
+ * sum of two is one addition, rounded to the dtype: the bits do not depend on the transport, and
+ * are those of FOLD over the same leaves. cpu/update/collective.c shows who gets which part, also
+ * with several hosts.
  */
 #include "cuda/device/kernel.cuh"
 
