@@ -113,9 +113,8 @@ static int check_numbers(const struct check *c)
     for (uint32_t i = 0; i < a->n_ranks; i++) {
         double r = a->ranks[i].value;
         if (!(r >= 1 && r <= RANK_MOST) || r != floor(r))
-            return error_set(c->e, PL_USAGE,
-                             "%srank_pattern: the rank of \"%.200s\" is %g; expected a whole number from 1 to %d",
-                             c->section, a->ranks[i].key, r, RANK_MOST);
+            return error_set(c->e, PL_USAGE, "%srank_pattern: the rank of \"%.200s\" is %g; expected a whole number "
+                             "from 1 to %d", c->section, a->ranks[i].key, r, RANK_MOST);
     }
     for (uint32_t i = 0; i < a->n_alphas; i++)
         if (!isfinite(a->alphas[i].value))
@@ -133,16 +132,12 @@ static int check_names(const struct check *c)
     const struct adapter *a = c->a;
     bool list = a->target.n, regex = a->target.regex && *a->target.regex;
     if (!list && !regex && !a->all_linear)
-        return error_set(c->e, PL_USAGE,
-                         "%starget_modules is missing or empty; expected a list of names such as [q_proj, v_proj], a "
-                         "regular expression, or all-linear",
-                         c->section);
+        return error_set(c->e, PL_USAGE, "%starget_modules is missing or empty; expected a list of names such as "
+                         "[q_proj, v_proj], a regular expression, or all-linear", c->section);
     CHECK(list + regex + a->all_linear == 1, "target_modules in two forms");
     if (!list && a->n_layers)
-        return error_set(c->e, PL_USAGE,
-                         "%slayers_to_transform works only with a list in target_modules; name the layers in the "
-                         "regular expression instead",
-                         c->section);
+        return error_set(c->e, PL_USAGE, "%slayers_to_transform works only with a list in target_modules; name the "
+                         "layers in the regular expression instead", c->section);
     if (a->n_layers_pattern && !a->n_layers)
         return error_set(c->e, PL_USAGE, "%slayers_pattern needs layers_to_transform, the numbers of the layers",
                          c->section);
@@ -157,10 +152,8 @@ static int check_task(const struct check *c)
     if (!c->a->task_type) return PL_OK;
     for (size_t i = 0; i < COUNT(tasks); i++)
         if (!strcmp(tasks[i], c->a->task_type)) return PL_OK;
-    return error_set(
-        c->e, PL_USAGE,
-        "%stask_type is \"%.100s\"; expected one of PEFT's, such as CAUSAL_LM or FEATURE_EXTRACTION, or none",
-        c->section, c->a->task_type);
+    return error_set(c->e, PL_USAGE, "%stask_type is \"%.100s\"; expected one of PEFT's, such as CAUSAL_LM or "
+                     "FEATURE_EXTRACTION, or none", c->section, c->a->task_type);
 }
 
 static int compile_all(const struct check *c)
@@ -208,10 +201,8 @@ int adapter_unanswered(const struct adapter *a, const char *section, struct erro
 {
     const char *key = a->compiled ? atomic_load(&a->compiled->gave_up) : NULL;
     if (!key) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "%s%s: the regular expression needs too many steps: write it without nested repetitions such as "
-                     "(.*)*, or give a list of names",
-                     section, key);
+    return error_set(e, PL_USAGE, "%s%s: the regular expression needs too many steps: write it without nested "
+                     "repetitions such as (.*)*, or give a list of names", section, key);
 }
 
 /* Reports whether an item of the list is the module's name, or its last parts. */

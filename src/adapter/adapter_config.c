@@ -164,15 +164,11 @@ static int refuse_init(const struct value *v, struct error *e)
     value_describe(v, what);
     for (size_t i = 0; v->kind == VALUE_STRING && i < COUNT(changing); i++)
         if (!strncasecmp(v->text, changing[i], strlen(changing[i])))
-            return error_set(e, PL_USAGE,
-                             "init_lora_weights is %s, which Plimsoll does not do: it changes the base weights, and "
-                             "the adapter belongs to the changed ones; "
-                             "save it with PEFT's path_initial_model_for_weight_conversion",
-                             what);
-    return error_set(
-        e, PL_USAGE,
-        "init_lora_weights is %s, which Plimsoll does not know; expected true, false, gaussian, orthogonal or eva",
-        what);
+            return error_set(e, PL_USAGE, "init_lora_weights is %s, which Plimsoll does not do: it changes the base "
+                             "weights, and the adapter belongs to the changed ones; save it with PEFT's "
+                             "path_initial_model_for_weight_conversion", what);
+    return error_set(e, PL_USAGE, "init_lora_weights is %s, which Plimsoll does not know; expected true, false, "
+                     "gaussian, orthogonal or eva", what);
 }
 
 static int read_init(const struct value *map, struct adapter *a, struct error *e)
@@ -284,12 +280,6 @@ static void put_float(struct json_writer *w, struct bump *b, const char *key, do
     json_put_value(w, key, value_digits(b, digits, strlen(digits)));
 }
 
-static void put_init(struct json_writer *w, enum adapter_init init)
-{
-    if (init_names[init]) json_put_string(w, "init_lora_weights", init_names[init]);
-    else json_put_bool(w, "init_lora_weights", init == ADAPTER_INIT_DEFAULT);
-}
-
 static void put_string(struct json_writer *w, const char *key, const char *s)
 {
     if (s) json_put_string(w, key, s);
@@ -319,7 +309,8 @@ void adapter_config_write(const struct adapter *a, const char *base, const char 
     put_names(&w, "exclude_modules", &a->exclude);
     json_put_bool(&w, "fan_in_fan_out", false);
     json_put_bool(&w, "inference_mode", true);
-    put_init(&w, a->init);
+    if (init_names[a->init]) json_put_string(&w, "init_lora_weights", init_names[a->init]);
+    else json_put_bool(&w, "init_lora_weights", a->init == ADAPTER_INIT_DEFAULT);
     json_put_null(&w, "kasa_config");
     json_put_null(&w, "layer_replication");
     put_list(&w, "layers_pattern", a->layers_pattern, a->n_layers_pattern);

@@ -74,15 +74,12 @@ static bool classify(struct adapter_folder *f, struct adapter_tensor *t)
 static int add_tensor(struct adapter_folder *f, struct adapter_tensor t, const char *dtype_found, struct error *e)
 {
     if (strncmp(t.name, prefix, strlen(prefix)))
-        return error_set(e, PL_USAGE,
-                         "%s: tensor \"%.200s\" does not begin with \"%s\": this is not an adapter that PEFT wrote",
-                         f->path, t.name, prefix);
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" does not begin with \"%s\": this is not an adapter that "
+                         "PEFT wrote", f->path, t.name, prefix);
     if (!classify(f, &t)) return PL_OK;
     if (t.part == ADAPTER_WHOLE && (strstr(t.module, ".lora_") || strstr(t.module, ".trainable_tokens")))
-        return error_set(
-            e, PL_USAGE,
-            "%s: tensor \"%.200s\" adapts something other than a linear module, which Plimsoll does not do", f->path,
-            t.name);
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" adapts something other than a linear module, which "
+                         "Plimsoll does not do", f->path, t.name);
     if (t.dtype == DT_NONE || (t.part != ADAPTER_WHOLE && !dtype_is_float(t.dtype)))
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", f->path, t.name,
                          dtype_found);
@@ -96,12 +93,8 @@ static int list_safetensors(struct adapter_folder *f, struct error *e)
     for (uint32_t i = 0; i < f->file.n_entries; i++) {
         const struct st_entry *t = &f->file.entries[i];
         if (add_tensor(f,
-                       (struct adapter_tensor){.name = t->name,
-                                               .dtype = t->dtype,
-                                               .rank = t->rank,
-                                               .dims = t->dims,
-                                               .elements = t->elements,
-                                               .source = i},
+                       (struct adapter_tensor){.name = t->name, .dtype = t->dtype, .rank = t->rank, .dims = t->dims,
+                                               .elements = t->elements, .source = i},
                        t->dtype_name, e))
             return e->code;
     }
@@ -114,12 +107,8 @@ static int list_pth(struct adapter_folder *f, struct error *e)
     for (uint32_t i = 0; i < f->pth.tensors.n; i++) {
         const struct pth_tensor *t = &f->pth.tensors.at[i];
         if (add_tensor(f,
-                       (struct adapter_tensor){.name = t->name,
-                                               .dtype = t->dtype,
-                                               .rank = t->rank,
-                                               .dims = t->dim,
-                                               .elements = pth_elements(t),
-                                               .source = i},
+                       (struct adapter_tensor){.name = t->name, .dtype = t->dtype, .rank = t->rank, .dims = t->dim,
+                                               .elements = pth_elements(t), .source = i},
                        dtype_name(t->dtype), e))
             return e->code;
     }
@@ -172,15 +161,12 @@ static int check_shape(const struct adapter_folder *f, const struct adapter_tens
     const int64_t r = adapter_rank(&f->config, t->module);
     char shape[160];
     if (t->rank != 2)
-        return error_set(
-            e, PL_USAGE,
-            "%s: tensor \"%.200s\" has the shape %s; expected two dimensions: Plimsoll adapts linear modules only",
-            f->path, t->name, shape_print(t->rank, t->dims, shape));
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s; expected two dimensions: Plimsoll "
+                         "adapts linear modules only", f->path, t->name, shape_print(t->rank, t->dims, shape));
     if (t->dims[t->part == ADAPTER_A ? 0 : 1] != r)
-        return error_set(e, PL_USAGE,
-                         "%s: tensor \"%.200s\" has the shape %s, but adapter_config.json gives this module the rank "
-                         "%lld (r, rank_pattern)",
-                         f->path, t->name, shape_print(t->rank, t->dims, shape), (long long)r);
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s, but adapter_config.json gives this "
+                         "module the rank %lld (r, rank_pattern)", f->path, t->name,
+                         shape_print(t->rank, t->dims, shape), (long long)r);
     return PL_OK;
 }
 
@@ -189,13 +175,11 @@ static int check_magnitude(const struct adapter_folder *f, const struct adapter_
     const struct adapter_tensor *B = adapter_folder_find(f, t->module, ADAPTER_B);
     char shape[160];
     if (!f->config.dora)
-        return error_set(e, PL_USAGE,
-                         "%s: tensor \"%.200s\" belongs to DoRA, but adapter_config.json does not set use_dora",
-                         f->path, t->name);
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" belongs to DoRA, but adapter_config.json does not set "
+                         "use_dora", f->path, t->name);
     if (t->rank != 1 || t->dims[0] != B->dims[0])
-        return error_set(e, PL_USAGE,
-                         "%s: tensor \"%.200s\" has the shape %s; expected [%lld], a value for each output", f->path,
-                         t->name, shape_print(t->rank, t->dims, shape), (long long)B->dims[0]);
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s; expected [%lld], a value for each "
+                         "output", f->path, t->name, shape_print(t->rank, t->dims, shape), (long long)B->dims[0]);
     return PL_OK;
 }
 
@@ -230,10 +214,8 @@ static int open_tensors(struct adapter_folder *f, struct error *e)
     f->path = bump_format(&f->memory, "%s/adapter_model.safetensors", f->dir);
     if (file_exists(f->path)) return st_open(f->path, &f->file, e) ? e->code : list_safetensors(f, e);
     if (!file_exists(bin))
-        return error_set(e, PL_USAGE,
-                         "%s: no adapter_model.safetensors or adapter_model.bin; expected a folder that PEFT's "
-                         "save_pretrained wrote",
-                         f->dir);
+        return error_set(e, PL_USAGE, "%s: no adapter_model.safetensors or adapter_model.bin; expected a folder that "
+                         "PEFT's save_pretrained wrote", f->dir);
     f->path = bin;
     if (pth_open(&f->pth, bin, e)) return e->code;
     f->is_pth = true;
@@ -248,14 +230,11 @@ int adapter_folder_open(struct adapter_folder *f, const char *dir, struct error 
     const char *config = bump_format(&f->memory, "%s/adapter_config.json", dir);
     int rc = PL_OK;
     if (!dir_exists(dir))
-        rc = error_set(
-            e, PL_USAGE,
-            "%s is not a folder; expected a PEFT folder with adapter_config.json and adapter_model.safetensors", dir);
+        rc = error_set(e, PL_USAGE, "%s is not a folder; expected a PEFT folder with adapter_config.json and "
+                       "adapter_model.safetensors", dir);
     else if (!file_exists(config))
-        rc = error_set(e, PL_USAGE,
-                       "%s has no adapter_config.json; expected a PEFT folder with adapter_config.json and "
-                       "adapter_model.safetensors",
-                       dir);
+        rc = error_set(e, PL_USAGE, "%s has no adapter_config.json; expected a PEFT folder with adapter_config.json "
+                       "and adapter_model.safetensors", dir);
     if (!rc) rc = adapter_config_read(config, &f->memory, &f->config, e);
     if (!rc) rc = open_tensors(f, e);
     if (!rc) {
@@ -367,11 +346,6 @@ struct base_names {
     uint32_t n;
 };
 
-static bool has_name(const struct base_names *l, const char *name)
-{
-    return l->n && bsearch(&name, l->at, l->n, sizeof *l->at, name_order);
-}
-
 /* Returns the number of tensors whose base is found; *first is the first that is not. */
 static uint32_t count_matched(const struct adapter_folder *f, const struct base_names *l, const struct renaming *s,
                               const char *before, uint32_t *first)
@@ -379,7 +353,8 @@ static uint32_t count_matched(const struct adapter_folder *f, const struct base_
     struct bump b = {0};
     uint32_t found = 0;
     for (uint32_t i = f->n; i-- > 0;) {
-        if (has_name(l, base_name(&b, &f->tensors[i], s, before))) found++;
+        const char *name = base_name(&b, &f->tensors[i], s, before);
+        if (l->n && bsearch(&name, l->at, l->n, sizeof *l->at, name_order)) found++;
         else *first = i;
     }
     bump_free(&b);

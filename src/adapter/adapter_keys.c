@@ -35,26 +35,16 @@ static struct adapter from_keys(const struct config *c, struct bump *b)
     static const enum adapter_init inits[] = {ADAPTER_INIT_DEFAULT, ADAPTER_INIT_RANDOM, ADAPTER_INIT_GAUSSIAN};
     const char *target = c->adapter_target_modules.text;
     struct adapter a = {
-        .r = c->adapter_r,
-        .alpha = c->adapter_lora_alpha,
-        .dropout = c->adapter_lora_dropout,
-        .target = names_of(&c->adapter_target_modules),
-        .exclude = names_of(&c->adapter_exclude_modules),
+        .r = c->adapter_r, .alpha = c->adapter_lora_alpha, .dropout = c->adapter_lora_dropout,
+        .target = names_of(&c->adapter_target_modules), .exclude = names_of(&c->adapter_exclude_modules),
         .all_linear = target && !strcasecmp(target, "all-linear"),
-        .save = (const char *const *)c->adapter_modules_to_save.at,
-        .n_save = c->adapter_modules_to_save.n,
-        .bias = (enum adapter_bias)c->adapter_bias,
-        .rslora = c->adapter_use_rslora,
-        .dora = c->adapter_use_dora,
-        .ranks = patterns_of(b, &c->adapter_rank_pattern),
-        .n_ranks = c->adapter_rank_pattern.n,
-        .alphas = patterns_of(b, &c->adapter_alpha_pattern),
-        .n_alphas = c->adapter_alpha_pattern.n,
-        .layers = c->adapter_layers_to_transform.at,
-        .n_layers = c->adapter_layers_to_transform.n,
+        .save = (const char *const *)c->adapter_modules_to_save.at, .n_save = c->adapter_modules_to_save.n,
+        .bias = (enum adapter_bias)c->adapter_bias, .rslora = c->adapter_use_rslora, .dora = c->adapter_use_dora,
+        .ranks = patterns_of(b, &c->adapter_rank_pattern), .n_ranks = c->adapter_rank_pattern.n,
+        .alphas = patterns_of(b, &c->adapter_alpha_pattern), .n_alphas = c->adapter_alpha_pattern.n,
+        .layers = c->adapter_layers_to_transform.at, .n_layers = c->adapter_layers_to_transform.n,
         .layers_pattern = (const char *const *)c->adapter_layers_pattern.at,
-        .n_layers_pattern = c->adapter_layers_pattern.n,
-        .init = inits[c->adapter_init_lora_weights],
+        .n_layers_pattern = c->adapter_layers_pattern.n, .init = inits[c->adapter_init_lora_weights],
     };
     if (a.all_linear) a.target.regex = NULL;
     return a;
@@ -69,10 +59,8 @@ static int check_keys(const struct config *c, struct error *e)
     config_init(&standard);
     for (int k = KEY_adapter_path + 1; k <= KEY_adapter_init_lora_weights && !rc; k++) {
         if (k == KEY_adapter_lora_dropout || config_same(c, &standard, (enum config_key)k)) continue;
-        error_set(
-            e, PL_USAGE,
-            "%s is given, but adapter.path names a folder, whose adapter_config.json has it already; leave the key out",
-            config_key_name((enum config_key)k));
+        error_set(e, PL_USAGE, "%s is given, but adapter.path names a folder, whose adapter_config.json has it "
+                  "already; leave the key out", config_key_name((enum config_key)k));
         rc = config_at_key(c, (enum config_key)k, e);
     }
     config_free(&standard);
@@ -135,9 +123,8 @@ int adapter_open(const struct config *c, const struct family *family, struct bum
     } else {
         *out = from_keys(c, b);
         if (!has_names(&c->adapter_target_modules)) {
-            error_set(e, PL_USAGE,
-                      "adapter.target_modules is not given: name the modules that get an adapter, such as [q_proj, "
-                      "v_proj], or all-linear");
+            error_set(e, PL_USAGE, "adapter.target_modules is not given: name the modules that get an adapter, such as "
+                      "[q_proj, v_proj], or all-linear");
             return config_at_key(c, KEY_adapter_modules_to_save, e);
         }
     }

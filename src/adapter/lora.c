@@ -465,20 +465,17 @@ static int check_targets(const struct adapter *a, const module_list *linears, co
     for (uint32_t i = 0; i < linears->n; i++) adapted += adapter_adapts(a, linears->at[i].name, linears->at[i].head);
     for (uint32_t i = 0; i < others->n && !a->all_linear; i++)
         if (adapter_adapts(a, others->at[i].name, false))
-            return error_set(
-                e, PL_USAGE,
-                "adapter.target_modules matches %s, which is not a linear layer; LoRA is for linear layers: name it in "
-                "adapter.exclude_modules, or train it whole with adapter.modules_to_save",
-                others->at[i].name);
+            return error_set(e, PL_USAGE, "adapter.target_modules matches %s, which is not a linear layer; LoRA is for "
+                             "linear layers: name it in adapter.exclude_modules, or train it whole with "
+                             "adapter.modules_to_save", others->at[i].name);
     if (adapted) return PL_OK;
     if (a->target.regex)
         return error_set(e, PL_USAGE,
                          "adapter.target_modules: the regular expression \"%.200s\" matches no linear layer; it must "
                          "match the whole name, such as %s, or be a list of ends of names",
                          a->target.regex, linears->n ? linears->at[0].name : "none");
-    return error_set(e, PL_USAGE,
-                     "adapter.target_modules: no linear layer is left to adapt; see adapter.exclude_modules, "
-                     "adapter.modules_to_save and adapter.layers_to_transform");
+    return error_set(e, PL_USAGE, "adapter.target_modules: no linear layer is left to adapt; see "
+                     "adapter.exclude_modules, adapter.modules_to_save and adapter.layers_to_transform");
 }
 
 static int check_saved(const struct graph *g, const struct adapter *a, const module_list *linears,

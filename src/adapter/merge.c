@@ -101,11 +101,9 @@ static int check_fits(const struct merge *m, const struct st_entry *t, const str
                     ? t->rank == x->rank && (!t->rank || !memcmp(t->dims, x->dims, (size_t)t->rank * sizeof *t->dims))
                     : t->rank == 2 && (x->part == ADAPTER_A ? x->dims[1] == t->dims[1] : x->dims[0] == t->dims[0]);
     if (fits) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "%s: the adapter belongs to another base: tensor \"%.200s\" has the shape %s, which does not fit "
-                     "%s of \"%.200s\" in %s",
-                     m->adapter.path, x->name, shape_print(x->rank, x->dims, adapter),
-                     shape_print(t->rank, t->dims, base), t->name, m->base.dir);
+    return error_set(e, PL_USAGE, "%s: the adapter belongs to another base: tensor \"%.200s\" has the shape %s, which "
+                     "does not fit %s of \"%.200s\" in %s", m->adapter.path, x->name,
+                     shape_print(x->rank, x->dims, adapter), shape_print(t->rank, t->dims, base), t->name, m->base.dir);
 }
 
 static int attach(struct merge *m, const struct adapter_tensor *x, struct error *e)
@@ -248,9 +246,8 @@ static int round_to(const struct merge *m, const struct st_entry *t, int64_t at,
     for (int64_t i = 0; i < n; i++) bad += !(fabsf(w[i]) < most);
     for (int64_t i = 0; bad && i < n; i++)
         if (!(fabsf(w[i]) < most))
-            return error_set(e, PL_USAGE,
-                             "%s: element %lld of \"%.200s\" is %g when merged, which is not finite as %s; the adapter "
-                             "is damaged, or its training diverged, or the base needs a wider dtype",
+            return error_set(e, PL_USAGE, "%s: element %lld of \"%.200s\" is %g when merged, which is not finite as "
+                             "%s; the adapter is damaged, or its training diverged, or the base needs a wider dtype",
                              m->adapter.dir, (long long)(at + i), t->name, w[i], t->dtype_name);
     dtype_convert(to, t->dtype, w, DT_F32, n);
     return PL_OK;

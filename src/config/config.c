@@ -101,10 +101,7 @@ int config_refuse(const struct config *c, const struct config_row *r, const stru
     return config_at_node(c, v, source, e);
 }
 
-bool config_near(const char *word, int distance)
-{
-    return distance <= max_i64(1, (int64_t)strlen(word) / 3);
-}
+bool config_near(const char *word, int distance) { return distance <= max_i64(1, (int64_t)strlen(word) / 3); }
 
 /* Names of our keys in other trainers that are too different for the typo search. */
 static const struct {
@@ -405,15 +402,9 @@ int config_set_memory(struct config *c, const char *size, struct error *e)
 
 /* --- the whole ------------------------------------------------------------------------ */
 
-bool config_given(const struct config *c, enum config_key key)
-{
-    return c->origin[key].source != SOURCE_DEFAULT;
-}
+bool config_given(const struct config *c, enum config_key key) { return c->origin[key].source != SOURCE_DEFAULT; }
 
-float config_first_scale(const struct config *c)
-{
-    return (float)(c->train_loss_scale ? c->train_loss_scale : 65536);
-}
+float config_first_scale(const struct config *c) { return (float)(c->train_loss_scale ? c->train_loss_scale : 65536); }
 
 bool config_validates(const struct config *c)
 {

@@ -311,9 +311,8 @@ static int check_range(const struct config *c, struct error *e)
 {
     const bool given = config_given(c, KEY_data_window);
     if (c->data_range == RANGE_WINDOW && !given) {
-        error_set(e, PL_USAGE,
-                  "data.range is window, and data.window is not given: set it to the two pixel values that become "
-                  "black and white, such as [0, 4095]");
+        error_set(e, PL_USAGE, "data.range is window, and data.window is not given: set it to the two pixel values "
+                  "that become black and white, such as [0, 4095]");
         return config_at_key(c, KEY_data_range, e);
     }
     const struct config_range *ranges[] = {&c->data_window, &c->data_percentiles};
@@ -336,10 +335,8 @@ static int check_data(const struct config *c, struct error *e)
                                                {KEY_data_train_split, KEY_data_validation_split}};
     for (size_t i = 0; i < COUNT(parts); i++) {
         if (!is_set(c, parts[i][1]) || is_set(c, parts[i][0]) || c->data_validation.n) continue;
-        error_set(e, PL_USAGE,
-                  "%s is given and %s is not, so images would be both trained and evaluated on; give both, or "
-                  "data.validation",
-                  config_rows[parts[i][1]].path, config_rows[parts[i][0]].path);
+        error_set(e, PL_USAGE, "%s is given and %s is not, so images would be both trained and evaluated on; give "
+                  "both, or data.validation", config_rows[parts[i][1]].path, config_rows[parts[i][0]].path);
         return config_at_key(c, parts[i][1], e);
     }
     if (c->data_holdout > 0 && (c->data_validation.n || c->data_validation_images)) {
@@ -385,12 +382,9 @@ struct model_choices config_choices(const struct config *c)
 {
     static const char *const decoders[] =
         {[DECODER_AUTO] = NULL, [DECODER_FUSION] = "fusion", [DECODER_PROMPTED] = "prompted"};
-    return (struct model_choices){.vision_tower = c->model_vision_tower,
-                                  .decoder = decoders[c->model_decoder],
-                                  .image = c->data_image_size,
-                                  .no_dropout = c->model_dropout == DROPOUT_NONE,
-                                  .head = choose_head(c),
-                                  .classes = c->model_classes.at,
+    return (struct model_choices){.vision_tower = c->model_vision_tower, .decoder = decoders[c->model_decoder],
+                                  .image = c->data_image_size, .no_dropout = c->model_dropout == DROPOUT_NONE,
+                                  .head = choose_head(c), .classes = c->model_classes.at,
                                   .n_classes = c->model_classes.n,
                                   .class_folder =
                                       c->data_format == FORMAT_CLASSES && c->data_train.n ? c->data_train.at[0] : NULL};

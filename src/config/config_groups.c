@@ -113,13 +113,6 @@ static bool has_settings(const struct config_maps *m, char *item)
     return false;
 }
 
-/* Reports whether a learning rate and a factor on the run's learning rate are given, which exclude
- * each other. */
-static bool has_two_rates(const struct config_maps *m, char *item)
-{
-    return m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale];
-}
-
 static int set_item(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                      enum config_source source, struct error *e)
 {
@@ -132,7 +125,7 @@ static int set_item(struct config *c, const struct config_maps *m, char *item, c
             if (set_member(c, m, item, path, v->items[i], source, e)) return e->code;
         if (!((const struct config_list *)(item + m->rows[0].offset))->n)
             error_set(e, PL_USAGE, "%s: match is not given, expected patterns of %s names", path, m->what);
-        else if (has_two_rates(m, item))
+        else if (m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale])
             error_set(e, PL_USAGE, "%s: both learning_rate and lr_scale are given, expected one of them", path);
         else if (!has_settings(m, item))
             error_set(e, PL_USAGE, "%s: only match is given, expected %s too", path, m->expected);

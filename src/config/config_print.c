@@ -14,20 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *config_member(const struct config *c, enum config_key key)
-{
-    return (char *)c + config_rows[key].offset;
-}
+void *config_member(const struct config *c, enum config_key key) { return (char *)c + config_rows[key].offset; }
 
-const char *config_leaf(const struct config_row *r)
-{
-    return strrchr(r->path, '.') + 1;
-}
+const char *config_leaf(const struct config_row *r) { return strrchr(r->path, '.') + 1; }
 
-const char *config_key_name(enum config_key key)
-{
-    return config_rows[key].path;
-}
+const char *config_key_name(enum config_key key) { return config_rows[key].path; }
 
 /* --- what a row allows ------------------------------------------------------------ */
 
@@ -169,11 +160,6 @@ static struct value *word_value(struct bump *b, const struct config_row *r, int 
     return value_string(b, config_word_at(r->allowed, index, word));
 }
 
-static struct value *budget_value(struct bump *b, const struct config_row *r, const struct config_budget *x)
-{
-    return x->kind == BUDGET_BYTES ? value_uint(b, x->bytes) : word_value(b, r, (int)x->kind);
-}
-
 static struct value *setting_value(struct bump *b, const struct config_row *r, const struct config_setting *x)
 {
     if (!x->chosen) return value_string(b, "auto");
@@ -211,7 +197,9 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
     case ROW_CHOICE:
         return word_value(b, r, *(const int *)from);
     case ROW_BUDGET:
-        return budget_value(b, r, from);
+        return ((const struct config_budget *)from)->kind == BUDGET_BYTES
+                   ? value_uint(b, ((const struct config_budget *)from)->bytes)
+                   : word_value(b, r, (int)((const struct config_budget *)from)->kind);
     case ROW_SETTING:
         return setting_value(b, r, from);
     case ROW_NAMES:

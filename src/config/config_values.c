@@ -18,11 +18,6 @@ static const char *scalar_text(const struct value *v)
     return v->kind == VALUE_STRING || v->kind == VALUE_NUMBER ? v->text : NULL;
 }
 
-static bool is_word(const struct value *v, const char *word)
-{
-    return v->kind == VALUE_STRING && !strcmp(v->text, word);
-}
-
 static bool assign_string(struct config *c, const struct value *v, char **to)
 {
     const char *s = scalar_text(v);
@@ -35,7 +30,7 @@ static bool assign_int(const struct config_row *r, const struct value *v, int64_
 {
     struct error ignored;
     int64_t x = 0;
-    bool automatic = r->type == ROW_AUTO_INT && is_word(v, "auto");
+    bool automatic = r->type == ROW_AUTO_INT && v->kind == VALUE_STRING && !strcmp(v->text, "auto");
     if (automatic) x = config_auto(r);
     if (!automatic && (value_as_int(v, r->path, &x, &ignored) || !config_in_range(r, (double)x))) return false;
     *to = x;

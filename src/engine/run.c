@@ -71,11 +71,9 @@ static int refuse_missing(const struct run *r, struct error *e)
     plan_print_missing(&r->planned.plan, &missing);
     int rc =
         missing.n
-            ? error_set(e, PL_USAGE,
-                        "device %s has no kernel for %s of these sizes: the plan cannot run; "
-                        "set a smaller memory.micro_batch or more memory.head_chunks, or leave them to the planner",
-                        r->planned.profile.name, missing.at)
-            : PL_OK;
+            ? error_set(e, PL_USAGE, "device %s has no kernel for %s of these sizes: the plan cannot run; set a "
+                        "smaller memory.micro_batch or more memory.head_chunks, or leave them to the planner",
+                        r->planned.profile.name, missing.at) : PL_OK;
     text_free(&missing);
     return rc;
 }

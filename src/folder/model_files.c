@@ -54,10 +54,8 @@ static int files_of_index(struct model_files *f, const char *path, struct error 
         const char *name;
         if (value_as_string(v, v->key, &name, e)) return error_prepend(e, "%s: weight_map", path);
         if (!is_plain_name(name))
-            return error_set(
-                e, PL_USAGE,
-                "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a file in the folder", path,
-                v->key, name);
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a "
+                             "file in the folder", path, v->key, name);
         add_file(f, &room, name);
     }
     if (!f->n_files) return error_set(e, PL_USAGE, "%s: weight_map is empty", path);

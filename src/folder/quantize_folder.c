@@ -69,10 +69,8 @@ static int choose_weights(struct quantize_folder *q, struct error *e)
         q->packed[slot - 1].slot = &q->weights.in.slots[slot - 1];
     }
     if (q->n_quantized) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what an embedding "
-                     "shares stay as they are)",
-                     q->model.path, q->model.family->model_type);
+    return error_set(e, PL_USAGE, "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what "
+                     "an embedding shares stay as they are)", q->model.path, q->model.family->model_type);
 }
 
 static int check_plain(const struct model *m, struct error *e)
@@ -83,10 +81,8 @@ static int check_plain(const struct model *m, struct error *e)
     int rc = json_parse(m->config_text, strlen(m->config_text), &b, &config, e);
     const struct value *how = rc ? NULL : value_get(config, "quantization_config");
     if (how && how->kind == VALUE_MAP && !value_opt_string(how, "quant_method", &method, e))
-        rc = error_set(
-            e, PL_USAGE,
-            "%s: its weights are quantized already, by %.60s: give the folder of the model before it was quantized",
-            m->path, method);
+        rc = error_set(e, PL_USAGE, "%s: its weights are quantized already, by %.60s: give the folder of the model "
+                       "before it was quantized", m->path, method);
     bump_free(&b);
     return rc;
 }
@@ -159,10 +155,9 @@ static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int
     if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, values, e)) return e->code;
     const int64_t bad = transfer_nonfinite(values, t->dtype, n);
     if (bad >= 0)
-        return error_set(e, PL_USAGE,
-                         "%s: tensor \"%.200s\": element %lld is %g; expected finite numbers: the file is damaged, or "
-                         "training diverged before it was saved",
-                         f->path, t->name, (long long)(at + bad), dtype_load(values, t->dtype, bad));
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g; expected finite numbers: the file is "
+                         "damaged, or training diverged before it was saved", f->path, t->name, (long long)(at + bad),
+                         dtype_load(values, t->dtype, bad));
     nf4_quantize(codes, scales + at / NF4_BLOCK, values, t->dtype, n);
     return PL_OK;
 }

@@ -293,10 +293,8 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
     const struct st_entry *have = st_find(f, i->name);
     char found[160], expected[160];
     if (!have)
-        return error_set(
-            e, PL_USAGE,
-            "%s: no tensor \"%.200s\", which this run trains; were the model or model.freeze changed since?", f->path,
-            i->name);
+        return error_set(e, PL_USAGE, "%s: no tensor \"%.200s\", which this run trains; were the model or model.freeze "
+                         "changed since?", f->path, i->name);
     /* A weight is converted between float dtypes, with or without a master weight; optimizer
      * state is not. */
     bool type =
@@ -332,10 +330,8 @@ static int check_file(const struct st_file *f, const struct list *l, const struc
     for (uint32_t i = 0; i < l->items.n; i++)
         if (check_item(f, g, &l->items.at[i], e)) return e->code;
     if (f->n_entries != l->items.n)
-        return error_set(
-            e, PL_USAGE,
-            "%s: tensor \"%.200s\" is not trained by this run; were the model or model.freeze changed since?", f->path,
-            find_unexpected(f, l));
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is not trained by this run; were the model or "
+                         "model.freeze changed since?", f->path, find_unexpected(f, l));
     return PL_OK;
 }
 
@@ -365,10 +361,9 @@ static int read_item(struct transfer *x, const struct st_file *f, const struct i
                           : transfer_write(x, i->tensor, at, n, x->first, e);
         if (rc) return error_prepend(e, "loading %s", i->name);
         if (bad.index >= 0)
-            return error_set(e, PL_USAGE,
-                             "%s: tensor \"%.200s\": element %lld is %g as %s; expected finite numbers; resume from an "
-                             "earlier checkpoint",
-                             f->path, i->name, (long long)bad.index, bad.value, dtype_name(bad.as));
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g as %s; expected finite numbers; "
+                             "resume from an earlier checkpoint", f->path, i->name, (long long)bad.index, bad.value,
+                             dtype_name(bad.as));
     }
     return PL_OK;
 }

@@ -203,11 +203,8 @@ static int tell(struct transfer *x, struct request q, const void *data, uint64_t
 static int spread_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n,
                       struct error *e)
 {
-    const struct request q = {.kind = REQUEST_PUT,
-                              .dtype = (int32_t)from,
-                              .target = (uint32_t)(p - x->tape->graph->params.at),
-                              .at = at,
-                              .n = n};
+    const struct request q = {.kind = REQUEST_PUT, .dtype = (int32_t)from,
+                              .target = (uint32_t)(p - x->tape->graph->params.at), .at = at, .n = n};
     return tell(x, q, x->first, (uint64_t)n * dtype_size(from), e);
 }
 

@@ -134,13 +134,6 @@ static void collect_prefixes(const struct weights *w, const struct graph *g, pre
     }
 }
 
-static int ambiguous(const struct weights *w, const char *a, const char *b, struct error *e)
-{
-    return error_set(e, PL_USAGE,
-                     "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them",
-                     w->in.dir, a, b);
-}
-
 /* Chooses the first rule that finds every parameter; else the one that finds most, which the error
  * about a missing tensor refers to. */
 static int choose_naming(struct weights *w, const struct graph *g, const struct family *family, struct error *e)
@@ -162,7 +155,9 @@ static int choose_naming(struct weights *w, const struct graph *g, const struct 
         struct weight_naming rule = {"", prefixes.at[i], family ? family->spellings : NULL, {{0}}};
         choose_spellings(w, g, &rule);
         uint32_t found = count_found(w, g, &rule);
-        if (found == wanted && whole) rc = ambiguous(w, w->naming.prefix, rule.prefix, e);
+        if (found == wanted && whole)
+            rc = error_set(e, PL_USAGE, "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; "
+                           "keep one of them", w->in.dir, w->naming.prefix, rule.prefix);
         if (found == wanted) whole = true;
         if (found > best) {
             best = found;
@@ -216,19 +211,16 @@ static int missing(const struct weights *w, const struct graph *g, const char *n
     char rule[160], other[NAME_MOST];
     for (uint32_t i = 0; i < w->in.n_slots; i++)
         if (!w->in.slots[i].listed && !strcmp(w->in.slots[i].entry->name, name))
-            return error_set(e, PL_USAGE,
-                             "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index",
-                             w->in.dir, name, w->in.names[w->in.slots[i].file], MODEL_INDEX);
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct "
+                             "the index", w->in.dir, name, w->in.names[w->in.slots[i].file], MODEL_INDEX);
     uint32_t absent = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *own = own_name(w, g, &g->params.at[i]);
         absent += own && !model_files_find_slot(&w->in, file_name(&w->naming, own, other));
     }
-    return error_set(e, PL_USAGE,
-                     "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name "
-                     "is \"%.200s\"; "
-                     "do config.json and the weights belong together?",
-                     w->in.dir, name, absent, w->in.n_listed, weights_describe_naming(w, rule), nearest_name(w, name));
+    return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the "
+                     "nearest name is \"%.200s\"; do config.json and the weights belong together?", w->in.dir, name,
+                     absent, w->in.n_listed, weights_describe_naming(w, rule), nearest_name(w, name));
 }
 
 static bool is_readable(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16 || t == DT_F64; }
@@ -386,10 +378,8 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
             own ? model_files_find_slot(&w->in, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
         if (own && !slot) slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
         if (own && !slot && (p->added || !p->frozen))
-            return error_set(e, PL_USAGE,
-                             "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter "
-                             "for this base model?",
-                             w->in.dir, adapter_file, name, nearest_name(w, name));
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it "
+                             "an adapter for this base model?", w->in.dir, adapter_file, name, nearest_name(w, name));
         if (!slot) continue;
         if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
@@ -397,10 +387,9 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
     }
     for (uint32_t i = 0; i < w->in.n_slots && !partial; i++)
         if (!w->in.slots[i].param && !is_second_name(w->in.slots[i].entry->name))
-            return error_set(e, PL_USAGE,
-                             "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; "
-                             "is it an adapter for this base model?",
-                             w->in.dir, adapter_file, w->in.slots[i].entry->name);
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the "
+                             "adapter adapts; is it an adapter for this base model?", w->in.dir, adapter_file,
+                             w->in.slots[i].entry->name);
     return PL_OK;
 }
 

@@ -52,10 +52,8 @@ static int expect_block(const struct value *v, const char *key, int64_t expected
     int64_t block = 0;
     if (value_as_int(value_get(v, key), key, &block, e)) return e->code;
     if (block == expected) return PL_OK;
-    return error_set(
-        e, PL_USAGE,
-        "%s is %lld; only %lld is read: save the model again with that block size, or use a folder in 16 bits", key,
-        (long long)block, (long long)expected);
+    return error_set(e, PL_USAGE, "%s is %lld; only %lld is read: save the model again with that block size, or use a "
+                     "folder in 16 bits", key, (long long)block, (long long)expected);
 }
 
 static int read_state(const struct value *v, struct quant_state *out, struct error *e)
@@ -161,10 +159,8 @@ static int scan_file(const struct st_file *f, found_list *out, struct bump *b, s
         const struct st_entry *t = &f->entries[i];
         struct quant_state state;
         if (text_ends_with(t->name, fp4_end))
-            rc = error_set(
-                e, PL_USAGE,
-                "%s: tensor \"%.300s\" is of a weight in fp4; only nf4 is read: use a folder in NF4 or in 16 bits",
-                f->path, t->name);
+            rc = error_set(e, PL_USAGE, "%s: tensor \"%.300s\" is of a weight in fp4; only nf4 is read: use a folder "
+                           "in NF4 or in 16 bits", f->path, t->name);
         if (rc || !text_ends_with(t->name, state_end) || (rc = read_entry(f, t, &state, e))) continue;
         const int length = (int)(strlen(t->name) - strlen(state_end));
         vec_push(out,
@@ -293,9 +289,8 @@ static int state_of(const struct weights *w, const char *name, struct quant_stat
     const struct st_file *f;
     const struct st_entry *t = beside(w, name, state_end + 1, &f);
     if (!t)
-        return error_set(e, PL_USAGE,
-                         "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->in.dir,
-                         name, state_end + 1);
+        return error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not "
+                         "complete", w->in.dir, name, state_end + 1);
     return read_entry(f, t, out, e);
 }
 
@@ -320,10 +315,8 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
                          (long long)(n + 1) / 2);
     if (check_table(w, name, "quant_map", 16, level, e)) return e->code;
     if (p->form != (state.nested ? STORED_NF4 : STORED_NF4_F32))
-        return error_set(e, PL_USAGE,
-                         "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double quantization; "
-                         "keep one of them",
-                         w->in.dir, name);
+        return error_set(e, PL_USAGE, "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double "
+                         "quantization; keep one of them", w->in.dir, name);
     if (!expect_beside(w, name, "absmax", state.nested ? DT_U8 : DT_F32, blocks, &f, e)) return e->code;
     if (!state.nested) return PL_OK;
     if (!expect_beside(w, name, "nested_absmax", DT_F32, (blocks + NF4_SCALES - 1) / NF4_SCALES, &f, e)) return e->code;

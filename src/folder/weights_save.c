@@ -43,11 +43,9 @@ static int write_trained(struct transfer *x, const struct graph *g, const struct
         if (transfer_get(x, p->master, to, at, n, &data, &bad, e))
             return error_prepend(e, "saving %s", weight_name(g, p));
         if (bad.index >= 0)
-            return error_set(e, PL_FAIL,
-                             "%s: not saved: element %lld of the trained tensor %s is %g, not finite as %s; lower the "
-                             "learning rate, or "
-                             "convert the model that the run starts from to a wider dtype",
-                             out->path, (long long)bad.index, weight_name(g, p), bad.value,
+            return error_set(e, PL_FAIL, "%s: not saved: element %lld of the trained tensor %s is %g, not finite as "
+                             "%s; lower the learning rate, or convert the model that the run starts from to a wider "
+                             "dtype", out->path, (long long)bad.index, weight_name(g, p), bad.value,
                              dtype_table[to].safetensors);
         if (st_write_bytes(out, data, (uint64_t)n * dtype_size(to), e)) return e->code;
     }
@@ -90,8 +88,7 @@ static int copy_header(struct transfer *x, const struct st_file *f, struct st_wr
 static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, struct error *e)
 {
     *out = (struct st_writer){.path = mem_string(path),
-                              .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666),
-                              .wanted = bytes};
+                              .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .wanted = bytes};
     bool failed = out->fd < 0;
     out->is_regular = !failed;
     if (!failed && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes))

@@ -398,9 +398,8 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum impor
         else {
             if (!path_has_ending(word->text, ".yaml") && !path_has_ending(word->text, ".yml") &&
                 !path_has_ending(word->text, ".json"))
-                return error_set(s->e, PL_USAGE,
-                                 "%s:%u: the argument %.200s is neither an option nor a file of settings", s->name,
-                                 word->line, word->text);
+                return error_set(s->e, PL_USAGE, "%s:%u: the argument %.200s is neither an option nor a file of "
+                                 "settings", s->name, word->line, word->text);
             vec_push(s->documents, ((struct import_document){.file = word->text, .line = word->line}));
             i++;
         }
@@ -428,9 +427,8 @@ static int check_words(struct shell *s, const words *w, uint32_t i)
         const char *before = w->at[i - 1].text;
         const bool value = is_option(before) && !strchr(before, '=') && !strpbrk(x->unknown ? x->unknown : "", "@*");
         if (x->unknown && !value && !is_option(x->text) && !is_assignment(x->text) && !is_script(x->text))
-            return error_set(s->e, PL_USAGE,
-                             "%s:%u: %.200s has no value in this file; write its value in its place", s->name,
-                             x->line, x->unknown);
+            return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file; write its value in its place",
+                             s->name, x->line, x->unknown);
     }
     return PL_OK;
 }
@@ -497,10 +495,8 @@ static int check_chosen(const struct commands *c, const struct shell *s, struct 
         return error_set(e, PL_USAGE, "%s: it has no command that trains: %s, line %u, evaluates, converts or prepares",
                          s->name, c->other, c->other_line);
     if (c->purpose == DOES_NOT)
-        return error_set(e, PL_USAGE,
-                         "%s: it has no command that trains, such as python train.py, torchrun, deepspeed, accelerate "
-                         "launch, llamafactory-cli train, swift sft or axolotl train",
-                         s->name);
+        return error_set(e, PL_USAGE, "%s: it has no command that trains, such as python train.py, torchrun, "
+                         "deepspeed, accelerate launch, llamafactory-cli train, swift sft or axolotl train", s->name);
     if (c->second)
         return error_set(e, PL_USAGE, "%s:%u: a second command that may train (the first is on line %u); expected one",
                          s->name, c->second, c->chosen.at[c->begin].line);

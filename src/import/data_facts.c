@@ -83,30 +83,20 @@ static int find_file(struct import *f, const struct value *all, const char *name
     char folder[4096];
     if (!d || d->kind != VALUE_MAP) return error_set(e, PL_USAGE, "%s has no dataset %.200s", info, name);
     if (!file || file->kind != VALUE_STRING)
-        return error_set(e, PL_USAGE,
-                         "%s: dataset %.200s is on a hub and has no file_name: write it to a file with `datasets` "
-                         "(to_json) and give that in data.train",
-                         info, name);
+        return error_set(e, PL_USAGE, "%s: dataset %.200s is on a hub and has no file_name: write it to a file with "
+                         "`datasets` (to_json) and give that in data.train", info, name);
     if (ranking && !import_off(ranking))
         return error_set(e, PL_USAGE, "%s: dataset %.200s holds ranked answers, which Plimsoll does not train on", info,
                          name);
     if (format && !(format->kind == VALUE_STRING && config_word_index("alpaca|sharegpt|openai", format->text) >= 0))
-        return error_set(e, PL_USAGE,
-                         "%s: dataset %.200s: formatting is not known, expected alpaca, sharegpt or openai", info,
-                         name);
+        return error_set(e, PL_USAGE, "%s: dataset %.200s: formatting is not known, expected alpaca, sharegpt or "
+                         "openai", info, name);
     if (check_names(value_get(d, "columns"), name, info, e) || check_names(value_get(d, "tags"), name, info, e))
         return e->code;
     if (path_dir(info, folder, sizeof folder, e)) return e->code;
     *path = strcmp(folder, ".") ? bump_format(&f->memory, "%s/%s", folder, file->text) : file->text;
     return file_exists(*path) ? PL_OK
                               : error_set(e, PL_USAGE, "%s: dataset %.200s: there is no file %s", info, name, *path);
-}
-
-/* Finds dataset_info.json in its dataset_dir, or beside the file that names the dataset. */
-static const char *find_info(struct import *f, const char *folder, const char *from)
-{
-    const char *path = import_locate(f, bump_format(&f->memory, "%s/dataset_info.json", folder), from);
-    return path ? path : import_locate(f, "dataset_info.json", from);
 }
 
 /* Splits "a, b" into a list of names; a list stays one. */
@@ -128,12 +118,12 @@ static int find_datasets(struct import *f, const struct import_entry *entry, con
                     struct error *e)
 {
     struct value *all, *names = split_names(f, entry->value);
-    const char *info = find_info(f, folder, entry->file);
+    const char *info = import_locate(f, bump_format(&f->memory, "%s/dataset_info.json", folder), entry->file);
+    if (!info) info = import_locate(f, "dataset_info.json", entry->file); /* beside the file that names the dataset */
     *paths = value_new(&f->memory, VALUE_LIST);
     if (!info)
-        return error_set(e, PL_USAGE,
-                         "there is no dataset_info.json in %s or beside %s; it says which files the datasets are",
-                         folder, entry->file);
+        return error_set(e, PL_USAGE, "there is no dataset_info.json in %s or beside %s; it says which files the "
+                         "datasets are", folder, entry->file);
     if (json_read_file(info, 16 << 20, &f->memory, &all, e)) return e->code;
     for (uint32_t i = 0; i < names->count; i++) {
         const char *path = NULL;
@@ -186,9 +176,8 @@ static void put_found(struct import_work *w, const char *ours, struct value *pat
                       const struct import_entry *entry)
 {
     if (paths->count && paths->count < n)
-        import_refuse(w, entry,
-                      "some of its datasets are files of this machine, and some are not: write all to files, and give "
-                      "those");
+        import_refuse(w, entry, "some of its datasets are files of this machine, and some are not: write all to files, "
+                      "and give those");
     if (paths->count) put_files(w, ours, paths, entry);
     else import_leave(w, entry, on_a_hub);
 }
@@ -223,9 +212,8 @@ static void put_swift_files(struct import_work *w, const char *ours, enum import
     }
     put_found(w, ours, paths, n, entry);
     if (samples < 0)
-        import_refuse(w, entry,
-                      "its files have different numbers of samples, and data.max_samples is one for each file: cut "
-                      "the files, or give one number");
+        import_refuse(w, entry, "its files have different numbers of samples, and data.max_samples is one for each "
+                      "file: cut the files, or give one number");
     if (samples > 0 && how == HOW_SWIFT_DATASET)
         import_put(w, "data.max_samples", value_int(w->b, samples), entry, NULL);
 }
@@ -290,9 +278,8 @@ static void check_axolotl_tokens(struct import_work *w)
     for (uint32_t i = 0; tokens->value->kind == VALUE_MAP && i < tokens->value->count; i++)
         others |= strcmp(tokens->value->items[i]->key, "pad_token") && !import_off(tokens->value->items[i]);
     if (others)
-        import_ask(w, tokens, "data.tokenizer",
-                   "the special tokens of the model's folder are used: set data.tokenizer to a folder whose tokenizer "
-                   "has these, such as the model's");
+        import_ask(w, tokens, "data.tokenizer", "the special tokens of the model's folder are used: set data.tokenizer "
+                   "to a folder whose tokenizer has these, such as the model's");
     else import_leave(w, tokens, "padding has no loss and is not attended to");
 }
 
@@ -306,10 +293,8 @@ static void check_axolotl_plugins(struct import_work *w)
         bool same = false;
         for (size_t k = 0; k < COUNT(known); k++) same |= strstr(text, known[k]) != NULL;
         if (!same)
-            import_refuse(w, plugins,
-                          "found %.100s: code of others is not run; kernels of Liger and Cut Cross Entropy change no "
-                          "results, and have no effect",
-                          text);
+            import_refuse(w, plugins, "found %.100s: code of others is not run; kernels of Liger and Cut Cross Entropy "
+                          "change no results, and have no effect", text);
     }
     import_leave(w, plugins, "the plan chooses the kernels");
 }
@@ -389,9 +374,8 @@ static double put_holdout(struct import_work *w)
     else if (both && size && fraction) import_refuse(w, part, "it and %s are both given; give one of them", given->key);
     else if (both) import_leave(w, part, bump_format(w->b, "%s is given", given->key));
     else if (fraction >= 1)
-        import_refuse(
-            w, part,
-            "it is a number of samples, and data.holdout is a fraction of them: give the fraction, such as 0.1");
+        import_refuse(w, part, "it is a number of samples, and data.holdout is a fraction of them: give the fraction, "
+                      "such as 0.1");
     else import_put(w, "data.holdout", value_number(w->b, fraction), part, NULL);
     return both || fraction >= 1 ? 0 : fraction;
 }
@@ -458,15 +442,13 @@ static void check_trains(struct import_work *w)
     for (uint32_t i = 0; i < w->f->entries.n; i++)
         stage |= w->f->entries.at[i].given && !strcmp(w->f->entries.at[i].row->key, "stage");
     if (other)
-        import_refuse(w, other,
-                      "this file of LLaMA-Factory predicts or evaluates and does not train: `plimsoll eval` and "
-                      "`plimsoll generate` do that; a training run has do_train: true");
+        import_refuse(w, other, "this file of LLaMA-Factory predicts or evaluates and does not train: `plimsoll eval` "
+                      "and `plimsoll generate` do that; a training run has do_train: true");
     else if (train)
         import_refuse(w, train, "this file of LLaMA-Factory does not train; a training run has do_train: true");
     else if (!data && !stage)
-        import_refuse(w, &w->f->entries.at[0],
-                      "this file of LLaMA-Factory has neither stage nor dataset: it is for inference "
-                      "(llamafactory-cli chat or api), which is `plimsoll generate` here");
+        import_refuse(w, &w->f->entries.at[0], "this file of LLaMA-Factory has neither stage nor dataset: it is for "
+                      "inference (llamafactory-cli chat or api), which is `plimsoll generate` here");
 }
 
 /* Puts data.format for programs that train on conversations and texts, whatever files they are

@@ -81,9 +81,8 @@ static const struct import_entry *pick(struct import_work *w, enum import_how ho
         (entry->given ? given : standard)[rank_of(entry)] = entry;
     }
     if (given[0] && given[1] && !same_value(given[0], given[1]))
-        import_refuse(w, given[0],
-                      "it is %s, but in %s:%u %s is %s: they must be the same, or the DeepSpeed file says \"auto\"",
-                      value_describe(given[0]->value, a), given[1]->file, given[1]->line, given[1]->key,
+        import_refuse(w, given[0], "it is %s, but in %s:%u %s is %s: they must be the same, or the DeepSpeed file says "
+                      "\"auto\"", value_describe(given[0]->value, a), given[1]->file, given[1]->line, given[1]->key,
                       value_describe(given[1]->value, b));
     for (int i = 0; i < 6 && !found; i++) found = i < 3 ? given[i] : standard[i - 3];
     return found;

@@ -83,10 +83,8 @@ static int unknown_key(struct adding *a, const char *key, const struct value *v)
     }
     if (nearest) error_set(a->e, PL_USAGE, "unknown key %.200s of %s; did you mean %s?", key, name, nearest);
     else
-        error_set(a->e, PL_USAGE,
-                  "unknown key %.200s of %s; remove it, or set what it means with --set "
-                  "(docs/reference/other-programs.md lists the keys that are read)",
-                  key, name);
+        error_set(a->e, PL_USAGE, "unknown key %.200s of %s; remove it, or set what it means with --set "
+                  "(docs/reference/other-programs.md lists the keys that are read)", key, name);
     return error_prepend(a->e, "%s:%u", a->file, v->line);
 }
 
@@ -126,11 +124,8 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
     if (v->kind == VALUE_NULL && v->text && r->how != HOW_NONE) return ask_variable(a, r, key, v);
     if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
-        vec_push(&f->entries, ((struct import_entry){.row = r,
-                                                     .program = a->program,
-                                                     .key = bump_string(&f->memory, key),
-                                                     .value = v,
-                                                     .file = a->file,
+        vec_push(&f->entries, ((struct import_entry){.row = r, .program = a->program,
+                                                     .key = bump_string(&f->memory, key), .value = v, .file = a->file,
                                                      .automatic = true}));
         return PL_OK;
     }
@@ -150,13 +145,8 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
         copy = yaml_scalar(&f->memory, v->text);
         copy->line = v->line;
     }
-    vec_push(&f->entries, ((struct import_entry){.row = r,
-                                                 .program = a->program,
-                                                 .key = bump_string(&f->memory, key),
-                                                 .value = copy,
-                                                 .file = a->file,
-                                                 .line = v->line,
-                                                 .given = true}));
+    vec_push(&f->entries, ((struct import_entry){.row = r, .program = a->program, .key = bump_string(&f->memory, key),
+                                                 .value = copy, .file = a->file, .line = v->line, .given = true}));
     return PL_OK;
 }
 
@@ -202,11 +192,9 @@ int import_add(struct import *f, enum import_program p, const struct value *map,
     if (!others) return PL_OK;
     if (p == IMPORT_PROGRAMS) p = import_guess(map, f->programs);
     if (p == IMPORT_PROGRAMS)
-        return error_set(
-            e, PL_USAGE,
-            "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, "
-            "LLaMA-Factory, ms-swift, Axolotl, DeepSpeed or Accelerate, or the command line of a training script",
-            file);
+        return error_set(e, PL_USAGE, "%s: no key of it is known; expected a configuration of Hugging Face "
+                         "TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl, DeepSpeed or Accelerate, or the "
+                         "command line of a training script", file);
     if (*import_refused(p))
         return error_set(e, PL_USAGE, "%s is a file of %s: %s", file, import_name(p), import_refused(p));
     struct adding a = {f, p, bump_string(&f->memory, file), e};

@@ -166,15 +166,8 @@ static bool has_section(enum import_program p, const char *section)
  * of another. */
 static bool takes_map(const struct import_row *r)
 {
-    static const enum import_how hows[] = {HOW_NONE,
-                                           HOW_ONLY,
-                                           HOW_ASK,
-                                           HOW_VALUE,
-                                           HOW_SCHEDULE_OPTIONS,
-                                           HOW_DEEPSPEED,
-                                           HOW_AXOLOTL_DATASETS,
-                                           HOW_AXOLOTL_TESTS,
-                                           HOW_AXOLOTL_TOKENS};
+    static const enum import_how hows[] = {HOW_NONE, HOW_ONLY, HOW_ASK, HOW_VALUE, HOW_SCHEDULE_OPTIONS, HOW_DEEPSPEED,
+                                           HOW_AXOLOTL_DATASETS, HOW_AXOLOTL_TESTS, HOW_AXOLOTL_TOKENS};
     for (size_t i = 0; r && i < COUNT(hows); i++)
         if (r->how == hows[i]) return true;
     return false;

@@ -261,10 +261,8 @@ static void read_fsdp(struct import_work *w, const struct import_entry *fsdp, bo
         *offload |= !strcmp(word, "offload");
         if (found) level = found, groups = !strncmp(word, "hybrid", 6);
         else if (strcmp(word, "auto_wrap") && strcmp(word, "offload"))
-            import_refuse(w, fsdp,
-                          "found %.60s, expected full_shard, shard_grad_op, no_shard, hybrid_shard, "
-                          "hybrid_shard_zero2, offload or auto_wrap",
-                          word);
+            import_refuse(w, fsdp, "found %.60s, expected full_shard, shard_grad_op, no_shard, hybrid_shard, "
+                          "hybrid_shard_zero2, offload or auto_wrap", word);
     }
     if (level) put_shard(w, level, groups, fsdp);
 }
@@ -274,10 +272,8 @@ static void read_distributed(struct import_work *w)
     const struct import_entry *type = import_given(w, HOW_DISTRIBUTED);
     const char *word = import_text(type);
     if (config_word_index("MEGATRON_LM|TP|XLA|TPU", word) >= 0)
-        import_refuse(w, type,
-                      "found %s: ranks divide the batch, on GPUs or CPUs; expected NO, MULTI_GPU, MULTI_CPU, DEEPSPEED "
-                      "or FSDP",
-                      word);
+        import_refuse(w, type, "found %s: ranks divide the batch, on GPUs or CPUs; expected NO, MULTI_GPU, MULTI_CPU, "
+                      "DEEPSPEED or FSDP", word);
     if (!strcmp(word, "FSDP")) put_shard(w, "weights", false, type);
 }
 

@@ -320,14 +320,8 @@ bool import_is_python(const char *text)
 
 int import_read_python(struct import *f, const char *text, const char *name, import_documents *out, struct error *e)
 {
-    struct python p = {.f = f,
-                       .name = name,
-                       .at = text,
-                       .line = 1,
-                       .scalars = value_new(&f->memory, VALUE_MAP),
-                       .used = value_new(&f->memory, VALUE_MAP),
-                       .documents = out,
-                       .e = e};
+    struct python p = {.f = f, .name = name, .at = text, .line = 1, .scalars = value_new(&f->memory, VALUE_MAP),
+                       .used = value_new(&f->memory, VALUE_MAP), .documents = out, .e = e};
     int rc = PL_OK;
     for (skip(&p, true); *p.at && !rc; skip(&p, true)) {
         rc = read_statement(&p);

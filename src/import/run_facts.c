@@ -32,17 +32,10 @@ static bool complete_batch(struct batch *b)
     return true;
 }
 
-/* Returns the number of ranks with which the numbers would agree; 0: with none. */
-static int64_t agreeing_ranks(const struct batch *b)
-{
-    const int64_t one = (b->m ? b->m : 1) * (b->a ? b->a : 1);
-    return b->t % one ? 0 : b->t / one;
-}
-
 static void refuse_batch(struct import_work *w, const struct batch *b)
 {
     struct text product = {0};
-    const int64_t ranks = agreeing_ranks(b);
+    const int64_t one = (b->m ? b->m : 1) * (b->a ? b->a : 1), ranks = b->t % one ? 0 : b->t / one; /* to agree */
     if (b->m) text_printf(&product, "%s %lld x ", b->micro->key, (long long)b->m);
     if (b->a) text_printf(&product, "%s %lld x ", b->accumulation->key, (long long)b->a);
     text_printf(&product, "%lld rank%s", (long long)b->r, b->r == 1 ? "" : "s");
@@ -78,10 +71,8 @@ static void put_batch(struct import_work *w, const struct batch *b)
 
 static void run_batch(struct import_work *w)
 {
-    struct batch b = {.micro = import_pick(w, HOW_MICRO),
-                      .accumulation = import_pick(w, HOW_ACCUMULATION),
-                      .total = import_pick(w, HOW_BATCH),
-                      .r = import_ranks(w)};
+    struct batch b = {.micro = import_pick(w, HOW_MICRO), .accumulation = import_pick(w, HOW_ACCUMULATION),
+                      .total = import_pick(w, HOW_BATCH), .r = import_ranks(w)};
     const struct import_entry *find = import_given(w, HOW_FIND_BATCH);
     if (b.total && b.micro && !b.micro->given) b.micro = NULL;
     if (b.total && b.accumulation && !b.accumulation->given) b.accumulation = NULL;
@@ -150,9 +141,8 @@ static bool put_every(struct import_work *w, const char *ours, const struct impo
     const int64_t n = counted && steps ? every(w, steps, total) : 0;
     if (n) import_put(w, ours, value_int(w->b, n), steps, NULL);
     if (is_word(strategy, "epoch") || (is_word(strategy, "best") && !counted))
-        import_leave(w, strategy,
-                     "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also "
-                     "come at the end");
+        import_leave(w, strategy, "evaluation and checkpoints are counted in steps: train.eval_every, "
+                     "train.save_every; both also come at the end");
     return counted;
 }
 

@@ -21,16 +21,12 @@ static const char *schedule_word(struct import_work *w, const struct import_entr
     if (!strncmp(word, "SchedulerType.", 14)) word += 14;
     char *lower = bump_string(w->b, word);
     for (char *s = lower; *s; s++) *s = (char)tolower((unsigned char)*s);
-    const char *found = import_pair(w,
-                                    "linear=linear cosine=cosine constant=constant constant_with_warmup=constant "
+    const char *found = import_pair(w, "linear=linear cosine=cosine constant=constant constant_with_warmup=constant "
                                     "cosine_with_min_lr=cosine warmuplr=constant warmupdecaylr=linear "
-                                    "warmupcosinelr=cosine",
-                                    lower);
+                                    "warmupcosinelr=cosine", lower);
     if (found) return found;
-    import_refuse(
-        w, entry,
-        "found %.100s, and Plimsoll has only linear, cosine (also with min_lr), constant and constant_with_warmup",
-        word);
+    import_refuse(w, entry, "found %.100s, and Plimsoll has only linear, cosine (also with min_lr), constant and "
+                  "constant_with_warmup", word);
     return "constant";
 }
 
@@ -119,9 +115,8 @@ static void put_ds_rate(struct import_work *w, const struct import_entry *schedu
     const struct import_entry *peak = import_given(w, HOW_DS_MAX_RATE),
                               *rate = import_pick_for(w, "train.learning_rate");
     if (peak && rate && rate->given && rate->program != PROGRAM_ds && import_number(w, rate) != import_number(w, peak))
-        import_refuse(w, rate,
-                      "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says \"auto\"",
-                      import_number(w, rate), peak->file, peak->line, peak->key, import_number(w, peak));
+        import_refuse(w, rate, "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says "
+                      "\"auto\"", import_number(w, rate), peak->file, peak->line, peak->key, import_number(w, peak));
     if (peak) import_put_value(w, "train.learning_rate", peak);
     else if (decays && !import_automatic(w, "scheduler.params.warmup_max_lr"))
         import_put(w, "train.learning_rate", value_number(w->b, 0.001), scheduler, default_of(w, "warmup_max_lr"));
@@ -202,9 +197,8 @@ static const struct named_optimizer *said_optimizer(struct import_work *w, const
         return NULL;
     }
     if (!found)
-        import_refuse(w, script,
-                      "found %.100s, and Plimsoll has only AdamW, Adam, SGD, Adafactor, and AdamW and Adam in 8 bits",
-                      name);
+        import_refuse(w, script, "found %.100s, and Plimsoll has only AdamW, Adam, SGD, Adafactor, and AdamW and Adam "
+                      "in 8 bits", name);
     if (*entry != ds || !adam) return found;
     static const struct named_optimizer fused = {"adam", "adamw", "0", false}, coupled = {"adam", "adamw", "0", true};
     const bool plain = found->coupled && mode && mode->given && !import_true(w, mode);
@@ -228,10 +222,8 @@ static void put_decay(struct import_work *w, const struct named_optimizer *optim
 {
     const struct import_entry *decay = import_pick(w, HOW_DECAY);
     if (decay && optimizer && optimizer->coupled && import_number(w, decay) > 0)
-        import_refuse(
-            w, decay,
-            "it is %g with Adam, which adds it to the gradient, and AdamW does not: name AdamW, or set it to 0",
-            import_number(w, decay));
+        import_refuse(w, decay, "it is %g with Adam, which adds it to the gradient, and AdamW does not: name AdamW, or "
+                      "set it to 0", import_number(w, decay));
     if (decay) {
         import_put_value(w, "train.weight_decay", decay);
         put_no_decay(w, decay);

@@ -18,9 +18,8 @@ const struct import_entry *import_asks_for_lora(struct import_work *w)
                               *use = import_given(w, HOW_USE_LORA);
     const char *text = import_text(type), *name = import_text(adapter);
     if (type && strcmp(text, "lora") && strcmp(text, "full"))
-        import_refuse(w, type,
-                      "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts",
-                      text);
+        import_refuse(w, type, "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups "
+                      "freeze parts", text);
     if (type) return !strcmp(text, "lora") ? type : NULL;
     if (adapter && *name && strcmp(name, "lora") && strcmp(name, "qlora"))
         import_refuse(w, adapter, "found %.100s, and Plimsoll has only lora and qlora", name);

@@ -190,10 +190,8 @@ int planned_open_profile(struct planned *r, struct error *e)
     if (!rc && path[0] && r->profile.kind != DEVICE_CPU)
         rc = error_set(e, PL_USAGE, "%s is the profile of a GPU; set device.kind to cuda", path);
     if (!rc && c->device_threads && c->device_threads != r->profile.threads)
-        rc = error_set(
-            e, PL_USAGE,
-            "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out",
-            path, r->profile.threads, (int)c->device_threads, (int)c->device_threads);
+        rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave "
+                       "device.threads out", path, r->profile.threads, (int)c->device_threads, (int)c->device_threads);
     if (!rc && c->device_deterministic) profile_onednn(&r->profile, false);
     return rc ? error_prepend(e, "device.profile") : PL_OK;
 }

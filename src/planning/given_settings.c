@@ -20,11 +20,8 @@ static enum dtype auto_precision(const struct profile *device)
 struct settings planned_base_settings(struct planned *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train,
-                         .forward = r->forward,
-                         .few_labels = r->batches.few_labels,
-                         .loader_bytes = r->batches.loader_bytes,
-                         .device = device_traits(r->kind)};
+    struct settings s = {.train = o->train, .forward = r->forward, .few_labels = r->batches.few_labels,
+                         .loader_bytes = r->batches.loader_bytes, .device = device_traits(r->kind)};
     if (r->answers) s.prompt_chunk = (int)r->prompt_chunk, s.prompts = (int)r->prompts;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
     r->serial_steps = pipeline && !strcmp(pipeline, "0");
@@ -149,9 +146,8 @@ static int check_plan_keys(const struct planned *r, const struct settings *confi
         if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
         if (id == TECHNIQUE_optimizer && planned_allows(r->config, planned)) continue;
         if (id == TECHNIQUE_quantize && planned_allows_nf4(r->config) && !strcmp(planned, "nf4")) continue;
-        return error_set(e, PL_USAGE,
-                         "%s: made with another %s than the configuration has; leave the key out, or plan again", path,
-                         config_key_name(key));
+        return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan "
+                         "again", path, config_key_name(key));
     }
     return PL_OK;
 }
@@ -166,10 +162,8 @@ int planned_follow_plan(struct planned *r, struct settings s, const char *path, 
     if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
     if (r->answers && r->config->train_eval_batch && r->config->train_eval_batch != f.settings.prompts)
-        return error_set(
-            e, PL_USAGE,
-            "%s: made with another train.eval_batch than the configuration has; leave the key out, or plan again",
-            path);
+        return error_set(e, PL_USAGE, "%s: made with another train.eval_batch than the configuration has; leave the "
+                         "key out, or plan again", path);
     settings_follow(&s, &f.settings);
     if (r->answers) r->prompts = s.prompts = f.settings.prompts;
     if (planned_check_excluded(r, &s, e)) return e->code;
@@ -188,10 +182,9 @@ int planned_follow_plan(struct planned *r, struct settings s, const char *path, 
     if ((rc = plan_place(&r->plan, &r->graph, &r->profile, e))) return rc;
     r->plan.smallest = f.smallest;
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
-        return error_set(e, PL_USAGE,
-                         "%s: made for another model, sequence or version (its arena of %llu bytes differs from this "
-                         "one of %llu); plan again",
-                         path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
+        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes "
+                         "differs from this one of %llu); plan again", path, (unsigned long long)f.arena[SPACE_DEVICE],
+                         (unsigned long long)plan_arena(&r->plan));
     /* A run that is resumed keeps its plan while it fits the free memory: auto's reserve is for
      * what changed since. */
     const bool whole = r->config->memory_budget.kind == BUDGET_AUTO && r->kind != DEVICE_CUDA;
@@ -199,9 +192,8 @@ int planned_follow_plan(struct planned *r, struct settings s, const char *path, 
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again",
                          path, (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
     if (planned_exceeds_host(r))
-        return error_set(e, PL_NOFIT,
-                         "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to search again",
-                         path, (unsigned long long)r->plan.placement.arena[SPACE_HOST], plan_host_name(&r->plan),
-                         (unsigned long long)r->host_budget);
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to "
+                         "search again", path, (unsigned long long)r->plan.placement.arena[SPACE_HOST],
+                         plan_host_name(&r->plan), (unsigned long long)r->host_budget);
     return PL_OK;
 }

@@ -85,9 +85,8 @@ int planned_resolve_budget(struct planned *r, struct error *e)
     }
     const uint64_t free = free_host_memory(r);
     if (!planned_cpu_budget(free))
-        return error_set(e, PL_FAIL,
-                         "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
-                         size_print(free, have), size_print(BUDGET_RESERVE, keep));
+        return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or "
+                         "give a size", size_print(free, have), size_print(BUDGET_RESERVE, keep));
     r->budget = planned_cpu_budget(free);
     log_note("memory.budget auto: %s free, %s kept in reserve", size_print(free, have),
              size_print(BUDGET_RESERVE, keep));
@@ -181,20 +180,15 @@ static void warn_of_cpu(struct planned *r, const struct system_memory *now)
     struct error ignored;
     uint64_t disk;
     if (now->total && arena > now->total)
-        warn(
-            r,
-            "the plan is larger than this machine: %s; this machine has %s of memory; memory.budget: auto plans for it",
-            print_each(each, local, need), size_print(now->total, have));
+        warn(r, "the plan is larger than this machine: %s; this machine has %s of memory; memory.budget: auto plans "
+             "for it", print_each(each, local, need), size_print(now->total, have));
     else if (now->available && arena > now->available + now->swap)
-        warn(r,
-             "the plan does not fit the free memory: %s; this machine has %s, of which %s are free; memory.budget: "
-             "auto plans for them",
-             print_each(each, local, need), size_print(now->total, have), size_print(now->available, left));
+        warn(r, "the plan does not fit the free memory: %s; this machine has %s, of which %s are free; memory.budget: "
+             "auto plans for them", print_each(each, local, need), size_print(now->total, have),
+             size_print(now->available, left));
     if (file && !disk_free(folder, &disk, &ignored) && file * (uint64_t)local > disk)
-        warn(r,
-             "the offload file does not fit on the disk of %.100s: %s, where %s are free; memory.host_budget: auto "
-             "plans for less",
-             folder, print_each(file, local, need), size_print(disk, left));
+        warn(r, "the offload file does not fit on the disk of %.100s: %s, where %s are free; memory.host_budget: auto "
+             "plans for less", folder, print_each(file, local, need), size_print(disk, left));
 }
 
 static void warn_of_gpu(struct planned *r, const struct system_memory *now)
@@ -205,28 +199,21 @@ static void warn_of_gpu(struct planned *r, const struct system_memory *now)
     const int local = planned_host_ranks(r);
     char need[64], have[32], other[32];
     if (r->profile.capability && r->profile.capability < GPU_CAPABILITY_LEAST)
-        warn(r,
-             "%s is planned for and cannot be used: it has compute capability %d.%d, and there are kernels for %d.%d "
-             "and later only",
-             gpu, r->profile.capability / 10, r->profile.capability % 10, GPU_CAPABILITY_LEAST / 10,
-             GPU_CAPABILITY_LEAST % 10);
+        warn(r, "%s is planned for and cannot be used: it has compute capability %d.%d, and there are kernels for "
+             "%d.%d and later only", gpu, r->profile.capability / 10, r->profile.capability % 10,
+             GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
     if (memory && arena > planned_gpu_budget(memory))
-        warn(r,
-             "the plan is larger than that GPU: %s; %s has %s, of which %s are left beside the CUDA context; "
-             "memory.budget: auto plans for it",
-             size_print(arena, need), gpu, size_print(memory, have), size_print(planned_gpu_budget(memory), other));
+        warn(r, "the plan is larger than that GPU: %s; %s has %s, of which %s are left beside the CUDA context; "
+             "memory.budget: auto plans for it", size_print(arena, need), gpu, size_print(memory, have),
+             size_print(planned_gpu_budget(memory), other));
     if (planned_gpu_is_here(r)) {
         if (now->total && host * (uint64_t)local > now->total)
-            warn(r,
-                 "the plan needs more host memory than this machine has: %s; it has %s; memory.host_budget: auto plans "
-                 "for it",
-                 print_each(host, local, need), size_print(now->total, have));
+            warn(r, "the plan needs more host memory than this machine has: %s; it has %s; memory.host_budget: auto "
+                 "plans for it", print_each(host, local, need), size_print(now->total, have));
     } else if (memory && host > likely) {
-        warn(r,
-             "the plan needs %s of host memory, more than a machine with such a GPU is likely to have: %s (twice the "
-             "GPU's memory, at least 32 GiB); "
-             "memory.host_budget sets a bound",
-             size_print(host, need), size_print(likely, have));
+        warn(r, "the plan needs %s of host memory, more than a machine with such a GPU is likely to have: %s (twice "
+             "the GPU's memory, at least 32 GiB); memory.host_budget sets a bound", size_print(host, need),
+             size_print(likely, have));
     }
 }
 

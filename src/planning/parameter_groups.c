@@ -132,10 +132,8 @@ static int check_patterns(const struct config_list *patterns, const char *where,
         if (part && !has_part(part, false, g)) note_missing(where, part);
         const char *nearest = part ? NULL : nearest_unmatched(patterns->at[i], g);
         if (nearest)
-            return error_set(e, PL_USAGE,
-                             "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* matches any "
-                             "text, ? one character)",
-                             where, patterns->at[i], nearest);
+            return error_set(e, PL_USAGE, "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* "
+                             "matches any text, ? one character)", where, patterns->at[i], nearest);
     }
     return PL_OK;
 }
@@ -181,10 +179,8 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
             if (distance < best) best = distance, nearest = name;
         }
         if (best)
-            return error_set(e, PL_USAGE,
-                             "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s "
-                             "(`plimsoll modules` lists the names)",
-                             number, m->match.at[i], nearest);
+            return error_set(e, PL_USAGE, "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the "
+                             "nearest is %s (`plimsoll modules` lists the names)", number, m->match.at[i], nearest);
     }
     return PL_OK;
 }
@@ -215,10 +211,8 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
         if (rc) return rc;
         if (missing) continue;
         if (blocks)
-            return error_set(e, PL_USAGE,
-                             "memory.modules[%u]: recompute is %s, but match names no block; name blocks "
-                             "(model.layers.3) or a module that contains blocks",
-                             i, m->recompute.value);
+            return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks "
+                             "(model.layers.3) or a module that contains blocks", i, m->recompute.value);
     }
     return PL_OK;
 }
@@ -243,13 +237,9 @@ static struct update_rule rule_of(const struct config *c, const struct config_gr
     bool absolute = g->given[GROUP_learning_rate];
     const struct config_list match = expand(&g->match, false, b);
     return (struct update_rule){
-        .match = (const char *const *)match.at,
-        .n_match = match.n,
-        .has_rate = absolute || g->given[GROUP_lr_scale],
-        .absolute = absolute,
-        .lr_scale = absolute ? g->learning_rate / c->train_learning_rate : g->lr_scale,
-        .has_decay = g->given[GROUP_weight_decay],
-        .weight_decay = g->weight_decay,
+        .match = (const char *const *)match.at, .n_match = match.n, .has_rate = absolute || g->given[GROUP_lr_scale],
+        .absolute = absolute, .lr_scale = absolute ? g->learning_rate / c->train_learning_rate : g->lr_scale,
+        .has_decay = g->given[GROUP_weight_decay], .weight_decay = g->weight_decay,
     };
 }
 
@@ -260,10 +250,8 @@ static void module_settings(const struct config *c, struct bump *b, struct setti
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
         const struct config_module *m = &c->memory_modules.at[i];
         const struct config_list match = expand(&m->match, true, b);
-        rules[i] = (struct module_rule){.match = (const char *const *)match.at,
-                                        .n_match = match.n,
-                                        .has_recompute = m->given[MODULE_recompute],
-                                        .recompute = module_recompute(m),
+        rules[i] = (struct module_rule){.match = (const char *const *)match.at, .n_match = match.n,
+                                        .has_recompute = m->given[MODULE_recompute], .recompute = module_recompute(m),
                                         .has_precision = m->given[MODULE_precision],
                                         .precision = precisions[m->precision]};
     }
@@ -286,8 +274,7 @@ static void quantize_settings(const struct config *c, struct bump *b, struct set
 void groups_settings(const struct config *c, struct bump *b, struct settings *s)
 {
     struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
-    rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at,
-                                    .n_match = c->train_no_decay.n,
+    rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at, .n_match = c->train_no_decay.n,
                                     .has_decay = true};
     for (uint32_t i = 0; i < c->train_groups.n; i++) rules[i + 1] = rule_of(c, &c->train_groups.at[i], b);
     s->rules = rules;

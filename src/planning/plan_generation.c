@@ -145,9 +145,8 @@ int planned_search_generation(struct planned *r, struct settings s, const struct
     /* a chunk of the prompt has few images */
     if (r->model.images && !config_technique(r->config, TECHNIQUE_encode)->chosen) s.encode = 1;
     if (o->batch > 1 && o->batch * o->cache > SLOTS_MOST)
-        return error_set(e, PL_USAGE,
-                         "%lld prompts at once, of up to %lld tokens each: expected at most %d tokens in all",
-                         (long long)o->batch, (long long)o->cache, SLOTS_MOST);
+        return error_set(e, PL_USAGE, "%lld prompts at once, of up to %lld tokens each: expected at most %d tokens in "
+                         "all", (long long)o->batch, (long long)o->cache, SLOTS_MOST);
     int rc = list_all(r, s, o, &choices, e);
     const struct choice *best = NULL, *least = choices.list.at;
     for (uint32_t i = 0; i < choices.list.n && !rc; i++) {

@@ -39,22 +39,18 @@ int planned_open_shares(struct planned *r, const struct run_options *o, struct e
     r->shares = 1;
     if (!o->train) return PL_OK;
     if (o->whole && (ranks > 1 || shares > 1))
-        return error_set(
-            e, PL_USAGE,
-            "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its own data; leave them out");
+        return error_set(e, PL_USAGE, "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its "
+                         "own data; leave them out");
     if (shares % ranks) {
-        error_set(e, PL_USAGE,
-                  "parallel.shares is %lld, which is not divisible by the %lld ranks: every rank runs the same number "
-                  "of shares",
-                  (long long)shares, (long long)ranks);
+        error_set(e, PL_USAGE, "parallel.shares is %lld, which is not divisible by the %lld ranks: every rank runs the "
+                  "same number of shares", (long long)shares, (long long)ranks);
         return config_at_key(c, KEY_parallel_shares, e);
     }
     r->ranks = o->ranks;
     r->shares = (int)shares;
     if (shares > c->train_effective_batch && !o->probe && (!o->ranks || !o->ranks->rank))
         log_warn("train.effective_batch %lld has fewer samples than the step has shares (%lld): some of them, and "
-                 "their ranks, have nothing to do",
-                 (long long)c->train_effective_batch, (long long)shares);
+                 "their ranks, have nothing to do", (long long)c->train_effective_batch, (long long)shares);
     return PL_OK;
 }
 
@@ -65,10 +61,8 @@ int planned_open_links(struct planned *r, struct error *e)
     const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
     if (n < 2) return PL_OK;
     if (host > n || n % host) {
-        error_set(
-            e, PL_USAGE,
-            "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same number of them",
-            (long long)host, n);
+        error_set(e, PL_USAGE, "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same "
+                  "number of them", (long long)host, n);
         return config_at_key(c, KEY_parallel_per_host, e);
     }
     return links_set(&r->profile, c->parallel_links, host < n ? (int)host : 0, e)
@@ -82,10 +76,9 @@ int planned_check_hosts(const struct planned *r, struct error *e)
     if (!x || r->plan.settings.group != GROUP_HOST || r->config->parallel_per_host > 0 ||
         x->rank % x->local == x->local_rank)
         return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "parallel.group host: rank %d is number %d of its host, so ranks are not numbered host by host; "
-                     "start them with mpirun --map-by slot, or set parallel.group all",
-                     x->rank, x->local_rank);
+    return error_set(e, PL_USAGE, "parallel.group host: rank %d is number %d of its host, so ranks are not numbered "
+                     "host by host; start them with mpirun --map-by slot, or set parallel.group all", x->rank,
+                     x->local_rank);
 }
 
 int planned_share_samples(const struct planned *r) { return (int)ceil_div(r->effective_batch, r->shares); }
@@ -198,10 +191,8 @@ int planned_check_ids(const struct planned *r, struct error *e)
         const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
         while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
         if (x->node)
-            return error_set(
-                e, PL_USAGE,
-                "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked",
-                op_table[n->op].name, op_table[node_at(g, x->node)->op].name);
+            return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that "
+                             "they can be checked", op_table[n->op].name, op_table[node_at(g, x->node)->op].name);
     }
     return PL_OK;
 }

@@ -90,10 +90,8 @@ static int prepare_answers(struct planned *r, struct error *e)
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
     if (r->model.images && r->model.images->single) {
-        error_set(e, PL_USAGE,
-                  "train.eval_samples is %lld, but a %s answers only in `plimsoll eval` and `plimsoll generate`; set "
-                  "it to 0",
-                  (long long)c->train_eval_samples, r->model.family->model_type);
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a %s answers only in `plimsoll eval` and `plimsoll "
+                  "generate`; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
     }
     if (!r->model.family->generates) {
@@ -171,8 +169,7 @@ static void set_groups(struct planned *r, const struct run_options *o)
     if (!updates_statistics(r)) r->batch.bn_group = 0;
     else if (!c->model_bn_group && !o->probe)
         log_note("batch normalization: layers whose weights are in no folder take the statistics of %lld images at a "
-                 "time (model.bn_group auto); the others keep theirs",
-                 (long long)r->batch.bn_group);
+                 "time (model.bn_group auto); the others keep theirs", (long long)r->batch.bn_group);
 }
 
 /* Groups lie within shares and micro-batches, and padding is in no group (measure_run): so the
@@ -184,11 +181,10 @@ static int check_groups(const struct planned *r, bool train, struct error *e)
     const char *of = train ? "train.effective_batch" : "a batch";
     if (!group) return PL_OK;
     if (r->effective_batch % shares)
-        return error_set(e, PL_USAGE,
-                         "train.effective_batch of %d images is not divisible among %lld shares, and batch "
-                         "normalization over groups of %lld images (model.bn_group) takes no padding: "
-                         "set a multiple of %lld",
-                         r->effective_batch, (long long)shares, (long long)group, (long long)(shares * group));
+        return error_set(e, PL_USAGE, "train.effective_batch of %d images is not divisible among %lld shares, and "
+                         "batch normalization over groups of %lld images (model.bn_group) takes no padding: set a "
+                         "multiple of %lld", r->effective_batch, (long long)shares, (long long)group,
+                         (long long)(shares * group));
     if (images % group)
         return error_set(
             e, PL_USAGE,
@@ -210,11 +206,10 @@ static int check_whole(const struct planned *r, struct error *e)
 {
     const int64_t micro = config_micro_batch(r->config), samples = planned_share_samples(r);
     if (!r->batches.indivisible || !micro || micro == samples) return PL_OK;
-    error_set(e, PL_USAGE,
-              "memory.micro_batch is %lld, and the contrastive loss compares all %lld samples of a share with each "
-              "other: leave it out. Less memory take memory.recompute, memory.offload, "
-              "a smaller train.effective_batch, or parallel.shares, whose samples are compared within each",
-              (long long)micro, (long long)samples);
+    error_set(e, PL_USAGE, "memory.micro_batch is %lld, and the contrastive loss compares all %lld samples of a share "
+              "with each other: leave it out. Less memory take memory.recompute, memory.offload, a smaller "
+              "train.effective_batch, or parallel.shares, whose samples are compared within each", (long long)micro,
+              (long long)samples);
     return config_at_key(r->config, KEY_memory_micro_batch, e);
 }
 

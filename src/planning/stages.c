@@ -28,14 +28,12 @@ static int open_machine(struct planned *r, const struct run_options *o, struct e
 static int search_plan(struct planned *r, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
-    struct freedom f = {.effective_batch = planned_share_samples(r), .budget = r->budget,
-                        .host_budget = r->host_budget,
+    struct freedom f = {.effective_batch = planned_share_samples(r), .budget = r->budget, .host_budget = r->host_budget,
                         .allow_bf16 = o->train && planned_allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && planned_allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = r->batches.indivisible ? planned_share_samples(r) : (int)r->batch.bn_group,
-                        .trips = planned_limits(r).trips,
-                        .fitting = o->fitting};
+                        .trips = planned_limits(r).trips, .fitting = o->fitting};
     if (!o->train) s.micro_batch = planned_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct text why = {0};
@@ -46,10 +44,8 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
     f.free[TECHNIQUE_quantize] = o->train && planned_allows_nf4(c);
     if (planned_check_excluded(r, &s, e)) return e->code;
     if (f.whole && planned_share_samples(r) % s.micro_batch)
-        return error_set(
-            e, PL_USAGE,
-            "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
-            s.micro_batch, r->effective_batch);
+        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a "
+                         "user-defined model needs", s.micro_batch, r->effective_batch);
     int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->profile, e);
     if (rc) return rc;
     r->has_space = true;
@@ -130,10 +126,8 @@ static void begin(struct planned *r, const struct config *c, const struct run_op
     *r = (struct planned){
         .config = c, .defined = o->define, .no_files = o->no_files, .forward = o->forward || o->evaluate};
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T,
-                              .outputs = !o->train,
-                              .loss_output = o->forward ? "" : o->loss_output,
-                              .size = o->size};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train,
+                              .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     if (o->generate) r->batch.cache = o->generate->cache, r->batch.texts = 1;
 }
 
@@ -156,14 +150,9 @@ struct plan_note planned_note(const struct planned *r, bool fits)
                               .refused_by = fits   ? NULL
                                             : host ? "memory.host_budget"
                                                    : "memory.budget",
-                              .budget = r->budget,
-                              .host_budget = stated ? r->host_budget : 0,
-                              .effective_batch = r->effective_batch,
-                              .profile = &r->profile,
-                              .adapter = r->adapted,
-                              .remedy = r->remedy,
-                              .n_remedies = r->n_remedies,
-                              .warning = r->warning,
+                              .budget = r->budget, .host_budget = stated ? r->host_budget : 0,
+                              .effective_batch = r->effective_batch, .profile = &r->profile, .adapter = r->adapted,
+                              .remedy = r->remedy, .n_remedies = r->n_remedies, .warning = r->warning,
                               .n_warnings = r->n_warnings};
 }
 

@@ -35,8 +35,7 @@ void environment_libraries(struct library out[LIBRARIES])
     static const struct library all[LIBRARIES] = {
         {.name = "CUDA", .key = "cuda", .does = "NVIDIA GPUs"},
         {.name = "MPI", .key = "mpi", .does = "several ranks"},
-        {.name = "oneDNN",
-         .key = "onednn",
+        {.name = "oneDNN", .key = "onednn",
          .does = "matrix products on the CPU, to compare with ours (PLIMSOLL_ONEDNN=1)"},
         {.name = "FFmpeg", .key = "ffmpeg", .does = "video files"},
         {.name = "libtiff", .key = "tiff", .does = "TIFF images"},

@@ -66,10 +66,7 @@ static void put_varint(struct bytes *b, uint64_t x)
 
 enum wire { WIRE_VARINT, WIRE_8, WIRE_BYTES, WIRE_4 = 5 }; /* 3 and 4 are deprecated */
 
-static void put_key(struct bytes *b, int field, enum wire wire)
-{
-    put_varint(b, (uint64_t)field << 3 | wire);
-}
+static void put_key(struct bytes *b, int field, enum wire wire) { put_varint(b, (uint64_t)field << 3 | wire); }
 
 static void put_bytes(struct bytes *b, int field, const void *from, size_t n)
 {

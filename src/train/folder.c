@@ -130,18 +130,13 @@ static int check_contents(const char *dir, const struct contents *c, enum folder
     const bool resume = use == FOLDER_RESUME;
     if (use == FOLDER_AGAIN && c->run) return PL_OK;
     if (resume && !c->run)
-        return error_set(e, PL_USAGE,
-                         "%s: nothing to resume: it has no config.yaml; start without --resume", dir);
+        return error_set(e, PL_USAGE, "%s: nothing to resume: it has no config.yaml; start without --resume", dir);
     if (resume || !c->any) return PL_OK;
     if (c->run)
-        return error_set(e, PL_USAGE,
-                         "%s: the folder holds a run already: continue that one with --resume, or set another "
-                         "train.out",
-                         dir);
-    return error_set(e, PL_USAGE,
-                     "%s: the folder is not empty, and holds no run that --resume could continue: set another "
-                     "train.out",
-                     dir);
+        return error_set(e, PL_USAGE, "%s: the folder holds a run already: continue that one with --resume, or set "
+                         "another train.out", dir);
+    return error_set(e, PL_USAGE, "%s: the folder is not empty, and holds no run that --resume could continue: set "
+                     "another train.out", dir);
 }
 
 /* Removes the temporary entries of one folder: .NAME.tmp is incomplete; .NAME.old is the previous
@@ -251,11 +246,9 @@ int folder_require_space(struct folder *f, uint64_t bytes, struct error *e)
     char need[32], have[32];
     if (disk_free(f->dir, &available, e)) return e->code;
     if (available >= bytes) return PL_OK;
-    return error_set(e, PL_FAIL,
-                     "%s: the checkpoints and the model need %s (%llu bytes) on disk, %s (%llu bytes) are free: "
-                     "free some space, or set train.out on another disk",
-                     f->dir, size_print(bytes, need), (unsigned long long)bytes, size_print(available, have),
-                     (unsigned long long)available);
+    return error_set(e, PL_FAIL, "%s: the checkpoints and the model need %s (%llu bytes) on disk, %s (%llu bytes) are "
+                     "free: free some space, or set train.out on another disk", f->dir, size_print(bytes, need),
+                     (unsigned long long)bytes, size_print(available, have), (unsigned long long)available);
 }
 
 int folder_write(struct folder *f, const char *name, const char *bytes, size_t n, struct error *e)

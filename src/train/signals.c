@@ -57,10 +57,7 @@ void signals_install(void)
     }
 }
 
-int signals_received(void)
-{
-    return received;
-}
+int signals_received(void) { return received; }
 
 const char *signals_name(int signal_number)
 {

@@ -102,10 +102,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     }
     if (!rc) rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);
-    t->progress = (struct progress){.what = "training",
-                                    .unit = "steps",
-                                    .first = t->state.step,
-                                    .total = t->total,
+    t->progress = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total,
                                     .begun = clock_seconds()};
     if (t->scale > 0 && t->state.step < t->total)
         progress_expect(&t->progress, t->scale * t->run.planned.plan.seconds * (double)(t->total - t->state.step));
@@ -147,11 +144,8 @@ static int gather_ranks(const struct trainer *t, const struct train_options *o, 
     struct system_process m;
     system_process(&m);
     struct rank_summary mine = {.seconds = t->busy_sum / (double)max_i64(1, s->steps - s->first_step),
-                                .arena_bytes = s->allocated_bytes,
-                                .host_bytes = s->host_bytes,
-                                .allocations = s->allocations,
-                                .resident_peak = m.resident_peak,
-                                .growth = t->growth};
+                                .arena_bytes = s->allocated_bytes, .host_bytes = s->host_bytes,
+                                .allocations = s->allocations, .resident_peak = m.resident_peak, .growth = t->growth};
     snprintf(mine.host, sizeof mine.host, "%s", o->ranks->host);
     return o->ranks->gather(o->ranks, &mine, o->each, sizeof mine, e);
 }

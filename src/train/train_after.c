@@ -30,8 +30,7 @@ struct memory_state {
 /* Reads the state without allocating. */
 static void monitor_read(struct memory_state *m, const struct run *r)
 {
-    *m = (struct memory_state){.allocated = r->planned.plan.peak.bytes,
-                               .reserved = r->device.bytes[SPACE_DEVICE],
+    *m = (struct memory_state){.allocated = r->planned.plan.peak.bytes, .reserved = r->device.bytes[SPACE_DEVICE],
                                .peak = plan_arena(&r->planned.plan)};
     system_memory(&m->host);
     system_process(&m->process);

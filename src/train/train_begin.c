@@ -40,10 +40,8 @@ static int refuse_change(const struct config *c, const struct config *stored, en
     struct text now = {0}, then = {0};
     config_show(c, k, &now);
     config_show(stored, k, &then);
-    int rc = error_set(e, PL_USAGE,
-                       "--resume: %s differs from the run in %s: it is %.200s, there %.200s; restore it, or start a "
-                       "new run in another train.out",
-                       config_key_name(k), dir, now.at, then.at);
+    int rc = error_set(e, PL_USAGE, "--resume: %s differs from the run in %s: it is %.200s, there %.200s; restore it, "
+                       "or start a new run in another train.out", config_key_name(k), dir, now.at, then.at);
     text_free(&now);
     text_free(&then);
     return rc;
@@ -58,8 +56,7 @@ static void adopt_decisions(struct config *c, const struct config *stored, const
         c->parallel_shares = stored->parallel_shares;
     else if (c->parallel_shares <= 0 && stored->parallel_shares > 0)
         log_note("resume: the %lld shares of the run cannot be divided among %lld ranks; it continues with %lld, which "
-                 "is another order of the same sums",
-                 (long long)stored->parallel_shares, (long long)n, (long long)n);
+                 "is another order of the same sums", (long long)stored->parallel_shares, (long long)n, (long long)n);
     if (c->data_labels == LABELS_AUTO && stored->data_labels != LABELS_AUTO) {
         c->data_labels = stored->data_labels;
         if (!config_given(c, KEY_data_ignore)) c->data_ignore = stored->data_ignore;
@@ -113,10 +110,9 @@ static int check_group(const struct trainer *t, int64_t group, struct error *e)
 {
     const int64_t now = t->run.planned.batch.bn_group;
     if (!t->resumes || !now || t->c->model_bn_group || !t->c->model_path || now == group) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "--resume: %lld images share batch normalization statistics in this run, and with this "
-                     "memory.micro_batch and number of ranks %lld would; restore these",
-                     (long long)group, (long long)now);
+    return error_set(e, PL_USAGE, "--resume: %lld images share batch normalization statistics in this run, and with "
+                     "this memory.micro_batch and number of ranks %lld would; restore these", (long long)group,
+                     (long long)now);
 }
 
 /* --- the parts of starting -------------------------------------------------------------------- */
@@ -129,17 +125,11 @@ static int64_t warmup_steps(const struct config *c, int64_t total)
 
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
-    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule,
-                             .warmup = warmup_steps(c, total),
-                             .start = c->train_warmup_start,
-                             .log = c->train_warmup_shape == WARMUP_LOG,
-                             .deepspeed = c->train_schedule_as == SCHEDULE_AS_DEEPSPEED,
-                             .total = total,
-                             .floor = c->train_min_lr_rate,
-                             .gamma = c->train_step_gamma,
-                             .every = c->train_step_size,
-                             .milestones = c->train_milestones.at,
-                             .n_milestones = c->train_milestones.n};
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = warmup_steps(c, total),
+                             .start = c->train_warmup_start, .log = c->train_warmup_shape == WARMUP_LOG,
+                             .deepspeed = c->train_schedule_as == SCHEDULE_AS_DEEPSPEED, .total = total,
+                             .floor = c->train_min_lr_rate, .gamma = c->train_step_gamma, .every = c->train_step_size,
+                             .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
 }
 
 /* Sets the number of steps: it is given, or follows from the samples after the position. A run
@@ -182,12 +172,8 @@ static int open_data(struct trainer *t, struct error *e)
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
-    struct run_options ro = {.plan = o->plan,
-                             .train = true,
-                             .describe = feed_describe,
-                             .define = o->define,
-                             .ranks = o->ranks,
-                             .whole = t->whole};
+    struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define,
+                             .ranks = o->ranks, .whole = t->whole};
     snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
     bool follow = t->resumes && !plan_again && !o->plan && file_exists(stored);
     if (follow) ro.plan = stored;
@@ -285,8 +271,7 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     struct text keys = {0};
     if (!rc && planned_print_order(&t->run.planned, &keys))
         log_note("the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks "
-                 "or another parallel.shard",
-                 keys.at);
+                 "or another parallel.shard", keys.at);
     text_free(&keys);
     return rc;
 }

@@ -181,11 +181,8 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
         rc = t->o->ranks ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e);
     }
     if (!loss_sums_mean(&sums, &loss) && !rc) rc = feed_empty(&t->validation, e);
-    *out = (struct evaluation){.step = (int64_t)t->state.step,
-                               .samples = (int64_t)t->validation.samples,
-                               .loss = loss,
-                               .iou = NAN,
-                               .dice = NAN};
+    *out = (struct evaluation){.step = (int64_t)t->state.step, .samples = (int64_t)t->validation.samples, .loss = loss,
+                               .iou = NAN, .dice = NAN};
     if (t->has_scores) {
         const struct score all = mask_scores_of(&t->scores, false);
         out->iou = score_iou(&all);

@@ -26,10 +26,7 @@
 #include "io/json.h"
 #include "text/template/template.h"
 
-static bool keeps_best(const struct config *c)
-{
-    return c->train_keep_best && c->train_eval_every;
-}
+static bool keeps_best(const struct config *c) { return c->train_keep_best && c->train_eval_every; }
 
 /* --- with other ranks ------------------------------------------------------------------------- */
 

@@ -198,11 +198,9 @@ struct step_block trainer_step_block(const struct trainer *t)
     int64_t step = (int64_t)trainer_steps_submitted(t); /* steps before this one: its index from 0 */
     struct step_block b = {
         .learning_rate = (float)(groups_rate(t->c) * schedule_factor(&t->schedule, step)),
-        .clip_norm = (float)t->c->train_clip_norm,
-        .step = (int32_t)step + 1,
+        .clip_norm = (float)t->c->train_clip_norm, .step = (int32_t)step + 1,
         .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_in_flight(&t->steps.tickets) + 1,
-        .seed = (uint64_t)t->c->train_seed,
-        .rng_step = (uint64_t)step,
+        .seed = (uint64_t)t->c->train_seed, .rng_step = (uint64_t)step,
     };
     for (int k = 0; k < STEP_COUNTS; k++) b.inv_count[k] = 1;
     scaler_put(&t->state, t->c, t->steps.tickets.scaled, &b);
@@ -217,11 +215,8 @@ static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, st
     if (!r) return rc;
     struct step_samples *samples = &t->steps.samples[t->steps.tickets.submitted % TICKETS];
     struct agreement *a = &t->agreed;
-    *a = (struct agreement){.units = batch->units,
-                            .busy = t->busy,
-                            .seen = feed_seen(&t->data) - t->seen,
-                            .broken = samples->broken - t->broken,
-                            .stop = t->o->signals && signals_received()};
+    *a = (struct agreement){.units = batch->units, .busy = t->busy, .seen = feed_seen(&t->data) - t->seen,
+                            .broken = samples->broken - t->broken, .stop = t->o->signals && signals_received()};
     for (int k = 0; k < FEED_COUNTS; k++) a->count[k] = batch->count[k];
     r->step = (int64_t)trainer_steps_submitted(t) + 1;
     rc = agree(r, a, rc, e);

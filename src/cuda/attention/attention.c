@@ -30,25 +30,10 @@ static struct attention heads_of(const struct launch *l, bool backward)
 {
     const struct operand *q = &l->in[backward], *k = q + 1, *lse = backward ? &l->in[5] : &l->out[1];
     struct attention a = {
-        .q = rows_of(q),
-        .k = rows_of(k),
-        .v = rows_of(k + 1),
-        .o = rows_of(backward ? &l->in[4] : &l->out[0]),
-        .lse = lse->data,
-        .lse_sample = lse->stride[0],
-        .lse_head = lse->stride[1],
-        .lse_token = lse->stride[2],
-        .type = store_of(q->dtype),
-        .B = (int)q->dim[0],
-        .T = (int)q->dim[1],
-        .S = (int)k->dim[1],
-        .H = (int)q->dim[2],
-        .G = (int)k->dim[2],
-        .D = (int)q->dim[3],
-        .window = INT32_MAX,
-        .height = 1,
-        .width = 1,
-        .unit = 1,
+        .q = rows_of(q), .k = rows_of(k), .v = rows_of(k + 1), .o = rows_of(backward ? &l->in[4] : &l->out[0]),
+        .lse = lse->data, .lse_sample = lse->stride[0], .lse_head = lse->stride[1], .lse_token = lse->stride[2],
+        .type = store_of(q->dtype), .B = (int)q->dim[0], .T = (int)q->dim[1], .S = (int)k->dim[1], .H = (int)q->dim[2],
+        .G = (int)k->dim[2], .D = (int)q->dim[3], .window = INT32_MAX, .height = 1, .width = 1, .unit = 1,
     };
     if (!backward) return a;
     a.dout = rows_of(&l->in[0]), a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
@@ -88,16 +73,8 @@ static struct attention attention_of(const struct launch *l, enum attention_mode
         a.scale = l->attr->relative.scale, a.height = l->attr->relative.height, a.width = l->attr->relative.width;
         set_tables(&a, l, mode == ATTENTION_BY_TABLES ? 2 : 1, backward);
     }
-    const struct attention_sizes n = {.B = a.B,
-                                      .T = a.T,
-                                      .H = a.H,
-                                      .D = a.D,
-                                      .height = a.height,
-                                      .width = a.width,
-                                      .mode = mode,
-                                      .backward = backward,
-                                      .ranges = a.ranges != NULL,
-                                      .S = a.S};
+    const struct attention_sizes n = {.B = a.B, .T = a.T, .H = a.H, .D = a.D, .height = a.height, .width = a.width,
+                                      .mode = mode, .backward = backward, .ranges = a.ranges != NULL, .S = a.S};
     const struct attention_work w = attention_work_of(&n);
     check_work(l, w.total);
     a.delta = floats_at(l, w.delta), a.lse2 = floats_at(l, w.lse2), a.tables = floats_at(l, w.tables),

@@ -81,13 +81,8 @@ struct operands {
 static struct operands operands_of(const struct query *q, enum attention_mode mode, bool backward)
 {
     const int first = backward ? 1 : 0;
-    struct operands f = {.q = q->in[first],
-                         .k = q->in[first + 1],
-                         .v = q->in[first + 2],
-                         .mode = mode,
-                         .backward = backward,
-                         .height = 1,
-                         .width = 1};
+    struct operands f = {.q = q->in[first], .k = q->in[first + 1], .v = q->in[first + 2], .mode = mode,
+                         .backward = backward, .height = 1, .width = 1};
     if (backward) f.dout = q->in[0];
     if (mode == ATTENTION_PLAIN) f.mask = given(q, table_of(backward)), f.scale = q->attr->attention.scale;
     else f.scale = q->attr->relative.scale, f.height = q->attr->relative.height, f.width = q->attr->relative.width;

@@ -49,10 +49,9 @@ static int check_driver(struct error *e)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (rc == cudaErrorInsufficientDriver)
-        return error_set(
-            e, PL_FAIL,
-            "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver, or set device: cpu",
-            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the "
+                         "driver, or set device: cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                         runtime % 1000 / 10);
     if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
         return error_set(
@@ -84,16 +83,13 @@ static int describe_gpu(struct gpu *c, struct error *e)
     c->memory_bandwidth =
         2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
     if (c->capability < GPU_CAPABILITY_LEAST)
-        return error_set(
-            e, PL_FAIL,
-            "%s has compute capability %d.%d, and there are kernels for %d.%d and later only; set device: cpu",
-            gpu.name, gpu.major, gpu.minor, GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and there are kernels for %d.%d and later only; "
+                         "set device: cpu", gpu.name, gpu.major, gpu.minor, GPU_CAPABILITY_LEAST / 10,
+                         GPU_CAPABILITY_LEAST % 10);
     if (c->capability >= cuda_min_capability()) return PL_OK;
-    return error_set(
-        e, PL_FAIL,
-        "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with make CUDA_ARCH=sm_%d, if "
-        "nvcc supports it, or set device: cpu",
-        gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
+    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with "
+                     "make CUDA_ARCH=sm_%d, if nvcc supports it, or set device: cpu", gpu.name, gpu.major, gpu.minor,
+                     cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
 }
 
 /* Opens the GPU and loads a kernel: the driver's own report of what it supports may be wrong. */
@@ -108,11 +104,9 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction ||
         rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL,
-                         "%s has compute capability %d.%d, and this build has no kernels for it that the driver "
-                         "accepts (%s); rebuild with "
-                         "make CUDA_ARCH=sm_%d, or update the driver",
-                         gpu.name, gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and this build has no kernels for it that the "
+                         "driver accepts (%s); rebuild with make CUDA_ARCH=sm_%d, or update the driver", gpu.name,
+                         gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
     return PL_OK;
@@ -167,12 +161,10 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
     char need[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(
-        e, PL_FAIL,
-        "%s: %s needs %s (%llu bytes), %s of %s are free; stop other processes on the GPU (nvidia-smi lists them), or "
-        "set --memory to half a GiB less than what is free",
-        s->gpu, what, size_print(bytes, need), (unsigned long long)bytes, size_print(free_bytes, have),
-        size_print(total, all));
+    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free; stop other processes on the GPU "
+                     "(nvidia-smi lists them), or set --memory to half a GiB less than what is free", s->gpu, what,
+                     size_print(bytes, need), (unsigned long long)bytes, size_print(free_bytes, have),
+                     size_print(total, all));
 }
 
 /* Allocates both spaces, which start as zeros, as the CPU's mappings do. */
@@ -191,11 +183,9 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
         cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
         if (rc != cudaSuccess) {
             cudaGetLastError();
-            return error_set(
-                e, PL_FAIL,
-                "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower memory.host_budget if tensors are "
-                "offloaded, otherwise data.prefetch",
-                (unsigned long long)host, cudaGetErrorString(rc));
+            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower "
+                             "memory.host_budget if tensors are offloaded, otherwise data.prefetch",
+                             (unsigned long long)host, cudaGetErrorString(rc));
         }
         memset(d->arena[SPACE_HOST], 0, host);
     }

@@ -182,10 +182,8 @@ int nccl_connect(struct nccl *x, struct ranks *r, char *scratch, cudaStream_t st
     int rc = share_id(x, r, &c->name, e);
     if (!rc && !memcmp(&c->name, &none, sizeof none)) rc = error_set(e, PL_FAIL, "NCCL does not start on rank 0");
     if (!rc && !call_within(c, seconds)) {
-        error_set(e, PL_FAIL,
-                  "waited %g s for NCCL to connect the ranks: is one of them stopped, or the network between GPUs "
-                  "down? (NCCL_DEBUG=INFO tells more)",
-                  seconds);
+        error_set(e, PL_FAIL, "waited %g s for NCCL to connect the ranks: is one of them stopped, or the network "
+                  "between GPUs down? (NCCL_DEBUG=INFO tells more)", seconds);
         r->abort(r, PL_FAIL, e->text);
     }
     if (!rc && (rc = c->rc)) {

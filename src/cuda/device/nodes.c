@@ -117,9 +117,7 @@ static void record_times(struct walk *w, uint32_t n, double seconds)
     for (uint32_t i = 0; i < n; i++) all += bytes_of(&l[i]);
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *entry = &w->t->program[w->p].at[w->first + i];
-        struct timing_event v = {.node = entry->node,
-                                 .position = entry->position,
-                                 .program = (uint8_t)w->p,
+        struct timing_event v = {.node = entry->node, .position = entry->position, .program = (uint8_t)w->p,
                                  .lane = entry->lane};
         v.from = at;
         v.to = at += seconds * (bytes_of(&l[i]) / all);

@@ -293,10 +293,9 @@ static void close_capture(struct capture *c)
 static int check_capability(const struct cuda_state *s, const struct kernel *k, struct error *e)
 {
     if (capability_suffices(k->capability, s->capability)) return PL_OK;
-    return error_set(
-        e, PL_FAIL,
-        "the plan uses the kernel %s of compute capability %d.%d, %s has %d.%d; plan with the profile of this GPU",
-        k->name, k->capability / 10, k->capability % 10, s->gpu, s->capability / 10, s->capability % 10);
+    return error_set(e, PL_FAIL, "the plan uses the kernel %s of compute capability %d.%d, %s has %d.%d; plan with the "
+                     "profile of this GPU", k->name, k->capability / 10, k->capability % 10, s->gpu, s->capability / 10,
+                     s->capability % 10);
 }
 
 /* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */

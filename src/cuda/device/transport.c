@@ -87,10 +87,8 @@ static int stalled(const struct transport *t, double seconds, struct error *e)
 {
     struct ranks *r = t->ranks;
     nccl_close(t->nccl, true);
-    error_set(e, PL_FAIL,
-              "waited %g s for the GPU in step %lld, which waits for other ranks: is one of them stopped, or the "
-              "network down?",
-              seconds, (long long)r->step);
+    error_set(e, PL_FAIL, "waited %g s for the GPU in step %lld, which waits for other ranks: is one of them stopped, "
+              "or the network down?", seconds, (long long)r->step);
     r->abort(r, PL_FAIL, e->text);
     return PL_FAIL;
 }
@@ -168,9 +166,8 @@ int transport_open(struct device *d, const struct tape *t, struct error *e)
     x->in = x->out + x->each * (uint64_t)d->ranks->n;
     TRY(choose(x, e));
     if (!x->nccl && !x->ranks->threads)
-        return error_set(
-            e, PL_FAIL,
-            "this MPI is built for one thread (no MPI_THREAD_MULTIPLE): ranks on GPUs need NCCL, or another MPI");
+        return error_set(e, PL_FAIL, "this MPI is built for one thread (no MPI_THREAD_MULTIPLE): ranks on GPUs need "
+                         "NCCL, or another MPI");
     if (!x->nccl) return PL_OK;
     TRY_CUDA(cudaMemGetInfo(&before, &total));
     TRY(nccl_connect(x->nccl, x->ranks, d->arena[SPACE_DEVICE], s->lane[LANE_COMPUTE], e));

@@ -118,10 +118,7 @@ static struct gemm_shape shape_dw(const struct entry *entry, const struct conv_l
     const struct conv *n = &at->n;
     const int64_t K = conv_taps(n) * n->C;
     const bool plain = at->algo == CONV_PLAIN;
-    return (struct gemm_shape){.M = n->O,
-                               .N = K,
-                               .batches = 1,
-                               .a = view_rows(entry, 0, at->rows, 1, n->O),
+    return (struct gemm_shape){.M = n->O, .N = K, .batches = 1, .a = view_rows(entry, 0, at->rows, 1, n->O),
                                .b = plain ? view_rows(entry, 1, 0, K, 1) : view_work(entry->launch.in[1].dtype, K, 1),
                                .c = plain ? view_rows(entry, MAX_IN, 0, K, 1) : view_work(DT_F32, K, 1)};
 }
@@ -158,10 +155,7 @@ static struct gemm_shape shape_lines(const struct entry *entry, const struct con
 {
     const struct conv *n = &at->n;
     const int64_t N = n->stride * n->C, size = dtype_size(entry->launch.in[0].dtype);
-    struct gemm_shape s = {.M = n->W2,
-                           .N = N,
-                           .K = n->O,
-                           .batches = n->B * n->H2,
+    struct gemm_shape s = {.M = n->W2, .N = N, .K = n->O, .batches = n->B * n->H2,
                            .a = view_rows(entry, 0, n->W2, n->O, 1),
                            .b = view_work(entry->launch.in[0].dtype, n->stride * N, 1),
                            .c = view_rows(entry, MAX_IN, n->W2, N, 1)};
@@ -274,17 +268,9 @@ static int copy_patches(const struct launch *l, const struct conv_layout *at, co
 static int copy_weights(const struct launch *l, const struct conv_layout *at, const struct sweep *s, int64_t o_step,
                         int64_t t_step, struct error *e)
 {
-    const struct tap_grid g = {.O = at->n.O,
-                               .depth = at->n.depth,
-                               .kh = at->n.kh,
-                               .kw = at->n.kw,
-                               .ky = s->ky,
-                               .kx = s->kx,
-                               .tap_y = s->tap_y,
-                               .tap_x = s->tap_x,
-                               .tap_step = s->tap_step,
-                               .o_step = o_step,
-                               .t_step = t_step};
+    const struct tap_grid g = {.O = at->n.O, .depth = at->n.depth, .kh = at->n.kh, .kw = at->n.kw, .ky = s->ky,
+                               .kx = s->kx, .tap_y = s->tap_y, .tap_x = s->tap_x, .tap_step = s->tap_step,
+                               .o_step = o_step, .t_step = t_step};
     TRY_CUDA(cuda_conv_weights(work_at(l, at->weights), l->in[1].data, &g, size_of(l), l->stream));
     return PL_OK;
 }

@@ -10,23 +10,11 @@ static struct mask_task task_of(const struct launch *l)
     const struct operand *x = &l->in[0];
     const union attr *a = l->attr;
     return (struct mask_task){
-        .logits = x->data,
-        .type = store_of(x->dtype),
-        .iou = typed_of(&l->in[1]),
-        .bits = l->in[2].data,
-        .valid = l->in[3].data,
-        .inv_count = l->in[4].data,
-        .N = x->dim[0],
-        .K = x->dim[1],
-        .h = x->dim[2],
-        .w = x->dim[3],
-        .row_bytes = l->in[2].dim[2],
-        .focal = a->mask_loss.focal,
-        .dice = a->mask_loss.dice,
-        .weight = a->mask_loss.iou,
-        .alpha_on = a->mask_loss.alpha,
-        .alpha_off = a->mask_loss.alpha_both ? a->mask_loss.alpha : 1 - a->mask_loss.alpha,
-        .gamma = a->mask_loss.gamma,
+        .logits = x->data, .type = store_of(x->dtype), .iou = typed_of(&l->in[1]), .bits = l->in[2].data,
+        .valid = l->in[3].data, .inv_count = l->in[4].data, .N = x->dim[0], .K = x->dim[1], .h = x->dim[2],
+        .w = x->dim[3], .row_bytes = l->in[2].dim[2], .focal = a->mask_loss.focal, .dice = a->mask_loss.dice,
+        .weight = a->mask_loss.iou, .alpha_on = a->mask_loss.alpha,
+        .alpha_off = a->mask_loss.alpha_both ? a->mask_loss.alpha : 1 - a->mask_loss.alpha, .gamma = a->mask_loss.gamma,
         .smooth = a->mask_loss.smooth,
     };
 }
@@ -52,18 +40,9 @@ static struct structure_task structure_of(const struct launch *l)
     const struct operand *x = &l->in[0];
     const union attr *a = l->attr;
     return (struct structure_task){
-        .logits = x->data,
-        .type = store_of(x->dtype),
-        .bits = l->in[1].data,
-        .valid = l->in[2].data,
-        .inv_count = l->in[3].data,
-        .N = x->dim[0],
-        .h = x->dim[2],
-        .w = x->dim[3],
-        .row_bytes = l->in[1].dim[2],
-        .edge = a->structure_loss.edge,
-        .bce_edge = a->structure_loss.bce_edge,
-        .smooth = a->structure_loss.smooth,
+        .logits = x->data, .type = store_of(x->dtype), .bits = l->in[1].data, .valid = l->in[2].data,
+        .inv_count = l->in[3].data, .N = x->dim[0], .h = x->dim[2], .w = x->dim[3], .row_bytes = l->in[1].dim[2],
+        .edge = a->structure_loss.edge, .bce_edge = a->structure_loss.bce_edge, .smooth = a->structure_loss.smooth,
         .size = a->structure_loss.size,
     };
 }
@@ -96,21 +75,10 @@ static int launch_prompt_next(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[3];
     const struct prompt_task t = {
-        .coords = l->out[0].data,
-        .kinds = l->out[1].data,
-        .round = l->out[2].data,
-        .logits = typed_of(x),
-        .bits = l->in[4].data,
-        .valid = l->in[5].data,
-        .keys = l->in[6].data,
-        .step = l->in[7].data,
-        .N = x->dim[0],
-        .P = l->in[0].dim[1],
-        .h = x->dim[1],
-        .w = x->dim[2],
-        .row_bytes = l->in[4].dim[2],
-        .rounds = l->attr->prompt_next.rounds,
-        .first = l->attr->prompt_next.first,
+        .coords = l->out[0].data, .kinds = l->out[1].data, .round = l->out[2].data, .logits = typed_of(x),
+        .bits = l->in[4].data, .valid = l->in[5].data, .keys = l->in[6].data, .step = l->in[7].data, .N = x->dim[0],
+        .P = l->in[0].dim[1], .h = x->dim[1], .w = x->dim[2], .row_bytes = l->in[4].dim[2],
+        .rounds = l->attr->prompt_next.rounds, .first = l->attr->prompt_next.first,
     };
     TRY_CUDA(cuda_prompt_next(t, l->stream));
     return PL_OK;

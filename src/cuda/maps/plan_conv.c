@@ -71,17 +71,8 @@ static void layout_phases(struct conv_layout *l, int64_t size)
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
                                enum dtype type, uint64_t library)
 {
-    struct conv_layout l = {.n = {.B = x[0],
-                                  .H = x[1],
-                                  .W = x[2],
-                                  .C = x[3],
-                                  .H2 = y[1],
-                                  .W2 = y[2],
-                                  .O = y[3],
-                                  .depth = w[1],
-                                  .kh = w[2],
-                                  .kw = w[3],
-                                  .stride = attr->conv.stride,
+    struct conv_layout l = {.n = {.B = x[0], .H = x[1], .W = x[2], .C = x[3], .H2 = y[1], .W2 = y[2], .O = y[3],
+                                  .depth = w[1], .kh = w[2], .kw = w[3], .stride = attr->conv.stride,
                                   .pad = attr->conv.pad}};
     l.algo = algo_of(op, &l.n);
     l.library = l.algo == CONV_DEPTHWISE ? 0 : library;

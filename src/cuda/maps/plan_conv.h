@@ -65,16 +65,8 @@ static inline struct conv_tiles conv_tiles_of(const struct conv *n)
 }
 static inline struct patch_grid patch_grid_of(const struct sweep *s, int64_t C)
 {
-    return (struct patch_grid){.H = s->H,
-                               .W = s->W,
-                               .C = C,
-                               .ny = s->ny,
-                               .nx = s->nx,
-                               .step = s->step,
-                               .y0 = s->y0,
-                               .x0 = s->x0,
-                               .ky = s->ky,
-                               .kx = s->kx};
+    return (struct patch_grid){.H = s->H, .W = s->W, .C = C, .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
+                               .x0 = s->x0, .ky = s->ky, .kx = s->kx};
 }
 static inline int64_t sweep_results(const struct sweep *s) { return s->B * s->ny * s->nx; }
 

@@ -199,10 +199,9 @@ int choices_add(struct choices *c, const struct choice *x, struct error *e)
     CHECK(c->lock >= 0, "not held");
     if (c->torn) text_printf(&line, "\n");
     if (!c->bytes)
-        text_printf(
-            &line,
-            "# The fastest cuBLASLt algorithm by matmul: key = algorithm : ms of the first proposal, of this one.\n"
-            "# Without this file the algorithms are measured anew, and a run's last bits may change.\n");
+        text_printf(&line, "# The fastest cuBLASLt algorithm by matmul: key = algorithm : ms of the first proposal, of "
+                    "this one.\n# Without this file the algorithms are measured anew, and a run's last bits may "
+                    "change.\n");
     choice_print(x, &line);
     int rc = PL_OK;
     if (c->bytes + line.n > CHOICES_BYTES_MOST || (c->list.n >= CHOICES_MOST && !find(c, x->key)))

@@ -140,10 +140,9 @@ static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, b
 
 static int refuse(const struct gemm_shape *s, const char *what, struct error *e)
 {
-    return error_set(
-        e, PL_FAIL,
-        "cuBLASLt %s the product [%lld,%lld] by [%lld,%lld] in %s on this GPU; another memory.precision may have one",
-        what, (long long)s->M, (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype));
+    return error_set(e, PL_FAIL, "cuBLASLt %s the product [%lld,%lld] by [%lld,%lld] in %s on this GPU; another "
+                     "memory.precision may have one", what, (long long)s->M, (long long)s->K, (long long)s->K,
+                     (long long)s->N, dtype_name(s->a.dtype));
 }
 
 /* Chooses the algorithm. `part`: what is computed of the product. */

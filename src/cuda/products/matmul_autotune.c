@@ -391,8 +391,7 @@ static int look_up(struct autotune *f, struct contest *t, const char *key, const
         *kept = choices_find(&f->kept, key);
         if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
         log_note("autotuning matmul shapes that are new on this GPU, two or three seconds for each large one; results "
-                 "are stored in %s",
-                 f->kept.path);
+                 "are stored in %s", f->kept.path);
     }
     *kept = NULL;
     TRY(measure(f, t, key, &x, e));

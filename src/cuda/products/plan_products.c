@@ -74,13 +74,9 @@ static bool is_supported(const struct gemm_shape *s)
 static bool library_has_linear(const struct query *q, int result)
 {
     const struct tensor *bias = given(q, 2);
-    struct gemm_shape s = {.M = tensor_rows(q->in[0]),
-                           .N = q->in[1]->dim[0],
-                           .K = tensor_last(q->in[0]),
-                           .a = matrix_of(q->in[0], false),
-                           .b = matrix_of(q->in[1], true),
-                           .c = matrix_of(q->out[result], false),
-                           .bias = bias,
+    struct gemm_shape s = {.M = tensor_rows(q->in[0]), .N = q->in[1]->dim[0], .K = tensor_last(q->in[0]),
+                           .a = matrix_of(q->in[0], false), .b = matrix_of(q->in[1], true),
+                           .c = matrix_of(q->out[result], false), .bias = bias,
                            .whole_M = portion_whole(q->portion, tensor_rows(q->in[0]))};
     if (bias) s.bias_dtype = bias->dtype, s.bias_align = is_aligned(bias) ? GEMM_BIAS_ALIGN : 1;
     return is_supported(&s);
@@ -99,11 +95,8 @@ static bool match_library_matmul(const struct query *q)
     if (!match_matmul(q)) return false;
     const bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
     const struct tensor *a = q->in[0], *b = q->in[1];
-    struct gemm_shape s = {.M = ta ? tensor_last(a) : tensor_rows(a),
-                           .N = tb ? tensor_rows(b) : tensor_last(b),
-                           .K = ta ? tensor_rows(a) : tensor_last(a),
-                           .a = matrix_of(a, ta),
-                           .b = matrix_of(b, tb)};
+    struct gemm_shape s = {.M = ta ? tensor_last(a) : tensor_rows(a), .N = tb ? tensor_rows(b) : tensor_last(b),
+                           .K = ta ? tensor_rows(a) : tensor_last(a), .a = matrix_of(a, ta), .b = matrix_of(b, tb)};
     s.c = (struct view){.dtype = q->out[0]->dtype, .row = s.N, .column = 1};
     if (!ta) s.whole_M = portion_whole(q->portion, s.M);
     return is_supported(&s);
@@ -114,11 +107,8 @@ static bool match_library_bmm(const struct query *q)
     if (!match_bmm(q)) return false;
     const bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
     const struct tensor *a = q->in[0], *c = q->out[0];
-    const struct gemm_shape s = {.M = c->dim[c->rank - 2],
-                                 .N = c->dim[c->rank - 1],
-                                 .K = a->dim[a->rank - (ta ? 2 : 1)],
-                                 .a = batch_of(a, ta),
-                                 .b = batch_of(q->in[1], tb),
+    const struct gemm_shape s = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1],
+                                 .K = a->dim[a->rank - (ta ? 2 : 1)], .a = batch_of(a, ta), .b = batch_of(q->in[1], tb),
                                  .c = batch_of(c, false)};
     return is_supported(&s);
 }

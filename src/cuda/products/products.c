@@ -47,14 +47,9 @@ static void shape_linear(struct gemm_shape *s, const struct entry *entry, int re
 {
     const struct launch *l = &entry->launch;
     const struct operand *x = &l->in[0];
-    *s = (struct gemm_shape){.M = operand_rows(x),
-                             .N = l->in[1].dim[0],
-                             .K = operand_last(x),
-                             .batches = 1,
-                             .whole_M = portion_whole(l->portion, operand_rows(x)),
-                             .a = matrix_of(entry, 0, false),
-                             .b = matrix_of(entry, 1, true),
-                             .c = matrix_of(entry, MAX_IN + result, false),
+    *s = (struct gemm_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
+                             .whole_M = portion_whole(l->portion, operand_rows(x)), .a = matrix_of(entry, 0, false),
+                             .b = matrix_of(entry, 1, true), .c = matrix_of(entry, MAX_IN + result, false),
                              .bias = has(l, 2)};
     if (has(l, 3)) s->from_align = gemm_align_operand(entry, 3);
     if (!s->bias) return;
@@ -244,12 +239,9 @@ static struct products *bmm_begin(struct entry *entry, struct gemm_shape *shape)
     const struct operand *a = &l->in[0], *c = &l->out[0];
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     struct products *p = products_new(entry);
-    *shape = (struct gemm_shape){.M = c->dim[c->rank - 2],
-                                 .N = c->dim[c->rank - 1],
-                                 .K = a->dim[a->rank - (ta ? 2 : 1)],
-                                 .a = batch_of(entry, 0, ta),
-                                 .b = batch_of(entry, 1, tb),
-                                 .c = batch_of(entry, MAX_IN, false)};
+    *shape = (struct gemm_shape){.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1],
+                                 .K = a->dim[a->rank - (ta ? 2 : 1)], .a = batch_of(entry, 0, ta),
+                                 .b = batch_of(entry, 1, tb), .c = batch_of(entry, MAX_IN, false)};
     p->nouter = bmm_steps(p->outer, l);
     bmm_batch(shape, p);
     return p;

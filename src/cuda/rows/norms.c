@@ -21,20 +21,14 @@ struct norm {
 
 static struct norm rmsnorm_of(const struct launch *l, int at)
 {
-    return (struct norm){.x = &l->in[0],
-                         .stats = {NULL, l->out[1].data},
-                         .w = typed_of(&l->in[at]),
-                         .b = none,
+    return (struct norm){.x = &l->in[0], .stats = {NULL, l->out[1].data}, .w = typed_of(&l->in[at]), .b = none,
                          .eps = l->attr->rmsnorm.eps};
 }
 
 static struct norm layernorm_of(const struct launch *l, int at)
 {
-    return (struct norm){.x = &l->in[0],
-                         .stats = {l->out[1].data, l->out[2].data},
-                         .w = typed_of(&l->in[at]),
-                         .b = typed_of(&l->in[at + 1]),
-                         .eps = l->attr->layernorm.eps};
+    return (struct norm){.x = &l->in[0], .stats = {l->out[1].data, l->out[2].data}, .w = typed_of(&l->in[at]),
+                         .b = typed_of(&l->in[at + 1]), .eps = l->attr->layernorm.eps};
 }
 
 static int norm(const struct launch *l, struct norm n, struct error *e)

@@ -16,9 +16,7 @@ static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct l
 /* Launches a batch; the partial sums of all tensors are in the first launch's workspace. */
 static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
-    struct sum_batch b = {.acc = l->out[0].data,
-                          .work = l->work,
-                          .type = store_of(l->in[0].dtype),
+    struct sum_batch b = {.acc = l->out[0].data, .work = l->work, .type = store_of(l->in[0].dtype),
                           .x = {l->in[0].data}};
     uint32_t blocks = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -61,18 +59,9 @@ static struct update update_of(const struct launch *l, int step, int clip, int w
 {
     const union attr *a = l->attr;
     return (struct update){
-        .p = typed_of(&l->in[0]),
-        .g = typed_of(&l->in[1]),
-        .w = typed_in(l, w),
-        .step = l->in[step].data,
-        .clip = data_in(l, clip),
-        .n = operand_elements(&l->in[0]),
-        .beta1 = a->adamw.beta1,
-        .beta2 = a->adamw.beta2,
-        .eps = a->adamw.eps,
-        .weight_decay = a->adamw.weight_decay,
-        .lr_scale = a->adamw.lr_scale,
-        .key = a->adamw.key,
+        .p = typed_of(&l->in[0]), .g = typed_of(&l->in[1]), .w = typed_in(l, w), .step = l->in[step].data,
+        .clip = data_in(l, clip), .n = operand_elements(&l->in[0]), .beta1 = a->adamw.beta1, .beta2 = a->adamw.beta2,
+        .eps = a->adamw.eps, .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale, .key = a->adamw.key,
         .first = launch_first(l, a->adamw.part),
     };
 }
@@ -81,14 +70,8 @@ static struct adam_weight adam_weight_of(const struct launch *l)
 {
     const union attr *a = l->attr;
     return (struct adam_weight){
-        .p = l->in[0].data,
-        .g = l->in[1].data,
-        .m = l->in[2].data,
-        .v = l->in[3].data,
-        .w = data_in(l, 6),
-        .n = operand_elements(&l->in[0]),
-        .weight_decay = a->adamw.weight_decay,
-        .lr_scale = a->adamw.lr_scale,
+        .p = l->in[0].data, .g = l->in[1].data, .m = l->in[2].data, .v = l->in[3].data, .w = data_in(l, 6),
+        .n = operand_elements(&l->in[0]), .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale,
         .key = a->adamw.key,
     };
 }
@@ -98,15 +81,9 @@ static struct adam_batch adam_batch_of(const struct launch *l)
 {
     const union attr *a = l->attr;
     return (struct adam_batch){
-        .p = store_of(l->in[0].dtype),
-        .g = store_of(l->in[1].dtype),
-        .m = store_of(l->in[2].dtype),
-        .w = typed_in(l, 6).type,
-        .step = l->in[4].data,
-        .clip = data_in(l, 5),
-        .beta1 = a->adamw.beta1,
-        .beta2 = a->adamw.beta2,
-        .eps = a->adamw.eps,
+        .p = store_of(l->in[0].dtype), .g = store_of(l->in[1].dtype), .m = store_of(l->in[2].dtype),
+        .w = typed_in(l, 6).type, .step = l->in[4].data, .clip = data_in(l, 5), .beta1 = a->adamw.beta1,
+        .beta2 = a->adamw.beta2, .eps = a->adamw.eps,
     };
 }
 
