@@ -62,7 +62,7 @@ OPT    ?= -O3 -g -fno-math-errno -fno-trapping-math
 # Checks of the stack and of the C library's copies, for a program that reads files of strangers;
 # `make HARDEN=`: without.
 HARDEN ?= $(if $(filter -O0,$(OPT)),,-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
-FLAGS  := $(CSTD) $(WARN) $(OPT) $(HARDEN) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA) $(CFLAGS)
+FLAGS  := $(CSTD) $(WARN) $(OPT) $(HARDEN) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude -I$(BUILD) $(EXTRA) $(CFLAGS)
 DEP    := -MMD -MP
 RELRO  := -Wl,-z,relro,-z,now
 LINK   := -fopenmp $(RELRO) $(EXTRA) $(LDFLAGS)
@@ -111,7 +111,7 @@ ifeq ($(CUDA),1)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(foreach d,$(CUDA_ROOMS),$(wildcard src/$(d)/*.cu)))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler $(subst $(space),$(comma),-fPIC -Wall -Wextra $(HARDEN))
+  NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -I$(BUILD) -MMD -MP -Werror all-warnings -Xcompiler $(subst $(space),$(comma),-fPIC -Wall -Wextra $(HARDEN))
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 
@@ -142,6 +142,8 @@ SYSTEM := -lm -lpthread -ldl
 LIBS   := $(READERS) $(ONEDNN_LIBS) $(SYSTEM) $(LDLIBS)
 OBJS   := $(SRCS:src/%.c=$(BUILD)/%.o)
 $(call keep,flags,$(CC) $(MPICC) $(FLAGS))
+# The attributes of ops, which graph.h includes: rows without new ones leave the file as it is.
+$(call keep,attrs.h,$(shell sed -nE 's/^ATTRS\(([a-z_0-9]+), (.*)\)$$/struct attr_\1 { \2; } \1;/p' src/graph/ops.def))
 $(call keep,objects,$(OBJS) $(LINK) $(LIBS))
 $(call keep,cuda-code,$(NVCC) $(CUDA_CODE_OF) $(NVFLAGS))
 LIB  := $(BUILD)/libparts.a
@@ -183,7 +185,6 @@ $(BUILD)/%.o: src/%.c $(BUILD)/flags
 $(BUILD)/profiles/%.inc: src/cost/profiles/%.json
 	@mkdir -p $(@D)
 	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
-$(BUILD)/cost/profile_stored.o: OWN += -I$(BUILD)
 $(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 # The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
 UNROLL := rows/activations attention/attention rows/elementwise rows/norms rows/sums rows/tokens
@@ -304,13 +305,12 @@ asan: deps
 	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
-FUZZ_FLAGS   := $(CSTD) -g -O1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fno-sanitize-recover=undefined -Isrc -Iinclude
+FUZZ_FLAGS   := $(CSTD) -g -O1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fno-sanitize-recover=undefined -Isrc -Iinclude -I$(BUILD)
 # Every reader of files, without the kernels: a target links with what it calls.
 FUZZ_OBJS    := $(patsubst src/%.c,$(BUILD)/fuzz/src/%.o,$(filter-out src/cpu/% src/cuda/% src/cli/% src/lib/% src/calibrate/% src/infer/%,$(SRCS)) src/cuda/products/autotune_file.c src/infer/image_prompts.c)
 $(BUILD)/fuzz/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	clang $(FUZZ_FLAGS) $(OWN) $(DEP) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
-$(BUILD)/fuzz/src/cost/profile_stored.o: OWN += -I$(BUILD)
 $(BUILD)/fuzz/src/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)

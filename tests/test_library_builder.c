@@ -466,7 +466,7 @@ TEST(test_broken_models)
                                        "pl_per_count_of takes a scalar",
                                        "leaves it; expected scalars",
                                        "rows first",
-                                       "one for each of x's first dimension",
+                                       "samples must be i32",
                                        "is opened twice",
                                        "as another input has",
                                        "pl_per_count within the scope"};

@@ -32,7 +32,7 @@ TEST(test_sticky_errors)
     assert_int_equal(y, 0);
     assert_int_equal(graph_error(&g, &e), PL_USAGE);
     /* The message names the op, the shapes, the scope and the reason. */
-    const char *const words[] = {"layer7", "LINEAR", "x f32[2,3]", "w f32[4,5]", "ends in 3", "expects 5"};
+    const char *const words[] = {"layer7", "LINEAR", "x f32[2,3]", "w f32[4,5]", "w must be [N,3]"};
     for (size_t i = 0; i < COUNT(words); i++)
         if (!strstr(e.text, words[i])) fail_msg("\"%s\" is not in: %s", words[i], e.text);
 

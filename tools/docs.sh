@@ -20,7 +20,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
 # Headings of ops.def become lines of their own and the preprocessor does the rest: each row
-# comes out as ROW with its fields between @ signs, doc last, as one or more quoted strings.
+# comes out as ROW with its fields between @ signs, texts as one or more quoted strings.
 ops() {
     cat <<'END'
 # The ops
@@ -28,7 +28,11 @@ ops() {
 Generated from `src/graph/ops.def` by `tools/docs.sh`. [Adding an op](../guides/adding-an-op.md)
 explains how the columns are used.
 
-- **in**, **out**: the number of tensors. Optional inputs come last.
+- **signature**: the inputs, an arrow, the outputs, and conditions after a semicolon. A tensor is a
+  name, a dtype after a colon, and a shape. `?` marks an optional input, `!` one that must be dense;
+  `=x` is the dtype of x, `float` any floating-point dtype, `stat` f32 (f64 in an f64 graph), `...`
+  any number of dimensions, and `#x` the number of elements of x. Where text does not suffice, a rule
+  in `src/graph/shape.c` checks the rest.
 - **gradient**: whether the op can be differentiated, and which of its inputs and outputs the
   gradient reads. A tensor that no gradient reads is not kept for the backward.
 - **in place**: `1 = in 2` means that output 1 is input 2, updated, where that input is given;
@@ -40,8 +44,7 @@ explains how the columns are used.
 
 END
     {
-        echo '#define ATTR(OP, NAME, MEMBER) ATTRIBUTE NAME'
-        echo '#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC) ROW NAME@lo@hi@OUTS@VJP@READS@ALIASES@FLAGS@DOC'
+        echo '#define OP(NAME, ATTRIBUTES, SIGNATURE, RULE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC) ROW NAME@SIGNATURE@ATTRIBUTES@VJP@READS@ALIASES@FLAGS@DOC'
         sed -E 's|^/\* --- (.*[a-z]) -+ \*/|HEADING \1|' src/graph/ops.def
     } | "$CC" -E -P -x c - | awk -F@ '
     function trim(s) { gsub(/^ +| +$/, "", s); return s }
@@ -63,22 +66,16 @@ END
         return out
     }
     function flags(s) { gsub(/OPF_/, "", s); gsub(/ *\| */, ", ", s); s = trim(s); return s == "0" ? "" : s }
-    function flush() { if (row) printf "%s | %s | %s |\n", row, attributes, last; row = "" }
-    /^ATTRIBUTE/ { attributes = attributes (attributes ? ", " : "") substr($0, 11) }
+    function listed(s) { if (!sub(/^[^:]*: /, "", s)) return ""; gsub(/ /, ", ", s); return s }
     /^HEADING/ {
-        flush()
         sub(/^HEADING /, "")
-        printf "%s## %s\n\n| op | in | out | what it does | gradient | in place | attributes | flags |\n|---|---|---|---|---|---|---|---|\n", \
+        printf "%s## %s\n\n| op | signature | what it does | gradient | in place | attributes | flags |\n|---|---|---|---|---|---|---|\n", \
             heading++ ? "\n" : "", toupper(substr($0, 1, 1)) substr($0, 2)
     }
     /^ROW/ {
-        name = trim(substr($1, 4)); lo = trim($2); hi = trim($3)
-        flush()
-        row = sprintf("| %s | %s | %s | %s | %s | %s", name, lo == hi ? lo : lo "–" hi, trim($4), clean($9), \
-            trim($5) == "none" ? "none" : reads($6), aliases($7))
-        last = flags($8); attributes = ""
-    }
-    END { flush() }'
+        printf "| %s | `%s` | %s | %s | %s | %s | %s |\n", trim(substr($1, 4)), clean($2), clean($8), \
+            trim($4) == "none" ? "none" : reads($5), aliases($6), listed(clean($3)), flags($7)
+    }'
 }
 
 # The passes in order, one line each.
@@ -116,7 +113,7 @@ END
 kernel_forms() {
     local file
     for file in src/cuda/*/plan_*.c; do
-        "$CC" -Isrc -Iinclude -E -P "$file" | tr '\n' ' ' | sed -E 's/(static const struct forms|\{OP_)/\n\1/g; s/, (forms_[a-z0-9_]+ = )/\nstatic const struct forms \1/g' | awk '
+        "$CC" -Isrc -Iinclude -I"$BUILD" -E -P "$file" | tr '\n' ' ' | sed -E 's/(static const struct forms|\{OP_)/\n\1/g; s/, (forms_[a-z0-9_]+ = )/\nstatic const struct forms \1/g' | awk '
         function names(s,    out) {
             for (; match(s, /"[^"]*"/); s = substr(s, RSTART + RLENGTH)) out = out (out ? "; " : "") substr(s, RSTART + 1, RLENGTH - 2)
             return out

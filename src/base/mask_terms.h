@@ -1,5 +1,5 @@
 /*
- * mask_terms.h: the arithmetic of the mask losses (formulas: graph/masks.c), written once for the
+ * mask_terms.h: the arithmetic of the mask losses (formulas: graph/vjp.c), written once for the
  * host and for GPUs.
  *
  * Every term of a logit x is computed from e = exp(-|x|), which neither overflows nor cancels:

@@ -157,58 +157,6 @@ id graph_fail(struct graph *g, const char *fmt, ...)
     return 0;
 }
 
-/* --- tensors ---------------------------------------------------------------- */
-
-int64_t tensor_elements(const struct tensor *t)
-{
-    int64_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= t->dim[i];
-    return n;
-}
-
-int64_t tensor_rows(const struct tensor *t)
-{
-    int64_t n = 1;
-    for (int i = 0; i + 1 < t->rank; i++) n *= t->dim[i];
-    return n;
-}
-
-uint64_t tensor_bytes(const struct tensor *t) { return (uint64_t)tensor_elements(t) * dtype_size(t->dtype); }
-
-bool tensor_is_dense(const struct tensor *t)
-{
-    int64_t stride = 1;
-    for (int i = t->rank - 1; i >= 0; i--) {
-        if (t->dim[i] != 1 && t->stride[i] != stride) return false;
-        stride *= t->dim[i];
-    }
-    return true;
-}
-
-bool tensors_alike(const struct tensor *a, const struct tensor *b)
-{
-    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim) &&
-           tensor_is_dense(a) && tensor_is_dense(b);
-}
-
-void tensor_dense_strides(struct tensor *t)
-{
-    int64_t stride = 1;
-    for (int i = t->rank - 1; i >= 0; i--) {
-        t->stride[i] = stride;
-        stride *= t->dim[i];
-    }
-}
-
-char *tensor_print(const struct graph *g, id t, char out[160])
-{
-    const struct tensor *x = tensor_at(g, t);
-    int n = snprintf(out, 160, "%.80s %s[", graph_name(g, x->name), dtype_name(x->dtype));
-    for (int i = 0; i < x->rank; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)x->dim[i]);
-    snprintf(out + n, 160 - n, "]");
-    return out;
-}
-
 /* --- building ----------------------------------------------------------------- */
 
 id graph_storage(struct graph *g, const char *name, enum kind kind, enum space space, uint64_t bytes)
@@ -490,9 +438,8 @@ static id infer_failed(struct graph *g, const struct op_row *row, const struct i
     return graph_fail(g, "%s(%s): %s", row->name, text, f->error);
 }
 
-int op_must_alias(const struct graph *g, const struct node *n, int o)
+int op_must_alias(const struct node *n, int o)
 {
-    (void)g;
     int a = op_table[n->op].alias[o];
     if (a <= 0 || a - 1 >= n->nin || !n->in[a - 1]) return -1;
     return a - 1;
@@ -519,14 +466,6 @@ static id new_output_name(struct graph *g, const struct op_row *row, int o)
     if (o) at = put(at, end, index);
     *at = 0;
     return graph_intern(g, text);
-}
-
-const char *tensor_words(const char *name, char out[TENSOR_WORDS])
-{
-    const bool gradient = !strncmp(name, "d:", 2), recomputed = !strncmp(name, "r:", 2);
-    snprintf(out, TENSOR_WORDS, "%s%s%s", gradient ? "gradient of " : "", gradient || recomputed ? name + 2 : name,
-             recomputed ? ", recomputed" : "");
-    return out;
 }
 
 /* A search emits millions of nodes, and the blocks of one graph need few names: each is made
@@ -567,6 +506,7 @@ static void place_output(struct graph *g, struct node *n, int o, struct tensor *
 id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int nin)
 {
     const struct op_row *row = &op_table[op];
+    while (nin > row->min_in && !in[nin - 1]) nin--;
     if (g->error.code || !arity_ok(g, row, in, nin)) return 0;
     struct node n = {.op = op, .phase = g->at.phase, .program = g->at.program, .nin = nin, .nout = row->outs,
                      .loop = g->at.loop, .scope = g->at.scope, .origin = g->at.origin, .made_by = g->at.made_by};
@@ -578,12 +518,12 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
 
     struct infer f = {.op = op, .attr = &n.attr, .nin = nin};
     for (int i = 0; i < nin; i++) f.in[i] = in[i] ? tensor_at(g, in[i]) : NULL;
-    row->infer(&f);
+    op_infer(&f);
     if (f.error[0]) return infer_failed(g, row, &f, in, nin);
 
     id self = g->nodes.n;
     for (int o = 0; o < row->outs; o++) {
-        int from = row->flags & OPF_VIEW ? 0 : op_must_alias(g, &n, o);
+        int from = row->flags & OPF_VIEW ? 0 : op_must_alias(&n, o);
         if (f.out[o].dtype == DT_NONE) continue; /* an optional output */
         f.out[o].node = self;
         place_output(g, &n, o, &f.out[o], from, output_name(g, op, o));
@@ -667,7 +607,7 @@ void graph_infer(struct graph *g, enum program p)
         const struct op_row *row = &op_table[n->op];
         struct infer f = {.op = n->op, .attr = &n->attr, .nin = n->nin};
         for (int i = 0; i < n->nin; i++) f.in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
-        row->infer(&f);
+        op_infer(&f);
         if (f.error[0]) {
             infer_failed(g, row, &f, n->in, n->nin);
             return;
@@ -682,8 +622,8 @@ void graph_infer(struct graph *g, enum program p)
                 x->storage = f.in[0]->storage; /* differs when a pass gave the node another input */
                 x->offset = f.out[o].offset;
                 memcpy(x->stride, f.out[o].stride, sizeof x->stride);
-            } else if (op_must_alias(g, n, o) >= 0) {
-                const struct tensor *base = f.in[op_must_alias(g, n, o)];
+            } else if (op_must_alias(n, o) >= 0) {
+                const struct tensor *base = f.in[op_must_alias(n, o)];
                 x->storage = base->storage;
                 x->offset = base->offset;
                 memcpy(x->stride, base->stride, sizeof x->stride);

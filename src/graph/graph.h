@@ -168,71 +168,9 @@ enum act_kind {
     ACT_KINDS
 };
 
-/* Typed attributes: one member per op that has attributes. */
+/* Typed attributes: a struct for each ATTRS row of ops.def, which make writes there. */
 union attr {
-    struct { float eps; } rmsnorm;
-    struct { float eps; } layernorm;
-    struct { uint8_t ta, tb, dtype; } matmul; /* also BMM; dtype of the result */
-    struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: no sliding window */
-    struct { float scale; int32_t height, width; } relative; /* ATTENTION_REL and ATTENTION_BIAS: size of the grid */
-    /* ATTENTION_WINDOW: size of the grid, and the side of a window */
-    struct { float scale; int32_t height, width, window; } windowed;
-    /* sections: pairs per coordinate of positions [B,T,3]; else 0 */
-    struct { float scale; uint8_t inverse; int64_t sections[3]; } rope;
-    struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
-    struct { uint8_t axis; int64_t start, length; } slice;
-    struct { uint8_t dtype; } cast;
-    struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
-    /* nested: double quantization; dtype and shape of the result */
-    struct { uint8_t nested, dtype, rank; int64_t dim[MAX_RANK]; } dequantize;
-    struct { double value; } scale;
-    struct { int64_t padding; } embedding;    /* 1 + the id whose row of the table gets no gradient; 0: none */
-    struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */
-    /* the first of x's cells, and the elements of a cell; part: x is a shard of so many elements of
-     * a gradient of n; 0: it is whole */
-    struct { int64_t at, cell, part, n; } squares;
-    struct { int32_t shares; } fold;          /* iterations of the loop */
-    /* Ranks that take part, on an enum rank_axis; part: elements of a shard (shard.h); host: ranks
-     * of a host, where they are on several and the collective is one inside hosts and one across
-     * them; 0: one exchange. */
-    struct { int32_t ranks, axis; int64_t part; int32_t host; } group;
-    /* Shared by all optimizer updates. SGD: beta1 is the momentum. ADAFACTOR: betas and eps are
-     * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. part: p is a
-     * shard of so many elements (shard.h); 0: it is whole. */
-    struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; int64_t part; } adamw;
-    struct { uint8_t space; } copy;
-    struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* shape and dtype of the result */
-    struct { float p; uint8_t per_sample; uint32_t key; } dropout; /* key: keys the op's random numbers */
-    struct { uint8_t kind; } act;             /* enum act_kind */
-    struct { uint8_t axes[MAX_RANK]; } permute;
-    /* CONV, CONV_DX (H, W: the size of its result) and CONV_DW (kh, kw: the size of its kernel). */
-    struct { int32_t stride, pad, groups, kh, kw; int64_t H, W; } conv;
-    struct { uint8_t axis; } concat;
-    struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
-    struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
-    struct { int64_t k; } topk;
-    /* blocks of a sample, their rows, length of the result */
-    struct { int64_t blocks; struct feature_blocks of; int64_t room; } used_first;
-    struct { int64_t H, W; uint8_t align_corners; } resize; /* H, W of the result; also in RESIZE_BWD */
-    struct attr_avgpool {
-        int64_t k[2], stride[2], pad[2];      /* for H and W */
-        uint8_t count_pad, adaptive;
-        /* size of the result; set only where the other members do not determine it */
-        int64_t H, W;
-    } avgpool;
-    struct { int64_t group; float eps; } batchnorm;  /* group: number of images that share statistics */
-    struct { float eps; } batchnorm_frozen;
-    struct { double momentum; int64_t count; float eps; } batchnorm_update;
-    struct { int32_t size; int64_t H, W; } window;   /* H, W: size of UNWINDOW's result */
-    struct { uint8_t dtype; } fourier;               /* dtype of the result */
-    struct { float mean[3], std[3]; uint8_t dtype; } image; /* dtype of the result */
-    /* rounds after the first one; the prompt slot that the first of them fills */
-    struct { int32_t rounds, first; } prompt_next;
-    /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for
-     * the background. */
-    struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
-    /* size: the side of the window that finds edges */
-    struct { float edge, bce_edge, smooth; int32_t size; } structure_loss;
+#include "attrs.h"
 };
 
 enum { OPS_MOST = 256 };

@@ -1,7 +1,6 @@
 /*
- * op_table.c: the table of ops.def.
+ * op_table.c: the table of ops.def. It names every rule, and no rule calls it.
  */
-#include "graph/ops.h"
 #include "graph/rules.h"
 
 #define I(n) (1u << (n))
@@ -12,13 +11,14 @@
 #define MAY(i) (-(i) - 1)
 #define MAY_ANY ALIAS_ANY
 #define ALIAS(...) {__VA_ARGS__}
-#define vjp_none NULL /* "no gradient", as stated in the row */
+#define vjp_none NULL   /* "no gradient", as stated in the row */
+#define infer_none NULL /* the signature says it all */
 
-const struct op_row op_table[OP_COUNT] = {
+struct op_row op_table[OP_COUNT] = {
     [OP_NONE] = {.name = "none"},
-#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC)                                    \
-    [OP_##NAME] = {#NAME, lo,      hi,          OUTS,           infer_##SHAPE, vjp_##VJP,                              \
-                   READS, ALIASES, cost_##COST, &class_##CLASS, FLAGS,         DOC},
+#define OP(NAME, ATTRIBUTES, SIGNATURE, RULE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC)                            \
+    [OP_##NAME] = {#NAME,   ATTRIBUTES,  SIGNATURE,      infer_##RULE, vjp_##VJP, READS,                               \
+                   ALIASES, cost_##COST, &class_##CLASS, FLAGS,        DOC},
 #include "graph/ops.def"
 #undef OP
 };

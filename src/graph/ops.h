@@ -22,8 +22,8 @@ enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8, OPF_COMM = 16 
 /* alias codes, per output: 0 new, i+1 must be input i, -(i+1) may be, -100 any input. */
 enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };
 
-/* Arguments of a shape rule: inputs by pointer (NULL: not given), outputs to fill (dtype, rank,
- * dim). An error message goes into `error` and stops the builder. */
+/* The inputs of a node by pointer (NULL: not given), and the outputs to fill: dtype, rank, dim. An
+ * error message goes into `error` and stops the builder. */
 struct infer {
     enum op op;
     const union attr *attr;
@@ -61,10 +61,10 @@ struct op_class_rule {
                     double at[EXTENTS]);
 };
 
+/* A row of ops.def, which explains the members. */
 struct op_row {
-    const char *name;
-    uint8_t min_in, max_in, outs;
-    void (*infer)(struct infer *);
+    const char *name, *attributes, *signature;
+    void (*rule)(struct infer *); /* NULL: the signature says it all */
     void (*vjp)(struct vjp *);  /* NULL: "no gradient", as stated in the row */
     uint32_t reads;             /* bit i: input i; bit 16+i: output i */
     int8_t alias[MAX_OUT];
@@ -72,32 +72,36 @@ struct op_row {
     const struct op_class_rule *alike;
     uint8_t flags;
     const char *doc;
+    uint8_t min_in, max_in, outs; /* as the signature has them */
 };
-extern const struct op_row op_table[OP_COUNT];
+extern struct op_row op_table[OP_COUNT];
 
-/* The variant of a node; "tn" for a MATMUL, "relu" for an ACT, "" if an op has one variant only,
- * and NULL beyond the last. */
+/* Checks the inputs of a node and fills its outputs, by the signature and the rule of the op. */
+void op_infer(struct infer *f);
+
+/* Return the variant of a node, and a variant's name: "tn" for a MATMUL, "relu" for an ACT, "" if an
+ * op has one variant only, and NULL beyond the last. */
 int op_variant(enum op op, const struct tensor *const *in, const union attr *attr);
 const char *op_variant_name(enum op op, int variant);
-/* The op whose times stand for those of an op that was not measured; OP_NONE: none. */
+/* Returns the op whose times are used for an op that was not measured; OP_NONE: none. */
 enum op op_like(enum op op);
 
-/* False for views and for nodes that first_sum.c silenced: they launch no kernel. */
+/* Returns false for views and for nodes that first_sum.c silenced: they launch no kernel. */
 static inline bool node_launches(const struct node *n) { return !n->silent && !(op_table[n->op].flags & OPF_VIEW); }
-/* The input that output `o` of this node updates in place; -1: none. */
-int op_must_alias(const struct graph *g, const struct node *n, int o);
+/* Returns the input that output `o` of this node updates in place; -1: none. */
+int op_must_alias(const struct node *n, int o);
 
-/* The op of that name, in either case; OP_NONE: there is none. */
+/* Returns the op of that name, in either case; OP_NONE: there is none. */
 enum op op_named(const char *name);
-/* Reads attributes from text, "eps=1e-6 window=128", by the ATTR rows. Attributes that are not
- * named are 0. An attribute called dtype is set to `dtype`, the first input's. */
+/* Reads attributes from text, "eps=1e-6 window=128", of those that the row lists. Attributes that are
+ * not named are 0. An attribute called dtype is set to `dtype`, the first input's. */
 int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, struct error *e);
-/* Hash of the values that have ATTR rows: independent of the padding between them. */
+/* Returns a hash of the attributes that the row lists; the padding between them does not count. */
 uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed);
 
 /* Emits any op by its row; attr NULL: no attributes. An op needs no builder function of its own. */
 id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
-/* The same with all outputs; 0: an output that is not given, or an error. */
+/* Does as op_apply, but returns all outputs; 0: an output that is not given, or an error. */
 struct outputs {
     id at[MAX_OUT];
 };

@@ -70,7 +70,7 @@ static void verify_shapes(const struct verify *v, id n)
     const struct node *x = node_at(g, n);
     struct infer f = {.op = x->op, .attr = &x->attr, .nin = x->nin};
     for (int i = 0; i < x->nin; i++) f.in[i] = x->in[i] ? tensor_at(g, x->in[i]) : NULL;
-    op_table[x->op].infer(&f);
+    op_infer(&f);
     HOLDS(!f.error[0], n);
     for (int o = 0; o < x->nout; o++) {
         if (!x->out[o]) continue;
@@ -79,7 +79,7 @@ static void verify_shapes(const struct verify *v, id n)
         HOLDS(!memcmp(t->dim, f.out[o].dim, t->rank * sizeof *t->dim), n);
         HOLDS(t->offset + extent(g, t) <= g->storages.at[t->storage].bytes, n);
         if (op_table[x->op].flags & OPF_VIEW) HOLDS(t->storage == tensor_at(g, x->in[0])->storage, n);
-        int from = op_must_alias(g, x, o);
+        int from = op_must_alias(x, o);
         HOLDS(from < 0 ||
                   (t->storage == tensor_at(g, x->in[from])->storage && t->offset == tensor_at(g, x->in[from])->offset),
               n);
@@ -128,7 +128,7 @@ static void verify_writes(struct verify *v, id n)
         CHECK(!(op_table[x->op].flags & OPF_VIEW) ||
                   tensor_at(g, x->out[o])->storage == tensor_at(g, x->in[0])->storage,
               "node %u, %s, is a view, but not of its input's storage", n, op_table[x->op].name);
-        bool in_place = op_must_alias(g, x, o) >= 0;
+        bool in_place = op_must_alias(x, o) >= 0;
         for (int i = 0; i < x->nin && !in_place && !(op_table[x->op].flags & OPF_VIEW); i++)
             in_place = x->in[i] && tensor_at(g, x->in[i])->storage == tensor_at(g, x->out[o])->storage;
         if (!in_place) continue;

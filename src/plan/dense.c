@@ -13,10 +13,10 @@
 #include "run/kernel.h"
 
 /* True if the node does not write to input i. */
-static bool is_read(const struct graph *g, const struct node *n, int i)
+static bool is_read(const struct node *n, int i)
 {
     for (int o = 0; o < n->nout; o++)
-        if (op_must_alias(g, n, o) == i) return false;
+        if (op_must_alias(n, o) == i) return false;
     return true;
 }
 
@@ -29,7 +29,7 @@ static unsigned inputs_to_copy(const struct graph *g, const struct node *n)
     struct query q;
     unsigned some = 0;
     for (int i = 0; i < n->nin; i++)
-        if (n->in[i] && !tensor_is_dense(tensor_at(g, n->in[i])) && is_read(g, n, i)) some |= 1u << i;
+        if (n->in[i] && !tensor_is_dense(tensor_at(g, n->in[i])) && is_read(n, i)) some |= 1u << i;
     if (!some || op_table[n->op].flags & OPF_VIEW) return 0;
     query_fill(&q, g, n, &every_gpu);
     if (kernel_find(DEVICE_CUDA, n->op, &q)) return 0;

@@ -53,7 +53,7 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
 /* Binds the accumulator of a sum that begins with this node (passes/rewrites/first_sum.c). */
 static void bind_sum(const struct tape *t, struct entry *e, const struct node *n)
 {
-    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(t->graph, n, 0) : -1;
+    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(n, 0) : -1;
     if (slot < 0) return;
     const struct node *made = node_at(t->graph, tensor_at(t->graph, n->in[slot])->node);
     if (!made->silent) return;

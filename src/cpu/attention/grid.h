@@ -1,6 +1,6 @@
 /*
  * grid.h: relative positions on a grid, added to the scores of attention inside its tiles. The
- * formulas are in graph/relative.c; attention.c and attention_bwd.c call these functions between a
+ * formulas are in graph/vjp.c; attention.c and attention_bwd.c call these functions between a
  * block's product and its softmax.
  *
  * There are two variants. With tables (ATTENTION_REL), the position term of query (h,w) and key

@@ -1,6 +1,6 @@
 /*
  * ref_attention.c: reference attention, plain, over a grid and within its windows, and the gradients
- * (see ref.c for the reference's guarantees, graph/relative.c and graph/windowed.c for the formulas).
+ * (see ref.c for the reference's guarantees, graph/vjp.c for the formulas).
  *
  *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]      ranges  [B,T,2]
  *

@@ -176,7 +176,7 @@ static void ref_avgpool_bwd(const struct launch *l)
 
 /* --- convolutions -----------------------------------------------------------------------------
  *
- * All three compute the same sum (src/graph/conv.c); they differ in which index is fixed. */
+ * All three compute the same sum (src/graph/vjp.c); they differ in which index is fixed. */
 
 /* One convolution, from the operands that are given. */
 struct ref_shape {

@@ -1,7 +1,7 @@
 /*
  * ref_masks.c: reference kernels of windows, Fourier features, the mask loss and the structure
  * loss (see ref.c for the
- * reference's guarantees, graph/masks.c for the formulas).
+ * reference's guarantees, graph/vjp.c for the formulas).
  */
 #include <math.h>
 

@@ -69,7 +69,8 @@ static void ref_labelled_first(const struct launch *l)
 static void ref_used_first(const struct launch *l)
 {
     const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks;
-    const struct feature_blocks of = l->attr->used_first.of;
+    const struct attr_used_first *a = &l->attr->used_first;
+    const struct feature_blocks of = {a->rows, a->first, a->first_rows};
     int64_t n = 0;
     for (int64_t k = 0; k < B * blocks; k++) {
         const int64_t block = k % blocks, firsts = block < of.first ? block : of.first;

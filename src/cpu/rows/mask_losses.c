@@ -1,7 +1,7 @@
 /*
  * mask_losses.c: MASK_LOSS, focal and dice loss of candidate masks against targets stored as bits,
  * STRUCTURE_LOSS, cross-entropy and IoU of masks whose pixels weigh more near the edges of the
- * target, and their gradients, each in one pass over the logits (formulas: graph/masks.c;
+ * target, and their gradients, each in one pass over the logits (formulas: graph/vjp.c;
  * arithmetic: base/mask_terms.h).
  *
  * Sums are f32 within a tile and double beyond. Masks are partitioned into blocks of rows,

@@ -130,7 +130,8 @@ static void used_first_run(const struct launch *l)
     const int32_t *index = l->in[0].data; // [B,T]
     int32_t *used = l->out[0].data, n = 0; // marks, which the numbers then replace from the first one on
     const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks;
-    const struct feature_blocks of = l->attr->used_first.of;
+    const struct attr_used_first *a = &l->attr->used_first;
+    const struct feature_blocks of = {a->rows, a->first, a->first_rows};
     const int32_t room = (int32_t)l->attr->used_first.room;
     for (int32_t i = 0; i < room; i++) used[i] = 0;
     for (int64_t i = 0; i < B * T; i++) {

@@ -1,6 +1,6 @@
 /*
  * masks.cu: focal and dice loss of candidate masks against a bit mask, and its gradient, each in a
- * single pass over the logits (formulas: graph/masks.c; arithmetic: base/mask_terms.h).
+ * single pass over the logits (formulas: graph/vjp.c; arithmetic: base/mask_terms.h).
  *
  *     block (rows of a mask, candidate of a mask) --> f64 [N,K,blocks,SUMS] --> mask, loss
  *

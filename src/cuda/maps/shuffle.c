@@ -150,8 +150,9 @@ static int launch_labelled_first(const struct launch *l, struct error *e)
 
 static int launch_used_first(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_used_first(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]),
-                             l->attr->used_first.blocks, l->attr->used_first.of, l->attr->used_first.room, l->stream));
+    const struct attr_used_first *a = &l->attr->used_first;
+    TRY_CUDA(cuda_used_first(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]), a->blocks,
+                             (struct feature_blocks){a->rows, a->first, a->first_rows}, a->room, l->stream));
     return PL_OK;
 }
 

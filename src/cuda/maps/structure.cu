@@ -1,6 +1,6 @@
 /*
  * structure.cu: the structure loss and its gradient, each in one pass over the logits (formulas:
- * graph/masks.c).
+ * graph/vjp.c).
  *
  * A thread takes a column of a block's rows. It counts the target's bits in the window around its
  * first pixel, and then from row to row adds the row that enters the window and subtracts the one

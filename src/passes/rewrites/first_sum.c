@@ -29,7 +29,7 @@ static bool fills_with_zeros(const struct graph *g, const struct node *n)
 /* True if this node, in a loop after `fill`, adds to the tensor that `fill` writes. */
 static bool adds_to(const struct graph *g, const struct node *n, id fill)
 {
-    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
+    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(n, 0) : -1;
     const id around = node_at(g, fill)->loop;
     if (slot < 0 || n->loop == around || !loop_inside(g, n->loop, around)) return false;
     const struct tensor *sum = tensor_at(g, n->in[slot]);

@@ -67,7 +67,7 @@ static void note_uses(struct carry *c)
         id node = c->body.at[k];
         const struct node *n = node_at(g, node);
         if (op_table[n->op].flags & OPF_VIEW) continue;
-        int slot = n->op == OP_ACCUMULATE || op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
+        int slot = n->op == OP_ACCUMULATE || op_table[n->op].flags & OPF_ACCUM ? op_must_alias(n, 0) : -1;
         for (int i = 0; i < n->nin; i++) {
             id s = tensor_at(g, n->in[i])->storage;
             if (i != slot && n->in[i] && c->writer[s] != node) c->used[s] = true;

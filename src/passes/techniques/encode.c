@@ -286,7 +286,7 @@ static void list_used(struct encoder *e)
     const int64_t room = (int64_t)e->trip * e->at_once, n = y.rank == 3 ? e->images / y.dim[0] : 0;
     const struct feature_blocks blocks = n ? blocks_of(&y, &held, n) : (struct feature_blocks){0};
     if (blocks.rows && storage_of(g, index)->kind == KIND_INPUT) {
-        const union attr a = {.used_first = {n, blocks, room}};
+        const union attr a = {.used_first = {n, blocks.rows, blocks.first, blocks.first_rows, room}};
         struct loop *l = &g->loops.at[e->loop];
         l->counted = tensor_at(g, index)->storage;
         l->rows = (uint32_t)e->at_once;

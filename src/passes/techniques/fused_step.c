@@ -69,7 +69,7 @@ static uint32_t position_of(const struct fused *f, const struct node *n)
         if (n->in[i] && storage_of(g, n->in[i])->kind == KIND_GRAD)
             at = max_i64(at, f->write[tensor_at(g, n->in[i])->storage]);
     for (int o = 0; o < n->nout; o++) {
-        int from = n->out[o] ? op_must_alias(g, n, o) : -1;
+        int from = n->out[o] ? op_must_alias(n, o) : -1;
         if (from < 0) continue;
         enum kind kind = storage_of(g, n->in[from])->kind;
         if (kind == KIND_PARAM || kind == KIND_MASTER) at = max_i64(at, f->touch[tensor_at(g, n->in[from])->storage]);

@@ -223,10 +223,10 @@ static void settle_weights(struct borders *b, const struct settings *s, const id
     mem_free(want);
 }
 
-static bool updated_in_place(const struct graph *g, const struct node *n, int i)
+static bool updated_in_place(const struct node *n, int i)
 {
     for (int o = 0; o < n->nout; o++)
-        if (n->out[o] && op_must_alias(g, n, o) == i) return true;
+        if (n->out[o] && op_must_alias(n, o) == i) return true;
     return false;
 }
 
@@ -257,7 +257,7 @@ static void cross_borders(struct borders *b, enum program p)
         set_made(n, want);
         for (int i = 0; i < node_at(g, old[k])->nin; i++) {
             id x = node_at(g, old[k])->in[i];
-            if (!x || !b->now[x] || b->now[x] == want || updated_in_place(g, node_at(g, old[k]), i)) continue;
+            if (!x || !b->now[x] || b->now[x] == want || updated_in_place(node_at(g, old[k]), i)) continue;
             tensor_at(g, x)->dtype = b->now[x]; /* as its producer's shape rule will infer */
             id here = cross(b, x, want);
             node_at(g, old[k])->in[i] = here;

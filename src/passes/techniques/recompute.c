@@ -46,7 +46,7 @@ static bool repeats(const struct recompute_pass *r, const struct node *n, uint32
     if (n->phase != PHASE_FORWARD || op_table[n->op].flags & OPF_EFFECT || (r->at[u] && n->loop != r->loop[u]))
         return false;
     for (int o = 0; o < n->nout; o++) {
-        int from = op_must_alias(r->g, n, o);
+        int from = op_must_alias(n, o);
         if (from >= 0 && !maker_inside(r, n->in[from], u)) return false;
     }
     return true;
@@ -173,7 +173,7 @@ void view_follow_input(struct graph *g, const struct node *n)
     if (!(op_table[n->op].flags & OPF_VIEW) || tensor_at(g, n->out[0])->storage == tensor_at(g, n->in[0])->storage)
         return;
     struct infer f = {.op = n->op, .attr = &n->attr, .in = {tensor_at(g, n->in[0])}, .nin = 1};
-    op_table[n->op].infer(&f);
+    op_infer(&f);
     struct tensor *t = tensor_at(g, n->out[0]);
     t->storage = f.in[0]->storage;
     t->offset = f.out[0].offset;

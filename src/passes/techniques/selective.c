@@ -55,7 +55,7 @@ static bool is_cheap(const struct graph *g, const struct node *n)
     double frees = 0;
     for (int i = 0; i < n->nin; i++) in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
     for (int o = 0; o < n->nout; o++) {
-        if (op_must_alias(g, n, o) >= 0) return false;
+        if (op_must_alias(n, o) >= 0) return false;
         if (!n->out[o]) continue;
         out[o] = tensor_at(g, n->out[o]);
         frees += (double)tensor_bytes(out[o]);

@@ -99,7 +99,7 @@ static id begin_in_body(struct divide *d, uint32_t fill, id body, id whole)
     const id storage = tensor_at(g, whole)->storage;
     const uint32_t k = d->read[storage] - 1;
     struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
+    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(n, 0) : -1;
     d->removed[fill] = true;
     if (n->op == OP_ACCUMULATE && n->loop == body && d->last[storage] == k + 1 &&
         tensor_is_dense(tensor_at(g, n->in[0])) && !tensor_at(g, n->in[0])->loop &&

@@ -187,7 +187,7 @@ static void update(struct shards *x, id node)
         }
     }
     for (int o = 0; o < n.nout; o++) {
-        const int from = n.out[o] ? op_must_alias(g, &n, o) : -1;
+        const int from = n.out[o] ? op_must_alias(&n, o) : -1;
         if (from < 0) continue;
         struct tensor y = *tensor_at(g, node_at(g, node)->in[from]);
         y.node = node;
