@@ -47,7 +47,7 @@ own() {
 check "scores at the image's own size" own
 own_json() {
     run --model $model --own-size --json >"$tmp/own.json" && [ "$("$tools/json_get" "$tmp/own.json" structures images | tr "\n" " ")" = "2 48 " ] || return 1
-    run --model $model --own-size --worst 2 --overlays "$tmp/own.html" >/dev/null && grep -q "<td>all</td><td>box</td><td>24</td><td>0\." "$tmp/own.html"
+    run --model $model --own-size --worst 2 --overlays "$tmp/own.html" >/dev/null && grep -q "<td>box</td><td>all</td><td>24</td><td>0\." "$tmp/own.html"
 }
 check "the same as JSON and on the page" own_json
 check "a spacing that is none" ends 2 "spacing 0.7,: expected X,Y" --model $model --own-size --spacing 0.7,

@@ -23,15 +23,10 @@ enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };
 /* --- tables ----------------------------------------------------------------------------------- */
 
 static const double PER_GIB = 1.0 / (1 << 30);
-static const struct report_column OPS[] = {{"op", "op"},
-                                           {"dtype", ""},
-                                           {"calls", "calls", ""},
-                                           {"seconds", "ms", "%.3f", 1e3},
-                                           {"predicted_seconds", "predicted", "%.3f", 1e3},
-                                           {"gflop_per_second", "GFLOP/s", "%.1f"},
-                                           {NULL, "GiB/s", "%.2f"},
-                                           {"gb_per_second"},
-                                           {"share_of_ceiling", "ceiling", "%.0f %%", 100}};
+static const struct report_column OPS[] = {
+    {"op", "op"}, {"dtype", ""}, {"calls", "calls", ""}, {"seconds", "ms", "%.3f", 1e3},
+    {"predicted_seconds", "predicted", "%.3f", 1e3}, {"gflop_per_second", "GFLOP/s", "%.1f"}, {NULL, "GiB/s", "%.2f"},
+    {"gb_per_second"}, {"share_of_ceiling", "ceiling", "%.0f %%", 100}};
 
 /* Lists the ops, the slowest first, and in text the sum of those that are not shown. */
 static void list_ops(const struct bench *b, struct report_table *t)
@@ -50,17 +45,12 @@ static void list_ops(const struct bench *b, struct report_table *t)
         TABLE_ADD(t, CELL("others"), {0}, {0}, CELL(rest), CELL(predicted))->text_only = true;
 }
 
-static const struct report_column CLASSES[] = {{NULL, "kernel"},
-                                               {"kernel"},
-                                               {"form"},
-                                               {NULL, ""},
-                                               {"extents", "extents, about"},
-                                               {"calls", "calls", ""},
-                                               {"seconds", "ms", "%.3f", 1e3},
-                                               {"predicted_seconds", "predicted", "%.3f", 1e3},
-                                               {NULL, "error", "%+.3f", 1e3}};
+static const struct report_column CLASSES[] = {
+    {NULL, "kernel"}, {"kernel"}, {"form"}, {NULL, ""}, {"extents", "extents, about"}, {"calls", "calls", ""},
+    {"seconds", "ms", "%.3f", 1e3}, {"predicted_seconds", "predicted", "%.3f", 1e3}, {NULL, "error", "%+.3f", 1e3}};
 
-/* Appends "4096 x 4096 x 80": the extents of a class of launches, rounded by a factor of up to 1.2. */
+/* Writes "4096 x 4096 x 80": the extents of a class of launches, rounded by a factor of up to
+ * 1.2. */
 static const char *print_extents(const struct op_class *x, char out[64])
 {
     size_t n = 0;
@@ -92,8 +82,9 @@ static void list_classes(const struct bench *b, struct report_table *t)
     mem_free(all);
 }
 
-static const struct report_column KERNELS[] = {{"op"},    {"kernel"},  {"form"},          {"in"},    {"out"},  {"dtype"},
-                                               {"calls"}, {"seconds"}, {"ideal_seconds"}, {"flops"}, {"bytes"}};
+static const struct report_column KERNELS[] = {
+    {"op"}, {"kernel"}, {"form"}, {"in"}, {"out"}, {"dtype"}, {"calls"}, {"seconds"}, {"ideal_seconds"}, {"flops"},
+    {"bytes"}};
 
 /* Returns "4x4096x1280". */
 static const char *print_shape(const struct tensor *t, char out[160])
@@ -127,11 +118,9 @@ int rank_times_gather(struct ranks *r, const struct bench *b, double exchanges, 
     return r->gather(r, &mine, each, sizeof mine, e);
 }
 
-static const struct report_column RANKS[] = {{NULL, "rank"},
-                                             {"host", "host"},
-                                             {"seconds_per_step", "step", "time"},
-                                             {NULL, "in exchanges", ""},
-                                             {"exchange_seconds"}};
+static const struct report_column RANKS[] = {
+    {NULL, "rank"}, {"host", "host"}, {"seconds_per_step", "step", "time"}, {NULL, "in exchanges", ""},
+    {"exchange_seconds"}};
 
 static void list_ranks(const struct ranks *r, const struct rank_times *each, struct report_table *t)
 {
@@ -173,15 +162,11 @@ static void print_memory(const struct shown *s, struct text *out)
         const char *name;
         uint64_t bytes;
         bool part;
-    } lines[] = {{"weights", s->weights, true},
-                 {"gradients", s->gradients, true},
-                 {"optimizer", s->optimizer, true},
-                 {"activations and rest", s->rest, true},
-                 {"arena", s->arena, false},
+    } lines[] = {{"weights", s->weights, true}, {"gradients", s->gradients, true}, {"optimizer", s->optimizer, true},
+                 {"activations and rest", s->rest, true}, {"arena", s->arena, false},
                  {plan_host_name(p), p->placement.arena[SPACE_HOST], false},
                  {"GPU memory used", b->device_total ? b->device_used : 0, false},
-                 {"NCCL's own", b->run.device.outside_bytes, false},
-                 {"peak resident", bench_peak_resident(), false}};
+                 {"NCCL's own", b->run.device.outside_bytes, false}, {"peak resident", bench_peak_resident(), false}};
     for (size_t i = 0; i < COUNT(lines); i++)
         if (lines[i].part || lines[i].bytes)
             TABLE_ADD(&t, CELL(lines[i].name), CELL(lines[i].bytes),
@@ -262,17 +247,11 @@ static void show(const struct bench *b, const struct ranks *ranks, const struct 
 {
     const struct planned *r = &b->run.planned;
     const uint64_t *k = r->plan.peak.by_kind;
-    struct shown s = {.bench = b,
-                      .world = ranks && ranks->n > 1 ? ranks : NULL,
-                      .sends = plan_communication(&r->plan, &r->graph, &r->profile),
-                      .ops = REPORT_TABLE(OPS),
-                      .classes = REPORT_TABLE(CLASSES),
-                      .kernels = REPORT_TABLE(KERNELS),
-                      .ranks = REPORT_TABLE(RANKS),
-                      .arena = plan_arena(&r->plan),
-                      .weights = k[KIND_PARAM] + k[KIND_MASTER],
-                      .gradients = k[KIND_GRAD],
-                      .optimizer = k[KIND_STATE]};
+    struct shown s = {.bench = b, .world = ranks && ranks->n > 1 ? ranks : NULL,
+                      .sends = plan_communication(&r->plan, &r->graph, &r->profile), .ops = REPORT_TABLE(OPS),
+                      .classes = REPORT_TABLE(CLASSES), .kernels = REPORT_TABLE(KERNELS),
+                      .ranks = REPORT_TABLE(RANKS), .arena = plan_arena(&r->plan),
+                      .weights = k[KIND_PARAM] + k[KIND_MASTER], .gradients = k[KIND_GRAD], .optimizer = k[KIND_STATE]};
     struct text out = {0};
     s.rest = s.arena - s.weights - s.gradients - s.optimizer;
     list_ops(b, &s.ops);
@@ -339,25 +318,25 @@ static const struct bench_options START;
 static const struct option OPTIONS[] = {OPTION(struct bench_options, "--calibrate", SWITCH, calibrate),
                                         OPTION(struct bench_options, "--threads", TEXT, threads)};
 
-const struct command command_bench =
-    {"bench",
-     "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks "
-     "N] [--set key=value]... [--json]\n"
-     "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N] [--ranks N]",
-     "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time "
-     "of each op.\n"
-     "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench "
-     "ends.\n" CONFIG_FROM_HELP "  --steps N        steps to measure (5)\n"
-     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
-     "adapter.path\n"
-     "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, "
-     "and stores the\n"
-     "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"
-     "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"
-     "  --threads N      with --calibrate: CPU threads to measure with\n"
-     "  --ranks N        a step of N processes on this machine, as `mpirun -np N plimsoll bench ...`. With "
-     "--calibrate: measures the links\n"
-     "                   between ranks, within a host and between hosts, and adds them to the profile",
-     .ranks = true,
-     .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
-     COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = bench};
+const struct command command_bench = {
+    "bench",
+    "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks "
+    "N] [--set key=value]... [--json]\n"
+    "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N] [--ranks N]",
+    "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory,\n"
+    "and the time of each op. Needs no data and writes no files, except the offload file of a CPU's plan\n"
+    "that offloads; it is gone when bench ends.\n"
+    CONFIG_FROM_HELP
+    "  --steps N        steps to measure (5)\n"
+    ADAPTER_HELP
+    "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set\n"
+    "                   device=cuda, and stores the profile from which plans predict times; takes about a\n"
+    "                   minute and 2 GiB of memory\n"
+    "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"
+    "  --threads N      with --calibrate: CPU threads to measure with\n"
+    "  --ranks N        a step of N processes on this machine, as `mpirun -np N plimsoll bench ...`. With\n"
+    "                   --calibrate: measures the links between ranks, within a host and between hosts,\n"
+    "                   and adds them to the profile",
+    .ranks = true,
+    .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
+    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = bench};

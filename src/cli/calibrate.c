@@ -48,8 +48,8 @@ static void print_cpu(const struct profile *p)
            p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);
 }
 
-/* The path of the profile: -o, or else `stored`, which is "" when no default path is known. Creates
- * its folder. */
+/* Finds the path of the profile: -o, or else `stored`, which is "" when no default path is known.
+ * Creates its folder. */
 static int output_path(const struct bench_options *o, const char *stored, char *path, size_t room, struct error *e)
 {
     char dir[4200];
@@ -64,7 +64,7 @@ static int output_path(const struct bench_options *o, const char *stored, char *
     return rc ? rc : dir_make(dir, e);
 }
 
-/* With --calibrate, --set accepts only the device to measure, and that ranks share a GPU. */
+/* Checks that --set has only the device to measure, and that ranks share a GPU. */
 static int check_options(const struct bench_options *o, struct error *e)
 {
     static const char *const may[] = {"device=", "device.kind=", "parallel.crowd="};
@@ -96,7 +96,7 @@ static int open_target(struct target *t, struct bench_options *o, struct error *
     return t->gpu && o->threads ? error_set(e, PL_USAGE, "--threads is for the CPU, not for a GPU") : PL_OK;
 }
 
-/* A GPU's name, which the measurement finds, is part of the path. */
+/* Finds the path, of which a GPU's name, which the measurement finds, is a part. */
 static int find_path(struct target *t, const struct bench_options *o, struct error *e)
 {
     char stored[4200] = "";
@@ -115,8 +115,8 @@ static int measure_machine(struct target *t, const struct bench_options *o, stru
     return rc;
 }
 
-/* The profile to which links are added: the stored one, or, for a known GPU, that of the program.
- * Without one the machine is measured first. */
+/* Reads the profile to which links are added: the stored one, or, for a known GPU, that of the
+ * program. Without one the machine is measured first. */
 static int find_machine(struct target *t, const struct bench_options *o, struct error *e)
 {
     struct gpu gpu;

@@ -1,7 +1,7 @@
 /*
  * cli.h: a command is a row of commands.def and a file, with a struct command: names, help, options
- * and a function. frame.c parses the options, prints the help, starts ranks, reads the configuration
- * and frees all of it; main.c dispatches and prints the error.
+ * and a function. frame.c parses the options, prints the help, starts ranks, reads the
+ * configuration and frees all of it; main.c dispatches and prints the error.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -101,7 +101,7 @@ int options_configure(struct options *o, struct error *e);
 int options_config(const struct options *o, struct config *c, struct error *e);
 int options_begin(const struct options *o, struct import *f, struct config *c, struct error *e);
 int options_end(const struct options *o, struct import *f, struct config *c, struct error *e);
-/* Do as options_begin and options_end for files alone. */
+/* Do as options_begin and options_end for files only. */
 int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
 int from_settle(struct import *f, struct config *c, struct error *e);
 
@@ -112,16 +112,21 @@ void use_model(struct config *c, const char *model, const char *results);
 /* Prints a command's usage and summary, and for a command that reads a configuration every key. */
 void print_help(const struct command *c);
 
-/* The line of --config-from in the summaries of the commands that take a run file. */
-#define CONFIG_FROM_HELP                                                                                               \
-    "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, "    \
-    "LLaMA-Factory,\n"                                                                                                 \
-    "                   ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command line, or values in "       \
-    "Python's notation. May be\n"                                                                                      \
-    "                   given several times. RUN.yaml, which is then optional, and --set come after it and override "  \
-    "it\n"
-#define PRESET_HELP                                                                                                                         \
-    "  --preset NAME    model.preset; with prs-med, or with --set model.path=DIR of a PRS-Med folder, the flags of train_prs_med.py are\n"    \
-    "                   taken too, such as --data_root DIR --batch_size 2\n"
+/* Print the version and libraries, and this machine (environment.c). */
+void print_version(bool json);
+void print_machine(bool json);
+
+/* Lines of help that several commands share. */
+#define CONFIG_FROM_HELP                                                                                       \
+    "  --config-from FILE  takes the settings of another program from FILE: Hugging Face TrainingArguments,\n"  \
+    "                   TRL, LLaMA-Factory, ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training\n"      \
+    "                   command line, or values in Python's notation. May be given several times.\n"            \
+    "                   RUN.yaml, which is then optional, and --set come after it and override it\n"
+#define PRESET_HELP                                                                                            \
+    "  --preset NAME    model.preset; with prs-med, or with --set model.path=DIR of a PRS-Med folder, the\n"    \
+    "                   flags of train_prs_med.py are taken too, such as --data_root DIR --batch_size 2\n"
+#define ADAPTER_HELP                                                                                           \
+    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in\n"     \
+    "                   RUN.yaml: adapter.path\n"
 
 #endif

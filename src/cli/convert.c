@@ -266,8 +266,8 @@ static int open_folder_model(const struct request *w, struct model *m, bool *has
     return e->code;
 }
 
-/* Refuses a folder whose config.json differs from what the weights imply: a checkpoint holds weights
- * only, and would convert back to another model. */
+/* Refuses a folder whose config.json differs from what the weights imply: a checkpoint holds
+ * weights only, and would convert back to another model. */
 static int check_config(const struct request *w, struct sam_names *n, const struct model *m, struct error *e)
 {
     struct pixel_norm usual;
@@ -415,20 +415,17 @@ static const struct request START;
 static const struct option OPTIONS[] = {OPTION(struct request, "--quantize", TEXT, quantize),
                                         OPTION(struct request, "--adapter", TEXT, o.adapter)};
 
-const struct command command_convert =
-    {"convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
-     "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json, "
-     "model.safetensors,\n"
-     "preprocessor_config.json), or a model folder to a checkpoint with the published parameter names. The names and "
-     "shapes of the\n"
-     "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is "
-     "executed.\n"
-     "With --adapter, merges a LoRA adapter that PEFT or Plimsoll wrote (adapter_config.json, "
-     "adapter_model.safetensors) into the model\n"
-     "folder BASE and writes the merged model folder, in the dtypes of BASE.\n"
-     "With --quantize nf4, writes BASE with the weights of its linear layers in 4 bits, all but the output head, as "
-     "transformers does\n"
-     "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the folder, and "
-     "a run on it has\n"
-     "the bits of a run on BASE with memory.quantize nf4. With --adapter too, the adapter is merged first.",
-     .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = convert};
+const struct command command_convert = {
+    "convert",
+    "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
+    "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json,\n"
+    "model.safetensors, preprocessor_config.json), or a model folder to a checkpoint with the published\n"
+    "parameter names. The names and shapes of the tensors determine the model; values and dtypes do not\n"
+    "change. A checkpoint is read as data: no code in it is executed. With --adapter, merges a LoRA\n"
+    "adapter that PEFT or Plimsoll wrote (adapter_config.json, adapter_model.safetensors) into the model\n"
+    "folder BASE and writes the merged model folder, in the dtypes of BASE. With --quantize nf4, writes\n"
+    "BASE with the weights of its linear layers in 4 bits, all but the output head, as transformers does\n"
+    "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the\n"
+    "folder, and a run on it has the bits of a run on BASE with memory.quantize nf4. With --adapter too,\n"
+    "the adapter is merged first.",
+    .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = convert};

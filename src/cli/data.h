@@ -1,6 +1,6 @@
 /*
- * data.h: `plimsoll data SUBCOMMAND ...`: one file per subcommand (data_make.c, ...); their table is
- * in data_make.c.
+ * data.h: `plimsoll data SUBCOMMAND ...`: one file per subcommand (data_make.c, ...); their table
+ * is in data_make.c.
  */
 #ifndef CLI_DATA_H
 #define CLI_DATA_H

@@ -64,8 +64,8 @@ static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, i
     return rc;
 }
 
-/* Fills `order` with a permutation of 0..2n-1, where even numbers are images: a Fisher-Yates shuffle with random
- * numbers that depend on the seed and the block. */
+/* Fills `order` with a permutation of 0..2n-1, where even numbers are images: a Fisher-Yates
+ * shuffle with random numbers that depend on the seed and the block. */
 static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint32_t *order)
 {
     for (uint32_t i = 0; i < 2 * n; i++) order[i] = i;
@@ -277,14 +277,10 @@ static int make(struct options *o, struct error *e)
 static const struct make START = {
     .images = 100, .shards = 1, .most_masks = 12, .size = {1024, 768}, .order = "random"};
 static const struct option OPTIONS[] = {
-    OPTION(struct make, "--images", COUNT, images),
-    OPTION(struct make, "--shards", COUNT, shards),
-    OPTION(struct make, "--size", SIZE, size),
-    OPTION(struct make, "--seed", COUNT, synth.seed),
-    OPTION(struct make, "--masks", COUNT, most_masks),
-    OPTION(struct make, "--order", TEXT, order),
-    OPTION(struct make, "--extracted", SWITCH, extracted),
-};
+    OPTION(struct make, "--images", COUNT, images), OPTION(struct make, "--shards", COUNT, shards),
+    OPTION(struct make, "--size", SIZE, size), OPTION(struct make, "--seed", COUNT, synth.seed),
+    OPTION(struct make, "--masks", COUNT, most_masks), OPTION(struct make, "--order", TEXT, order),
+    OPTION(struct make, "--extracted", SWITCH, extracted)};
 
 const struct command data_make = {
     "make",

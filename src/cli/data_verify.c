@@ -34,8 +34,7 @@ struct reader {
 
 static struct reader reader_new(const struct loader_options *o)
 {
-    struct reader r = {.memory = mem_alloc(filler_size(o) + 64),
-                       .image = mem_alloc((size_t)o->side * o->side * 3),
+    struct reader r = {.memory = mem_alloc(filler_size(o) + 64), .image = mem_alloc((size_t)o->side * o->side * 3),
                        .bits = mem_alloc(grid_mask_bytes(o->cells, o->cells))};
     r.filler = filler_new(o, (char *)align_up((uintptr_t)r.memory, 64));
     return r;
@@ -180,11 +179,7 @@ static int verify(const struct dataset_options *o, const struct names *paths, ui
     survey_log(all->set);
     const bool shards = !strcmp(all->format, "sa1b"),
                stores = !strcmp(all->format, "packed") && !text_ends_with(all->files.at[0], ".json");
-    v.o = (struct loader_options){.side = 1024,
-                                  .cells = 256,
-                                  .masks = 1,
-                                  .threads = 1,
-                                  .slots = 2,
+    v.o = (struct loader_options){.side = 1024, .cells = 256, .masks = 1, .threads = 1, .slots = 2,
                                   .polygon_runs = strcmp(all->format, "coco") ? 0 : LOADER_POLYGON_RUNS,
                                   .room = memory ? memory << 20 : loader_default_room(all->format, stores)};
     const uint64_t broken = check_shards(all);

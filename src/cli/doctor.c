@@ -3,7 +3,7 @@
  *
  *     peaks     inference, forward with saved activations, forward and backward, update
  *     batch     the largest micro-batch that fits: planned, and with --confirm run for one step
- *     advice    other plans, and one change at a time: bytes saved and seconds lost (doctor_advice.c)
+ *     advice    other plans; one change at a time: bytes saved, seconds lost (doctor_advice.c)
  *     leaks     growth of memory, allocations, descriptors and threads over --steps N steps
  *
  * What is planned needs no device and is printed before any step runs.
@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "base/system.h"
-#include "cli/environment.h"
 #include "graph/ops.h"
 #include "plan/explain.h"
 #include "report/lives.h"
@@ -43,7 +42,8 @@ struct leaks {
 
 /* --- peaks --------------------------------------------------------------------------- */
 
-/* Returns the largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any phase. */
+/* Returns the largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any
+ * phase. */
 static uint64_t phase_peak(const struct planned *r, const struct lives *l, enum program p, enum phase phase)
 {
     uint64_t *alive = lives_by_position(l, &r->graph, p), most = 0;
@@ -118,8 +118,9 @@ static int configure_batch(const struct doctor *d, struct config *c, int64_t bat
     return rc;
 }
 
-/* Returns the arena of a micro-batch of `b`, with the techniques of the plan, or with those that the
- * search finds within the budget; UINT64_MAX when planning fails. *host: the offloaded bytes. */
+/* Returns the arena of a micro-batch of `b`, with the techniques of the plan, or with those that
+ * the search finds within the budget; UINT64_MAX when planning fails. *host: the offloaded
+ * bytes. */
 static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_t *host, struct error *e)
 {
     struct config c;
@@ -254,7 +255,8 @@ static void print_peaks(const struct planned *r, const struct peaks *p, struct t
     text_printf(out, "\n");
     table_print(&t, 2, 0, out);
     table_free(&t);
-    /* in what the plan exceeds its machine, such as host memory that a machine with this GPU is not likely to have */
+    /* in what the plan exceeds its machine, such as host memory that a machine with this GPU is not
+     * likely to have */
     for (int i = 0; i < r->n_warnings; i++) text_printf(out, "  WARNING: %s\n", r->warning[i]);
 }
 
@@ -377,8 +379,8 @@ static int examine(struct doctor *d, const struct options *o, bool fits, int64_t
 }
 
 /* Returns the host memory that the largest batch may take, where it is not known: what a machine
- * with such a GPU is likely to have, or as much as the examined plan. 0: the configuration or this machine
- * bounds it. */
+ * with such a GPU is likely to have, or as much as the examined plan. 0: the configuration or this
+ * machine bounds it. */
 static uint64_t host_bound(const struct planned *r)
 {
     if (r->kind != DEVICE_CUDA || r->host_budget) return 0;
@@ -422,24 +424,22 @@ static int doctor(struct options *o, struct error *e)
 static const struct doctor_options START;
 static const struct option OPTIONS[] = {OPTION(struct doctor_options, "--confirm", SWITCH, confirm)};
 
-const struct command command_doctor =
-    {"doctor",
-     "doctor [--json]\n       plimsoll doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] "
-     "[--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
-     "Without a run file, describes this machine: processor, memory, limits, GPU, libraries, and what memory.budget: "
-     "auto would be.\n"
-     "With one, diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the "
-     "largest tensors at the\n"
-     "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing "
-     "(activation\n"
-     "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation, LoRA, 4-bit weights. "
-     "What is planned\n"
-     "is printed first and needs no GPU; then steps run, where they can, to measure leaks. Needs no data and writes no "
-     "files:\n"
-     "what a CPU would offload to a file stays in memory while it measures, and where that does not fit it does not "
-     "measure.\n" CONFIG_FROM_HELP "  --steps N        steps over which leaks are measured (20; 0: none)\n"
-     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
-     "adapter.path\n"
-     "  --confirm        runs one step with the largest micro-batch",
-     .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS, COMMAND_OPTIONS(OPTIONS),
-     COMMAND_STATE(START), .run = doctor};
+const struct command command_doctor = {
+    "doctor",
+    "doctor [--json]\n"
+    "       plimsoll doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] "
+    "[--plan PLAN.json] [--set key=value]... [--json]",
+    "Without a run file, describes this machine: processor, memory, limits, GPU, libraries, and what\n"
+    "memory.budget: auto would be. With one, diagnoses the memory of a run, such as one that is out of\n"
+    "memory: the peaks of a training step, the largest tensors at the peak, the largest micro-batch that\n"
+    "fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
+    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation, LoRA,\n"
+    "4-bit weights. What is planned is printed first and needs no GPU; then steps run, where they can, to\n"
+    "measure leaks. Needs no data and writes no files: what a CPU would offload to a file stays in memory\n"
+    "while it measures, and where that does not fit it does not measure.\n"
+    CONFIG_FROM_HELP
+    "  --steps N        steps over which leaks are measured (20; 0: none)\n"
+    ADAPTER_HELP
+    "  --confirm        runs one step with the largest micro-batch",
+    .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(START), .run = doctor};

@@ -54,8 +54,7 @@ int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct 
 static struct advice compare(const struct doctor *d, const struct planned *r, const char *change, const char *note)
 {
     const struct plan *was = &d->run.plan, *is = &r->plan;
-    struct advice a = {.note = note,
-                       .saves = (int64_t)plan_arena(was) - (int64_t)plan_arena(is),
+    struct advice a = {.note = note, .saves = (int64_t)plan_arena(was) - (int64_t)plan_arena(is),
                        .costs = d->scale * (is->seconds - was->seconds),
                        .host = (int64_t)is->placement.arena[SPACE_HOST] - (int64_t)was->placement.arena[SPACE_HOST]};
     snprintf(a.change, sizeof a.change, "%s", change);
@@ -228,24 +227,21 @@ static void try_all(struct doctor *d, struct advices *out)
     qsort(out->at, out->n, sizeof *out->at, by_worth);
 }
 
-static const struct report_column OTHERS[] = {{"change"},
-                                              {"what"},
-                                              {"arena_bytes", "arena", "bytes"},
-                                              {"host_bytes", "offloaded", "bytes"},
-                                              {"predicted_step_seconds", "step", "time"},
-                                              {NULL, "change"},
-                                              {NULL, ""}};
+static const struct report_column OTHERS[] = {
+    {"change"}, {"what"}, {"arena_bytes", "arena", "bytes"}, {"host_bytes", "offloaded", "bytes"},
+    {"predicted_step_seconds", "step", "time"}, {NULL, "change"}, {NULL, ""}};
 static const struct report_column ADVICE[] = {
-    {"change"},         {"saves_bytes", "saves", "bytes"}, {"host_bytes", "offloads more", "bytes"}, {NULL, "costs", ""},
-    {"costs_seconds"}, {"changes_results"},                {NULL, "change"},                         {NULL, ""}};
+    {"change"}, {"saves_bytes", "saves", "bytes"}, {"host_bytes", "offloads more", "bytes"}, {NULL, "costs", ""},
+    {"costs_seconds"}, {"changes_results"}, {NULL, "change"}, {NULL, ""}};
 
 static void list_advice(const struct advices *found, struct report_table *t)
 {
     for (const struct advice *a = found->at; a < found->at + found->n; a++) {
         char time[32], set[128];
         snprintf(set, sizeof set, "--set %.95s", a->change);
-        TABLE_ADD(t, CELL((const char *)a->change), CELL(a->saves), CELL(a->host), CELL(duration_change(a->costs, time)),
-                  CELL(a->costs), CELL((bool)a->note), CELL((const char *)set), CELL(a->note ? a->note : ""));
+        TABLE_ADD(t, CELL((const char *)a->change), CELL(a->saves), CELL(a->host),
+                  CELL(duration_change(a->costs, time)), CELL(a->costs), CELL((bool)a->note), CELL((const char *)set),
+                  CELL(a->note ? a->note : ""));
     }
 }
 

@@ -1,9 +1,10 @@
 /*
- * environment.c: see environment.h.
+ * environment.c: prints what this build can use (`plimsoll --version`) and the machine (`plimsoll
+ * doctor` without a run file).
  */
 #include "plimsoll.h"
 
-#include "cli/environment.h"
+#include "cli/cli.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +23,11 @@ static void print_libraries(struct text *out)
     environment_libraries(l);
     for (const struct library *x = l; x < l + LIBRARIES; x++) {
         snprintf(does, sizeof does, "%s%s%s", x->does, x->why[0] ? ": " : "", x->why);
-        TABLE_ADD(&t, CELL(x->name), CELL(!x->here ? "no" : x->version[0] ? x->version : "yes"), CELL((const char *)does));
+        TABLE_ADD(&t, CELL(x->name),
+                  CELL(!x->here        ? "no"
+                       : x->version[0] ? x->version
+                                       : "yes"),
+                  CELL((const char *)does));
     }
     table_print(&t, 2, 0, out);
     table_free(&t);
@@ -61,11 +66,9 @@ static const struct limit {
     const char *name, *key;
     int resource;
     bool bytes;
-} limits[] = {
-    {"address space", "address_space_bytes", RLIMIT_AS, true}, {"data", "data_bytes", RLIMIT_DATA, true},
-    {"locked memory", "locked_bytes", RLIMIT_MEMLOCK, true},   {"file size", "file_bytes", RLIMIT_FSIZE, true},
-    {"open files", "open_files", RLIMIT_NOFILE, false},
-};
+} limits[] = {{"address space", "address_space_bytes", RLIMIT_AS, true}, {"data", "data_bytes", RLIMIT_DATA, true},
+              {"locked memory", "locked_bytes", RLIMIT_MEMLOCK, true},
+              {"file size", "file_bytes", RLIMIT_FSIZE, true}, {"open files", "open_files", RLIMIT_NOFILE, false}};
 
 static void print_limits(struct text *out)
 {

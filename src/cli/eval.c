@@ -5,18 +5,135 @@
  * Masks: forward only: the memory is that of the weights and one batch's activations. The prompts
  * are those of the evaluation in training, so the same model and data give the same scores.
  */
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/data.h"
 #include "cli/eval.h"
-#include "cli/eval_table.h"
+#include "data/dataset.h"
+#include "infer/own_size.h"
+#include "report/page.h"
 #include "report/worst.h"
 #include "feed/batch_plan.h"
 #include "infer/mask_scores.h"
 #include "infer/retrieval.h"
 #include "io/table.h"
 #include "io/temporary.h"
+
+/* --- scores at the image's own size ------------------------------------------------------- */
+
+/* Options, table, files and page; but for the first two functions, nothing is done unless open. */
+struct eval_table {
+    const char *images, *structures, *spacing; /* as given */
+    bool wanted;                               /* --own-size */
+    double tolerance, mm[2];
+    bool open;
+    struct own_size own;
+};
+
+static bool eval_table_wanted(const struct eval_table *t) { return t->wanted || t->images || t->structures; }
+
+/* Reads --spacing and --tolerance. */
+static int eval_table_options(struct eval_table *t, struct error *e)
+{
+    char *end = NULL;
+    t->mm[0] = t->mm[1] = 0;
+    if (t->spacing) {
+        t->mm[0] = strtod(t->spacing, &end);
+        t->mm[1] = *end == ',' ? strtod(end + 1, &end) : t->mm[0];
+        if (end == t->spacing || *end || !(t->mm[0] > 0 && t->mm[1] > 0 && isfinite(t->mm[0]) && isfinite(t->mm[1])))
+            return error_set(e, PL_USAGE, "--spacing %s: expected X,Y, the size of a pixel in mm, such as 0.7,0.7",
+                             t->spacing);
+    }
+    if (!(t->tolerance >= 0)) return error_set(e, PL_USAGE, "--tolerance %g: expected at least 0 mm", t->tolerance);
+    if (t->spacing && !eval_table_wanted(t))
+        return error_set(e, PL_USAGE, "--spacing is for scores at the image's own size: add --own-size");
+    return PL_OK;
+}
+
+/* Does nothing unless wanted. PL_USAGE: the model's masks are not promptable. */
+static int eval_table_open(struct eval_table *t, const struct run *r, const struct feed *f, const char *const *prompts,
+                    struct error *e)
+{
+    if (!eval_table_wanted(t)) return PL_OK;
+    t->open = own_size_open(&t->own, r, f, prompts, t->mm, t->tolerance);
+    if (t->open) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "scores at the image's own size are for models that take points and boxes, and a %s does not",
+                     r->planned.model.family->model_type);
+}
+
+static void eval_table_close(struct eval_table *t)
+{
+    if (t->open) own_size_close(&t->own);
+    t->open = false;
+}
+
+static void name_image(const void *of, uint64_t sample, char *out, size_t room) { dataset_name(of, sample, out, room); }
+
+static void print_units(const struct mask_table *t, struct text *out)
+{
+    const bool pixels = t->spacing[0] == 1 && t->spacing[1] == 1;
+    if (t->of_volumes)
+        text_printf(out, "mean ± deviation; distances in mm, by the spacing of each volume, NSD within %g mm",
+                    t->tolerance);
+    else if (pixels) text_printf(out, "mean ± deviation; distances in pixels, NSD within %g", t->tolerance);
+    else
+        text_printf(out, "mean ± deviation; pixels of %g x %g mm, distances in mm, NSD within %g mm", t->spacing[0],
+                    t->spacing[1], t->tolerance);
+}
+
+static void eval_table_print(const struct eval_table *t, struct text *out)
+{
+    if (!t->open) return;
+    text_printf(out, "\nat the image's own size (");
+    print_units(&t->own.table, out);
+    text_printf(out, "):\n");
+    struct report_table list = mask_table_list(&t->own.table);
+    table_print(&list, 0, 0, out);
+    table_free(&list);
+    if (t->own.unreadable)
+        text_printf(out, "%llu masks could not be read again at their own size\n",
+                    (unsigned long long)t->own.unreadable);
+}
+
+static void eval_table_json(const struct eval_table *t, struct json_writer *w)
+{
+    if (!t->open) return;
+    json_begin_list(w, "spacing");
+    for (int k = 0; k < 2; k++) json_put_number(w, NULL, t->own.table.spacing[k]);
+    json_end(w);
+    if (t->own.table.of_volumes) json_put_string(w, "spacing_of", "volumes");
+    json_put_number(w, "tolerance", t->own.table.tolerance);
+    mask_table_json(&t->own.table, name_image, t->own.set, w);
+}
+
+static int eval_table_write(const struct eval_table *t, struct error *e)
+{
+    struct text images = {0}, structures = {0};
+    if (!t->open) return PL_OK;
+    mask_table_csv(&t->own.table, name_image, t->own.set, &images);
+    mask_table_structures(&t->own.table, &structures);
+    int rc = t->images ? file_write_atomic(t->images, images.at, images.n, e) : PL_OK;
+    if (!rc && t->structures) rc = file_write_atomic(t->structures, structures.at, structures.n, e);
+    text_free(&images);
+    text_free(&structures);
+    return rc;
+}
+
+/* Writes the table as HTML. */
+static void eval_table_page(const struct mask_table *t, struct text *out)
+{
+    struct report_table list = mask_table_list(t);
+    text_printf(out, "<h2>Scores at the image's own size</h2>\n<p class='dim'>");
+    print_units(t, out);
+    text_printf(out, "</p>\n");
+    table_html(&list, "", 0, out);
+    text_printf(out, "<h2>Worst masks</h2>\n");
+    table_free(&list);
+}
 
 /* The options, and what is evaluated. */
 struct eval {
@@ -162,11 +279,8 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     const struct config *c = &v->o.config;
     /* an image is compared with the texts of its batch */
     const int64_t usual = c->data_format == FORMAT_CAPTIONS ? c->train_effective_batch : 1;
-    struct run_options o = {.evaluate = true,
-                            .picks = eval_table_wanted(&v->table),
-                            .describe = feed_describe,
-                            .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : usual,
-                            .T = c->data_sequence};
+    struct run_options o = {.evaluate = true, .picks = eval_table_wanted(&v->table), .describe = feed_describe,
+                            .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : usual, .T = c->data_sequence};
     int rc = run_plan(&v->run, c, &o, e);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
     if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);
@@ -205,19 +319,12 @@ static int check_options(struct eval *v, bool text, struct error *e)
     const struct {
         const char *name;
         bool given, text;
-    } options[] = {{"--data", v->data.n > 0, true},
-                   {"--samples", v->text.samples > 0 && !table, true},
-                   {"--max-new", v->text.max_new > 0 && !table, true},
-                   {"--batch", v->batch > 0 && !table, true},
-                   {"-o", v->o.output, true},
-                   {"--loss", v->text.loss, true},
-                   {"--csv", v->csv, false},
-                   {"--overlays", v->overlays, false},
-                   {"--images", v->table.images, false},
-                   {"--structures", v->table.structures, false},
-                   {"--own-size", v->table.wanted, false},
-                   {"--spacing", v->table.spacing, false},
-                   {"--worst", v->worst != UINT64_MAX, false}};
+    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0 && !table, true},
+                   {"--max-new", v->text.max_new > 0 && !table, true}, {"--batch", v->batch > 0 && !table, true},
+                   {"-o", v->o.output, true}, {"--loss", v->text.loss, true}, {"--csv", v->csv, false},
+                   {"--overlays", v->overlays, false}, {"--images", v->table.images, false},
+                   {"--structures", v->table.structures, false}, {"--own-size", v->table.wanted, false},
+                   {"--spacing", v->table.spacing, false}, {"--worst", v->worst != UINT64_MAX, false}};
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].given && options[i].text != text)
             return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name,
@@ -313,64 +420,65 @@ static int eval(struct options *o, struct error *e)
 
 static const struct eval START = {.worst = UINT64_MAX, .table.tolerance = 1};
 static const struct option OPTIONS[] = {
-    OPTION(struct eval, "--csv", TEXT, csv),
-    OPTION(struct eval, "--worst", COUNT, worst),
-    OPTION(struct eval, "--overlays", TEXT, overlays),
-    OPTION(struct eval, "--data", LIST, data),
+    OPTION(struct eval, "--csv", TEXT, csv), OPTION(struct eval, "--worst", COUNT, worst),
+    OPTION(struct eval, "--overlays", TEXT, overlays), OPTION(struct eval, "--data", LIST, data),
     OPTION(struct eval, "--samples", POSITIVE, text.samples),
-    OPTION(struct eval, "--max-new", POSITIVE, text.max_new),
-    OPTION(struct eval, "--batch", POSITIVE, batch),
-    OPTION(struct eval, "--loss", SWITCH, text.loss),
-    OPTION(struct eval, "--images", TEXT, table.images),
+    OPTION(struct eval, "--max-new", POSITIVE, text.max_new), OPTION(struct eval, "--batch", POSITIVE, batch),
+    OPTION(struct eval, "--loss", SWITCH, text.loss), OPTION(struct eval, "--images", TEXT, table.images),
     OPTION(struct eval, "--structures", TEXT, table.structures),
-    OPTION(struct eval, "--own-size", SWITCH, table.wanted),
-    OPTION(struct eval, "--spacing", TEXT, table.spacing),
-    OPTION(struct eval, "--tolerance", REAL, table.tolerance),
-};
+    OPTION(struct eval, "--own-size", SWITCH, table.wanted), OPTION(struct eval, "--spacing", TEXT, table.spacing),
+    OPTION(struct eval, "--tolerance", REAL, table.tolerance)};
 
-const struct command command_eval =
-    {"eval",
-     "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--batch N] "
-     "[--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] "
-     "[--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
-     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. "
-     "Conversations: the model answers\n"
-     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, "
-     "BLEU and ROUGE-L by file.\n"
-     "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows "
-     "of data.sequence tokens.\n"
-     "Masks and texts (data.queries): the share of queries that find their mask among those of the image.\n\n"
-     "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
-     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
-     "  --json         prints one JSON object instead of the table\n"
-     "  --memory SIZE  memory budget, memory.budget\n" CONFIG_FROM_HELP "  --set key=value  sets a key of RUN.yaml\n\n"
-     "For masks:\n\n"
-     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
-     "  --own-size     also scores masks at the image's own size: Dice, IoU, HD95 and NSD by structure (category), "
-     "mean and\n"
-     "                 deviation; --json then has the lists structures and images, of the own size and of the loss's\n"
-     "  --images FILE  writes these scores as CSV, a row for each image, prompt and mask (implies --own-size)\n"
-     "  --structures FILE  writes their means, standard deviations and counts as CSV, by prompt and structure (implies "
-     "--own-size)\n"
-     "  --spacing X,Y  size of a pixel in mm, for HD95 and NSD; default: that of the volume, else\n"
-     "                 1,1: distances are in pixels\n"
-     "  --tolerance T  NSD: surfaces that are at most T mm apart agree (1)\n"
-     "  --worst N      lists the N worst masks (8)\n"
-     "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, "
-     "the ground\n"
-     "                 truth in green, the prompt in yellow\n\n"
-     "For conversations, and --data for files of tokens and texts:\n\n"
-     "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may be given "
-     "several times, and without RUN.yaml\n"
-     "  --samples N    answers the first N conversations of each file; default: all\n"
-     "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
-     "  --batch N      prompts that are answered at once, train.eval_batch; default: as many as --memory allows, at "
-     "most 32; without it as\n"
-     "                 many as the free memory allows\n"
-     "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; "
-     "planned within\n"
-     "                 --memory by itself, with rows of data.sequence tokens\n"
-     "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores "
-     "of each",
-     .shared = OPT_PATHS | OPT_MODEL | OPT_MEMORY | OPT_OUTPUT | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS),
-     COMMAND_STATE(START), .run = eval};
+const struct command command_eval = {
+    "eval",
+    "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--batch N] "
+    "[--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] "
+    "[--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and\n"
+    "category. Conversations: the model answers the last question of each, greedily, and the answers are\n"
+    "scored against the references: exact match, token F1, BLEU and ROUGE-L by file. Files of tokens and\n"
+    "texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of\n"
+    "data.sequence tokens. Masks and texts (data.queries): the share of queries that find their mask\n"
+    "among those of the image.\n"
+    "\n"
+    "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
+    "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
+    "  --json         prints one JSON object instead of the table\n"
+    "  --memory SIZE  memory budget, memory.budget\n"
+    CONFIG_FROM_HELP
+    "  --set key=value  sets a key of RUN.yaml\n"
+    "\n"
+    "For masks:\n"
+    "\n"
+    "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+    "  --own-size     also scores masks at the image's own size: Dice, IoU, HD95 and NSD by structure\n"
+    "                 (category), mean and deviation; --json then has the lists structures and images, of\n"
+    "                 the own size and of the loss's\n"
+    "  --images FILE  writes these scores as CSV, a row for each image, prompt and mask (implies\n"
+    "                 --own-size)\n"
+    "  --structures FILE  writes their means, standard deviations and counts as CSV, by prompt and\n"
+    "                 structure (implies --own-size)\n"
+    "  --spacing X,Y  size of a pixel in mm, for HD95 and NSD; default: that of the volume, else 1,1:\n"
+    "                 distances are in pixels\n"
+    "  --tolerance T  NSD: surfaces that are at most T mm apart agree (1)\n"
+    "  --worst N      lists the N worst masks (8)\n"
+    "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the\n"
+    "                 prediction in blue, the ground truth in green, the prompt in yellow\n"
+    "\n"
+    "For conversations, and --data for files of tokens and texts:\n"
+    "\n"
+    "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may\n"
+    "                 be given several times, and without RUN.yaml\n"
+    "  --samples N    answers the first N conversations of each file; default: all\n"
+    "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json,\n"
+    "                 else 256\n"
+    "  --batch N      prompts that are answered at once, train.eval_batch; default: as many as --memory\n"
+    "                 allows, at most 32; without it as many as the free memory allows\n"
+    "  --loss         also computes loss and perplexity over all conversations, as the evaluation in\n"
+    "                 training does; planned within --memory by itself, with rows of data.sequence tokens\n"
+    "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish,\n"
+    "                 and the scores of each",
+    .shared = OPT_PATHS | OPT_MODEL | OPT_MEMORY | OPT_OUTPUT | OPT_JSON | OPT_SET | OPT_FROM,
+    COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(START),
+    .run = eval};

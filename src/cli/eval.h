@@ -1,6 +1,6 @@
 /*
- * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (language models, and
- * the forward over the data).
+ * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (language models,
+ * and the forward over the data).
  */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H

@@ -4,9 +4,9 @@
  *     conversations    the model answers held-out prompts, and the answers are scored against the
  *                      references, by file and in all
  *     questions        the same of a PRS-Med model and the questions of validation rows, by dataset
- *     tokens, texts    loss and perplexity, in rows of data.sequence tokens that do not overlap; what
- *                      is left at a file's end is not used. A text becomes tokens by the model's
- *                      tokenizer. A run on data.format: text evaluates the rows that it held out
+ *     tokens, texts    loss and perplexity, in rows of data.sequence tokens that do not overlap;
+ *                      what is left at a file's end is not used. A text becomes tokens by the
+ *                      model's tokenizer. data.format: text evaluates the rows that it held out
  */
 #include "cli/eval.h"
 
@@ -77,12 +77,9 @@ int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
 
 /* --- scores ------------------------------------------------------------------------------- */
 
-static const struct report_column FILES[] = {{"file", "file"},
-                                             {"prompts", "prompts", ""},
-                                             {"exact_match", "exact match", "%.1f %%"},
-                                             {"token_f1", "token F1", "%.1f"},
-                                             {"bleu", "BLEU", "%.1f"},
-                                             {"rouge_l", "ROUGE-L", "%.1f"}};
+static const struct report_column FILES[] = {
+    {"file", "file"}, {"prompts", "prompts", ""}, {"exact_match", "exact match", "%.1f %%"},
+    {"token_f1", "token F1", "%.1f"}, {"bleu", "BLEU", "%.1f"}, {"rouge_l", "ROUGE-L", "%.1f"}};
 
 static struct report_row *add_scores(struct report_table *t, const char *name, const struct text_scores *s)
 {
@@ -163,14 +160,12 @@ static int answer_all(struct evaluation *v, int64_t most, struct error *e)
 
 /* --- the loss --------------------------------------------------------------------------------- */
 
-/* Computes the mean loss over data.validation: forward only, in memory of its own. `folder`: for the
- * token store, if there is none beside the data. */
+/* Computes the mean loss over data.validation: forward only, in memory of its own. `folder`: for
+ * the token store, if there is none beside the data. */
 static int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e)
 {
-    const struct run_options o = {.evaluate = true,
-                                  .describe = feed_describe,
-                                  .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1,
-                                  .T = c->data_sequence};
+    const struct run_options o = {.evaluate = true, .describe = feed_describe,
+                                  .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
     struct run run;
     struct feed feed = {0};
     int rc = run_plan(&run, c, &o, e);
@@ -251,12 +246,8 @@ static int check_output(const char *path, struct error *e)
 static int plan(struct evaluation *v, int64_t most, struct error *e)
 {
     const struct questions *q = &v->held.questions;
-    const struct run_generation o = {.cache = q->longest + most,
-                                     .prompt = q->longest,
-                                     .answer = most,
-                                     .prompts = q->at.n,
-                                     .tokens = q->tokens,
-                                     .batch = v->config->train_eval_batch,
+    const struct run_generation o = {.cache = q->longest + most, .prompt = q->longest, .answer = most,
+                                     .prompts = q->at.n, .tokens = q->tokens, .batch = v->config->train_eval_batch,
                                      .images = q->images};
     int rc = generator_plan(&v->generator, v->config, &o, e);
     const int64_t longest = v->generator.run->planned.model.longest;
@@ -376,13 +367,9 @@ static int score(struct questions_scored *s, const struct config *c, const struc
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : QUESTION_TOKENS;
     s->n = o->samples ? min_u64(o->samples, dataset_count(s->set)) : dataset_count(s->set);
-    const struct run_generation plan = {.cache = c->data_sequence + most,
-                                        .prompt = c->data_sequence,
-                                        .answer = most,
-                                        .prompts = (int64_t)s->n,
-                                        .tokens = (int64_t)s->n * c->data_sequence,
-                                        .batch = c->train_eval_batch,
-                                        .images = {.images = 1}};
+    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most,
+                                        .prompts = (int64_t)s->n, .tokens = (int64_t)s->n * c->data_sequence,
+                                        .batch = c->train_eval_batch, .images = {.images = 1}};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
     if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
     if (!rc) rc = generator_start(&s->generator, e);

@@ -20,11 +20,10 @@
 /* --- names ------------------------------------------------------------------------------- */
 
 /* Words that other programs use for a command. */
-static const char *const synonyms[][2] = {{"fit", "train"},       {"finetune", "train"}, {"fine-tune", "train"},
-                                          {"run", "train"},       {"infer", "predict"},  {"inference", "predict"},
-                                          {"segment", "predict"}, {"validate", "eval"},  {"test", "eval"},
-                                          {"export", "convert"},  {"estimate", "plan"},  {"new", "init"},
-                                          {"trace", "profile"}};
+static const char *const synonyms[][2] = {
+    {"fit", "train"}, {"finetune", "train"}, {"fine-tune", "train"}, {"run", "train"}, {"infer", "predict"},
+    {"inference", "predict"}, {"segment", "predict"}, {"validate", "eval"}, {"test", "eval"}, {"export", "convert"},
+    {"estimate", "plan"}, {"new", "init"}, {"trace", "profile"}};
 
 const struct command *command_find(const char *name, const struct command *const *list, size_t n)
 {

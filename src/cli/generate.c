@@ -172,7 +172,8 @@ static int measure(const struct generation *g, struct run_generation *out, struc
     if (most > 1 << 24 || g->context > 1 << 24 || g->chunk > 1 << 20)
         return error_set(e, PL_USAGE, "--max-new, --context: expected at most %d tokens, --chunk: at most %d", 1 << 24,
                          1 << 20);
-    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk, .prompts = l->at.n, .tokens = l->tokens,
+    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most,
+                                   .chunk = (int64_t)g->chunk, .prompts = l->at.n, .tokens = l->tokens,
                                    .batch = (int64_t)min_u64(g->batch, INT32_MAX), .images = l->images};
     if (n >= out->cache)
         return error_set(e, PL_USAGE,
@@ -280,13 +281,10 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
 {
     add_ends(g);
     bool terminal = isatty(STDOUT_FILENO);
-    const struct generate_options options = {.sampling = g->sampling,
-                                             .most = o->answer,
-                                             .ends = g->folder.eos.at,
+    const struct generate_options options = {.sampling = g->sampling, .most = o->answer, .ends = g->folder.eos.at,
                                              .n_ends = g->folder.eos.n,
                                              .images = g->prompts.has_images ? &g->prompts.images : NULL,
-                                             .tokenizer = g->prompts.tokenizer,
-                                             .stops = g->stops.at,
+                                             .tokenizer = g->prompts.tokenizer, .stops = g->stops.at,
                                              .n_stops = g->stops.n,
                                              .show = g->o.json || g->ids || g->file ? NULL : show_text,
                                              .to = &terminal};
@@ -372,80 +370,74 @@ static int generate(struct options *o, struct error *e)
 static const struct generation START = {
     .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = UINT64_MAX};
 static const struct option OPTIONS[] = {
-    OPTION(struct generation, "--prompt", TEXT, text),
-    OPTION(struct generation, "--chat", TEXT, chat),
-    OPTION(struct generation, "--ids", TEXT, ids),
-    OPTION(struct generation, "--prompts", TEXT, file),
-    OPTION(struct generation, "--stop", LIST, stops),
-    OPTION(struct generation, "--image", LIST, images),
-    OPTION(struct generation, "--video", LIST, videos),
-    OPTION(struct generation, "--max-new", POSITIVE, max_new),
+    OPTION(struct generation, "--prompt", TEXT, text), OPTION(struct generation, "--chat", TEXT, chat),
+    OPTION(struct generation, "--ids", TEXT, ids), OPTION(struct generation, "--prompts", TEXT, file),
+    OPTION(struct generation, "--stop", LIST, stops), OPTION(struct generation, "--image", LIST, images),
+    OPTION(struct generation, "--video", LIST, videos), OPTION(struct generation, "--max-new", POSITIVE, max_new),
     OPTION(struct generation, "--batch", POSITIVE, batch),
-    OPTION(struct generation, "--temperature", REAL, temperature),
-    OPTION(struct generation, "--top-k", COUNT, top_k),
+    OPTION(struct generation, "--temperature", REAL, temperature), OPTION(struct generation, "--top-k", COUNT, top_k),
     OPTION(struct generation, "--top-p", REAL, top_p),
     OPTION(struct generation, "--repetition-penalty", REAL, repetition_penalty),
-    OPTION(struct generation, "--seed", COUNT, seed),
-    OPTION(struct generation, "--context", POSITIVE, context),
-    OPTION(struct generation, "--chunk", POSITIVE, chunk),
-    OPTION(struct generation, "--dry-run", SWITCH, dry_run),
-    OPTION(struct generation, "--explain", SWITCH, explain),
-};
+    OPTION(struct generation, "--seed", COUNT, seed), OPTION(struct generation, "--context", POSITIVE, context),
+    OPTION(struct generation, "--chunk", POSITIVE, chunk), OPTION(struct generation, "--dry-run", SWITCH, dry_run),
+    OPTION(struct generation, "--explain", SWITCH, explain)};
 
-const struct command command_generate =
-    {"generate",
-     "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3 | --prompts FILE) [--image "
-     "FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] [--json]",
-     "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, "
-     "the KV cache and both programs, for chunks of the prompt and\n"
-     "for the next token, are planned within --memory before anything runs.\n\n"
-     "  --model DIR            a model folder, or the name of a preset\n"
-     "  --adapter DIR          a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
-     "  --prompt TEXT          the text to continue\n"
-     "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages and "
-     "tools: the model's chat\n"
-     "                         template renders them, and the answer is the assistant's next turn\n"
-     "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
-     "  --prompts FILE         many prompts: JSON lines, a JSON list or Parquet with {\"prompt\": TEXT}, "
-     "{\"messages\": [...]} or {\"conversations\": [...]},\n"
-     "                         perhaps with images and videos; or a .txt with a prompt a line. Prints a line of JSON "
-     "for each, in their order\n"
-     "  --batch N              prompts that are answered at once; default: as many as --memory allows, at most 32; "
-     "without it as many as\n"
-     "                         the free memory allows\n"
-     "  --image FILE           an image of the prompt, for a model that takes images; may be given several times. "
-     "Where <image> is in the text,\n"
-     "                         the images stand there, else before the text. A chat's messages may name images "
-     "themselves\n"
-     "  --video FILE           a video of the prompt, a file or a folder of its frames, where <video> is in the text "
-     "or before it. Set data.max_frames, and\n"
-     "                         data.fps and data.tokens_per_frame, as in training (--set)\n"
-     "  --max-new N            tokens of the answer, at most; default: max_new_tokens of generation_config.json, else "
-     "256\n"
-     "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a higher T "
-     "makes unlikely\n"
-     "                         ones likelier. Default: generation_config.json, else 0\n"
-     "  --top-k K              draws among the K most likely tokens; 0: all. Default: generation_config.json, else 50\n"
-     "  --top-p P              draws among the most likely tokens that together have the probability P. Default: "
-     "likewise, else 1\n"
-     "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise, else 1\n"
-     "  --seed N               of the draws (0): the same seed gives the same text. Each prompt of a file has draws of "
-     "its own, whatever --batch is\n"
-     "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of "
-     "eos_token_id in\n"
-     "                         generation_config.json, else config.json, end it too, and in a chat the tokenizer's "
-     "eos_token\n"
-     "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and "
-     "--max-new\n"
-     "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
-     "  --dry-run              prints the plan and generates nothing\n"
-     "  --explain              with --dry-run: also shows the largest tensors, and lists both programs, their kernels, "
-     "and every\n"
-     "                         storage with its offset\n"
-     "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
-     "  --memory SIZE          memory budget, memory.budget\n" CONFIG_FROM_HELP
-     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, "
-     "memory.quantize=nf4, data.tokenizer\n"
-     "                         or data.template",
-     .shared = OPT_MODEL | OPT_MEMORY | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START),
-     .run = generate};
+const struct command command_generate = {
+    "generate",
+    "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3 | --prompts FILE) "
+    "[--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] "
+    "[--json]",
+    "Generates text: a language model continues a prompt, or answers a chat, about images if it takes\n"
+    "them. Weights, the KV cache and both programs, for chunks of the prompt and for the next token, are\n"
+    "planned within --memory before anything runs.\n"
+    "\n"
+    "  --model DIR            a model folder, or the name of a preset\n"
+    "  --adapter DIR          a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
+    "  --prompt TEXT          the text to continue\n"
+    "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages\n"
+    "                         and tools: the model's chat template renders them, and the answer is the\n"
+    "                         assistant's next turn\n"
+    "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
+    "  --prompts FILE         many prompts: JSON lines, a JSON list or Parquet with {\"prompt\": TEXT},\n"
+    "                         {\"messages\": [...]} or {\"conversations\": [...]}, perhaps with images and\n"
+    "                         videos; or a .txt with a prompt a line. Prints a line of JSON for each, in\n"
+    "                         their order\n"
+    "  --batch N              prompts that are answered at once; default: as many as --memory allows, at\n"
+    "                         most 32; without it as many as the free memory allows\n"
+    "  --image FILE           an image of the prompt, for a model that takes images; may be given several\n"
+    "                         times. Where <image> is in the text, the images stand there, else before\n"
+    "                         the text. A chat's messages may name images themselves\n"
+    "  --video FILE           a video of the prompt, a file or a folder of its frames, where <video> is\n"
+    "                         in the text or before it. Set data.max_frames, and data.fps and\n"
+    "                         data.tokens_per_frame, as in training (--set)\n"
+    "  --max-new N            tokens of the answer, at most; default: max_new_tokens of\n"
+    "                         generation_config.json, else 256\n"
+    "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a\n"
+    "                         higher T makes unlikely ones likelier. Default: generation_config.json,\n"
+    "                         else 0\n"
+    "  --top-k K              draws among the K most likely tokens; 0: all. Default:\n"
+    "                         generation_config.json, else 50\n"
+    "  --top-p P              draws among the most likely tokens that together have the probability P.\n"
+    "                         Default: likewise, else 1\n"
+    "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise,\n"
+    "                         else 1\n"
+    "  --seed N               of the draws (0): the same seed gives the same text. Each prompt of a file\n"
+    "                         has draws of its own, whatever --batch is\n"
+    "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of\n"
+    "                         eos_token_id in generation_config.json, else config.json, end it too, and\n"
+    "                         in a chat the tokenizer's eos_token\n"
+    "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the\n"
+    "                         prompt and --max-new\n"
+    "  --chunk N              tokens of the prompt that are processed at once; default: the planner\n"
+    "                         chooses\n"
+    "  --dry-run              prints the plan and generates nothing\n"
+    "  --explain              with --dry-run: also shows the largest tensors, and lists both programs,\n"
+    "                         their kernels, and every storage with its offset\n"
+    "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed,\n"
+    "                         memory\n"
+    "  --memory SIZE          memory budget, memory.budget\n"
+    CONFIG_FROM_HELP
+    "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32,\n"
+    "                         memory.quantize=nf4, data.tokenizer or data.template",
+    .shared = OPT_MODEL | OPT_MEMORY | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START),
+    .run = generate};

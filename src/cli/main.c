@@ -18,7 +18,6 @@
 #include "base/processor.h"
 #include "base/progress.h"
 #include "cli/cli.h"
-#include "cli/environment.h"
 #include "dist/dist.h"
 #include "io/temporary.h"
 
@@ -116,26 +115,26 @@ static int run(int argc, char **argv)
 enum { STACK_LEAST = 256 << 10 };  /* of a thread */
 static const rlim_t MAIN_STACK_LEAST = 1 << 20, MAIN_STACK = 8 << 20;
 
-/* A reader that went away (SIGPIPE) and a limit on the size of files (SIGXFSZ) end a process
- * without a word. Ignored, they make the write fail, which is reported as any other failed
- * write. */
+/* Ignores signals: a reader that went away (SIGPIPE) and a limit on the size of files (SIGXFSZ) end
+ * a process without a word. Ignored, they make the write fail, which is reported as any other
+ * failed write. */
 static void ignore_signals(void)
 {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/* A file that is opened while descriptor 1 or 2 is closed would get that number, and messages would
- * be written into it. Writing to a closed standard output still fails: /dev/null is opened for
- * reading. */
+/* Opens the standard descriptors: a file that is opened while descriptor 1 or 2 is closed would get
+ * that number, and messages would be written into it. Writing to a closed standard output still
+ * fails: /dev/null is opened for reading. */
 static void open_standard(void)
 {
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) < 0) return;
 }
 
-/* The bytes of a variable such as OMP_STACKSIZE: a number with B, K, M or G, without a unit in KiB;
- * 0: not set, or no size. */
+/* Returns the bytes of a variable such as OMP_STACKSIZE: a number with B, K, M or G, without a unit
+ * in KiB; 0: not set, or no size. */
 static uint64_t stack_of(const char *name)
 {
     const char *text = getenv(name);
@@ -162,8 +161,9 @@ static bool raise_limit(void)
     return !setrlimit(RLIMIT_STACK, &l);
 }
 
-/* OpenMP reads its variables, and the kernel the limit, before main. So the program starts itself
- * again with larger ones. If that fails it goes on, and opening the device reports the stacks. */
+/* Starts the program again with larger stacks where they are too small: OpenMP reads its variables,
+ * and the kernel the limit, before main. If that fails it goes on, and opening the device reports
+ * the stacks. */
 static void enlarge_stacks(char **argv)
 {
     static const char *const names[] = {"OMP_STACKSIZE", "GOMP_STACKSIZE", "KMP_STACKSIZE"};
@@ -175,8 +175,8 @@ static void enlarge_stacks(char **argv)
     if (again) execv("/proc/self/exe", argv);
 }
 
-/* Other threads may be anywhere, so nothing is closed: files get their names only when they are
- * whole. */
+/* Ends the process. Other threads may be anywhere, so nothing is closed: files get their names only
+ * when they are whole. */
 static void end_without_memory(void)
 {
     temporary_remove_all();

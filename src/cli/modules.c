@@ -167,14 +167,9 @@ static void collect_scopes(const struct graph *g, bool folded, struct scope_line
 
 /* --- printing --------------------------------------------------------------------------------- */
 
-static const struct report_column MODULES[] = {{"name", "module"},
-                                               {"type", "type"},
-                                               {"shape"},
-                                               {NULL, "shape"},
-                                               {NULL, "count", ""},
-                                               {"bias"},
-                                               {"parameters", "weights", "count"},
-                                               {"trained", "trained"}};
+static const struct report_column MODULES[] = {
+    {"name", "module"}, {"type", "type"}, {"shape"}, {NULL, "shape"}, {NULL, "count", ""}, {"bias"},
+    {"parameters", "weights", "count"}, {"trained", "trained"}};
 static const struct report_column SCOPES[] = {{"name"}, {"block"}, {NULL, ""}};
 
 static void list_modules(const struct modules *m, struct report_table *t)
@@ -291,14 +286,14 @@ static int modules(struct options *o, struct error *e)
     return show_model(&o->config, model, o->json, e);
 }
 
-const struct command command_modules =
-    {"modules", "modules MODEL | RUN.yaml [--config-from FILE]... [--set key=value]... [--json]",
-     "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: NAME.* "
-     "is a pattern\n"
-     "for model.freeze and train.groups. Layers of equal shape are one line, with * for their number, as a pattern "
-     "matches them.\n"
-     "Then the names for memory.modules: blocks, parts of blocks and of the model, each with everything in it. MODEL "
-     "is a model\n"
-     "folder or a preset; with RUN.yaml its adapter, model.freeze and train.groups are applied.\n" CONFIG_FROM_HELP
-     "  --json           every module by itself",
-     .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, .run = modules};
+const struct command command_modules = {
+    "modules",
+    "modules MODEL | RUN.yaml [--config-from FILE]... [--set key=value]... [--json]",
+    "Lists the modules of a model with their type, shape and number of weights, and whether they are\n"
+    "trained: NAME.* is a pattern for model.freeze and train.groups. Layers of equal shape are one line,\n"
+    "with * for their number, as a pattern matches them. Then the names for memory.modules: blocks, parts\n"
+    "of blocks and of the model, each with everything in it. MODEL is a model folder or a preset; with\n"
+    "RUN.yaml its adapter, model.freeze and train.groups are applied.\n"
+    CONFIG_FROM_HELP
+    "  --json           every module by itself",
+    .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, .run = modules};

@@ -21,7 +21,7 @@ static int write_plan(const struct planned *r, bool fits, const char *path, stru
     return rc;
 }
 
-/* The heading of the plan that is printed when none fits. */
+/* Returns the heading of the plan that is printed when none fits. */
 static const char *refusal(const struct planned *r, const struct plan_options *o)
 {
     const bool host = planned_exceeds_host(r);
@@ -51,7 +51,8 @@ static void print_host_budget(const struct planned *r, struct text *out)
                          "is unknown; memory.host_budget sets a limit\n");
 }
 
-/* Ranks and shares promise bits, for which sums must have the same order. */
+/* Prints which keys decide the order of sums. Ranks and shares promise bits, for which sums must
+ * have the same order. */
 static void print_order(const struct planned *r, struct text *out)
 {
     struct text keys = {0};
@@ -140,58 +141,52 @@ static const struct option OPTIONS[] = {
     {"--explain", OPTION_SWITCH, offsetof(struct plan_options, explain), "all"},
     OPTION(struct plan_options, "--compare", SWITCH, compare),
     OPTION(struct plan_options, "--frontier", SWITCH, frontier),
-    OPTION(struct plan_options, "--devices", TEXT, devices),
-    OPTION(struct plan_options, "--images", TEXT, images),
-    OPTION(struct plan_options, "--frames", TEXT, frames),
-    OPTION(struct plan_options, "--masks", TEXT, masks),
-    OPTION(struct plan_options, "--per-host", TEXT, o.per_host),
-    OPTION(struct plan_options, "--links", TEXT, o.links),
-};
+    OPTION(struct plan_options, "--devices", TEXT, devices), OPTION(struct plan_options, "--images", TEXT, images),
+    OPTION(struct plan_options, "--frames", TEXT, frames), OPTION(struct plan_options, "--masks", TEXT, masks),
+    OPTION(struct plan_options, "--per-host", TEXT, o.per_host), OPTION(struct plan_options, "--links", TEXT, o.links)};
 
 const struct command command_plan = {
     "plan",
     "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set "
     "key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
-    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] "
-    "[--frames N] [--masks N] [--json]",
-    "Finds the training step with the shortest predicted time that fits the memory budget, and prints where every byte "
-    "goes, before\n"
-    "anything runs. It searches combinations of gradient accumulation (memory.micro_batch), gradient checkpointing, "
-    "also called\n"
-    "activation checkpointing (memory.recompute), offload to host memory (memory.offload), the chunks of the LM head "
-    "or mask\n"
-    "decoder (memory.head_chunks), sharding among ranks (parallel.shard), and with memory.allow 8-bit Adam and 4-bit "
-    "weights;\n"
-    "mixed precision (memory.precision) is not chosen by the budget. All memory of a step is allocated once before the "
-    "first step:\n"
-    "a run that starts does not run out of memory later. Exit code 3: no plan fits.\n" CONFIG_FROM_HELP PRESET_HELP
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] [--frames N] [--masks N] "
+    "[--json]",
+    "Finds the training step with the shortest predicted time that fits the memory budget, and prints\n"
+    "where every byte goes, before anything runs. It searches combinations of gradient accumulation\n"
+    "(memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
+    "(memory.recompute), offload to host memory (memory.offload), the chunks of the LM head or mask\n"
+    "decoder (memory.head_chunks), sharding among ranks (parallel.shard), and with memory.allow 8-bit\n"
+    "Adam and 4-bit weights; mixed precision (memory.precision) is not chosen by the budget. All memory\n"
+    "of a step is allocated once before the first step: a run that starts does not run out of memory\n"
+    "later. Exit code 3: no plan fits.\n"
+    CONFIG_FROM_HELP
+    PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
-    "  --ranks N        the plan of one of N ranks (data parallel), which need not be there: parallel.ranks\n"
-    "  --ranks LIST     a table over numbers of ranks (1,2,4,8,64): what is divided among them, memory of a rank, "
-    "bytes that it\n"
-    "                   sends, step time, efficiency\n"
+    "  --ranks N        the plan of one of N ranks (data parallel), which need not be there:\n"
+    "                   parallel.ranks\n"
+    "  --ranks LIST     a table over numbers of ranks (1,2,4,8,64): what is divided among them, memory of\n"
+    "                   a rank, bytes that it sends, step time, efficiency\n"
     "  --per-host N     ranks of one host: parallel.per_host. Fewer ranks than that are on one host\n"
     "  --links LIST     what connects ranks of a host, and hosts, such as nvlink4,ib-ndr: parallel.links\n"
-    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
-    "adapter.path\n"
-    "  --explain        also shows the memory over the step, the largest tensors, all modules and the kernels, and "
-    "says why\n"
-    "                   `device: auto` is this device\n"
-    "  --explain all    the same, then lists every op with its kernel, and every storage with its offset and lifetime\n"
+    ADAPTER_HELP
+    "  --explain        also shows the memory over the step, the largest tensors, all modules and the\n"
+    "                   kernels, and says why `device: auto` is this device\n"
+    "  --explain all    the same, then lists every op with its kernel, and every storage with its offset\n"
+    "                   and lifetime\n"
     "  -o PLAN.json     writes the plan, for train --plan\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
-    "  --compare        adds one technique at a time and prints memory and step time of each; then LoRA and 4-bit "
-    "weights\n"
-    "  --frontier       a table over budgets: micro-batch, samples/s and techniques of the best plan for each\n"
-    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch, speed and "
-    "techniques for\n"
-    "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
-    "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its "
-    "vision\n"
-    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each. With "
-    "--devices N may be a\n"
-    "                   list, such as 1,2,4: a row for each\n"
+    "  --compare        adds one technique at a time and prints memory and step time of each; then LoRA\n"
+    "                   and 4-bit weights\n"
+    "  --frontier       a table over budgets: micro-batch, samples/s and techniques of the best plan for\n"
+    "                   each\n"
+    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch,\n"
+    "                   speed and techniques for each. For a size, the figures of a GPU of about that\n"
+    "                   memory are used, and named\n"
+    "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the\n"
+    "                   model, with its vision tower (data.max_images, data.max_frames); of a model of\n"
+    "                   text only 576 tokens each. With --devices N may be a list, such as 1,2,4: a row\n"
+    "                   for each\n"
     "  --masks N        masks per image: data.max_masks",
     .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS),
     COMMAND_STATE(START), .run = plan};

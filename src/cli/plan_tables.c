@@ -5,7 +5,7 @@
  *     --compare            adds one technique in each row
  *     --frontier           the best plan for each of many budgets
  *     --devices LIST       GPUs, by memory in GiB or by name: batch, accumulation and techniques
- *     --ranks N,M,...      numbers of ranks, which need not be there: sharding, bytes sent, efficiency
+ *     --ranks N,M,...      numbers of ranks, which need not be there: sharding, bytes sent
  */
 #include "cli/plan.h"
 
@@ -149,11 +149,8 @@ static int open_trial(struct trial *p, const struct plan_options *o, const struc
         if (!x->budget)
             c->memory_budget = x->gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(x->gpu)}
                                       : (struct config_budget){BUDGET_NONE, 0};
-        const struct run_options options = {.train = true,
-                                            .describe = feed_describe,
-                                            .probe = true,
-                                            .several = !x->ranks,
-                                            .gpu_memory = x->gpu};
+        const struct run_options options = {.train = true, .describe = feed_describe, .probe = true,
+                                            .several = !x->ranks, .gpu_memory = x->gpu};
         p->rc = rc = planned_open(&p->run, c, &options, e);
         if (rc == PL_NOFIT && x->gpu) planned_find_remedies(&p->run, &options);
         if (!rc || (rc == PL_NOFIT && (!x->ranks || p->run.has_graph))) return PL_OK;
@@ -230,23 +227,20 @@ static void put_machine(struct json_writer *w, const void *of)
 static const struct {
     unsigned tables;
     struct report_column column;
-} COLUMNS[] = {
-    {ALL - RANKS, {"label", ""}}, {RANKS, {"world", "ranks", ""}}, {0, {"per_host"}}, {0, {"fits"}}, {0, {"refused_by"}},
-    {0, {"budget_bytes"}},
-    {RANKS, {NULL, "shard"}}, {RANKS, {NULL, "group"}}, {RANKS, {NULL, "micro-batch", ""}}, {RANKS, {NULL, "recompute"}},
-    {RANKS, {NULL, "offload"}},
-    {ALL, {"arena_bytes", "arena", "bytes"}}, {0, {"smallest_budget_bytes"}}, {COMPARE, {NULL, "saved", "bytes"}},
-    {ALL - RANKS, {"host_bytes", "host", "bytes"}}, {0, {"profile"}}, {0, {"gpu_memory_bytes"}}, {0, {"images"}},
-    {0, {"frames"}},
-    {FRONTIER, {NULL, "micro-batch", ""}}, {DEVICES, {NULL, "batch", ""}},
-    {COMPARE, {"predicted_step_seconds", "step", "time"}}, {COMPARE, {NULL, "ratio", "%.2fx"}},
-    {FRONTIER | DEVICES, {"samples_per_second", "samples/s", "%.4g"}},
-    {DEVICES, {NULL, "profile"}}, {FRONTIER | DEVICES, {NULL, "techniques"}},
-    {RANKS, {"sent_bytes", "sent", "bytes"}}, {0, {"received_bytes"}}, {RANKS, {"communication_seconds", "in", "time"}},
-    {RANKS, {"hidden_seconds", "hidden", "time"}}, {RANKS, {NULL, "step", "time"}}, {RANKS, {NULL, "samples/s", "%.4g"}},
-    {RANKS, {"efficiency", "effic.", "%.0f %%", 100}},
-    {0, {"measured"}}, {0, {"factor"}}, {0, {0}}, {0, {0}}, {0, {0}},
-};
+} COLUMNS[] = {{ALL - RANKS, {"label", ""}}, {RANKS, {"world", "ranks", ""}}, {0, {"per_host"}}, {0, {"fits"}},
+               {0, {"refused_by"}}, {0, {"budget_bytes"}}, {RANKS, {NULL, "shard"}}, {RANKS, {NULL, "group"}},
+               {RANKS, {NULL, "micro-batch", ""}}, {RANKS, {NULL, "recompute"}}, {RANKS, {NULL, "offload"}},
+               {ALL, {"arena_bytes", "arena", "bytes"}}, {0, {"smallest_budget_bytes"}},
+               {COMPARE, {NULL, "saved", "bytes"}}, {ALL - RANKS, {"host_bytes", "host", "bytes"}}, {0, {"profile"}},
+               {0, {"gpu_memory_bytes"}}, {0, {"images"}}, {0, {"frames"}}, {FRONTIER, {NULL, "micro-batch", ""}},
+               {DEVICES, {NULL, "batch", ""}}, {COMPARE, {"predicted_step_seconds", "step", "time"}},
+               {COMPARE, {NULL, "ratio", "%.2fx"}}, {FRONTIER | DEVICES, {"samples_per_second", "samples/s", "%.4g"}},
+               {DEVICES, {NULL, "profile"}}, {FRONTIER | DEVICES, {NULL, "techniques"}},
+               {RANKS, {"sent_bytes", "sent", "bytes"}}, {0, {"received_bytes"}},
+               {RANKS, {"communication_seconds", "in", "time"}}, {RANKS, {"hidden_seconds", "hidden", "time"}},
+               {RANKS, {NULL, "step", "time"}}, {RANKS, {NULL, "samples/s", "%.4g"}},
+               {RANKS, {"efficiency", "effic.", "%.0f %%", 100}}, {0, {"measured"}}, {0, {"factor"}}, {0, {0}},
+               {0, {0}}, {0, {0}}};
 
 /* A table, and the columns that it shows. */
 struct shown {
@@ -254,7 +248,7 @@ struct shown {
     struct report_table table;
 };
 
-/* Names what is offloaded: of the rows of one table, or of one row. */
+/* Returns the name of what is offloaded: of the rows of one table, or of one row. */
 static const char *host_name(bool processor) { return processor ? "offload file" : "host memory"; }
 
 static void open_shown(struct shown *s, unsigned which, const struct rows *rows)
@@ -351,8 +345,8 @@ static void note_times(const struct rows *rows, struct text *out)
                     rows->list.at[0].effective);
 }
 
-/* Says in what plans exceed this machine, their GPU, or the machine around it: in full for each row,
- * or for the first one with the names of the others. */
+/* Says in what plans exceed this machine, their GPU, or the machine around it: in full for each
+ * row, or for the first one with the names of the others. */
 static void note_warnings(const struct rows *rows, bool each, struct text *out)
 {
     struct text others = {0};
@@ -406,7 +400,8 @@ static int ask_run(const struct plan_options *o, struct asked *out, struct error
     int rc = plan_configure(o, &c, e);
     if (rc) return rc;
     const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
-    *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c), strcmp(c.memory_quantize.value, "none") != 0};
+    *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c),
+                          strcmp(c.memory_quantize.value, "none") != 0};
     config_free(&c);
     return PL_OK;
 }
@@ -428,8 +423,8 @@ static int add_row(const struct plan_options *o, const struct sets *sets, const 
     return PL_OK;
 }
 
-/* The rows of one technique: each of its values for comparison replaces the one before. There are
- * none if this device's ladder lacks what the technique needs. */
+/* Adds the rows of one technique: each of its values for comparison replaces the one before. There
+ * are none if this device's ladder lacks what the technique needs. */
 static int compare_technique(const struct plan_options *o, enum technique_id id, struct sets *sets, struct rows *rows,
                              struct progress *p, struct error *e)
 {
@@ -457,7 +452,7 @@ static int compare_technique(const struct plan_options *o, enum technique_id id,
     return PL_OK;
 }
 
-/* What the run would need with an adapter, and with frozen weights in 4 bits, where it has neither.
+/* Plans the run with an adapter, and with frozen weights in 4 bits, where it has neither.
  * A model that they do not apply to (no linear layers) has no such row. */
 static int plan_what_ifs(const struct plan_options *o, struct sets *sets, const struct asked *run, struct rows *rows,
                          struct progress *p, struct error *e)
@@ -476,8 +471,9 @@ static int plan_what_ifs(const struct plan_options *o, struct sets *sets, const 
     return rc == PL_USAGE ? PL_OK : rc;
 }
 
-/* The first row has no technique and computes all samples of a step at once; of several ranks, all
- * of a rank's share. A run's own 4-bit weights stay: they are no step of the ladder. */
+/* Plans all rows. The first row has no technique and computes all samples of a step at once; of
+ * several ranks, all of a rank's share. A run's own 4-bit weights stay: they are no step of the
+ * ladder. */
 static int plan_ladder(const struct plan_options *o, struct ladder *l, struct error *e)
 {
     struct sets sets = {0};
@@ -520,7 +516,8 @@ int table_compare(const struct plan_options *o, struct error *e)
             if (rows[i].fits) last = &rows[i];
         }
         others.columns[0].title = "What if, instead of offload:";
-        if (o->o.json && more) PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table), FACT_TABLE("what_if", &others.table));
+        if (o->o.json && more)
+            PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table), FACT_TABLE("what_if", &others.table));
         else if (o->o.json) PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table));
         table_print(&rungs.table, 0, 0, &out);
         if (more) {
@@ -654,7 +651,7 @@ static int gpu_row(const struct plan_options *o, const char *gpu, struct row *ro
     return plan_row(o, &(struct change){.sets = sets, .n = COUNT(sets), .gpu = row->gpu}, row, e);
 }
 
-/* Names the GPUs whose figures were used for rows given by memory. */
+/* Lists the GPUs whose figures were used for rows given by memory. */
 static void note_classes(const struct rows *rows, struct text *out)
 {
     struct text used = {0};
@@ -671,7 +668,8 @@ static void note_classes(const struct rows *rows, struct text *out)
     text_free(&used);
 }
 
-/* Finds the next word of a list with commas; false at its end. No list, NULL, has one word, NULL. */
+/* Finds the next word of a list with commas; false at its end. No list, NULL, has one word,
+ * NULL. */
 static bool next_word(const char **list, char word[32], const char **out)
 {
     static const char end[] = "";
@@ -691,7 +689,8 @@ static void add_label(struct row *row, bool several, int64_t n, const char *what
 }
 
 /* Adds the rows of one GPU: one for each number of images and of frames. */
-static int gpu_rows(const struct plan_options *o, const char *gpu, struct rows *rows, struct progress *p, struct error *e)
+static int gpu_rows(const struct plan_options *o, const char *gpu, struct rows *rows, struct progress *p,
+                    struct error *e)
 {
     struct plan_options one = *o;
     char images[32], frames[32];
@@ -727,9 +726,9 @@ int table_devices(const struct plan_options *o, struct error *e)
     progress_begin(&progress, "planning", "rows", count_words(list) * count_words(o->images) * count_words(o->frames));
     for (char *gpu; !rc && (gpu = strsep(&at, ","));) rc = gpu_rows(o, gpu, &rows, &progress, e);
     progress_clear();
-    text_printf(&note,
-                "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
-                size_print(GPU_RESERVE, size));
+    text_printf(
+        &note, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
+        size_print(GPU_RESERVE, size));
     note_classes(&rows, &note);
     if (!rc) show_table(o, DEVICES, "devices", &rows, &note);
     text_free(&note);

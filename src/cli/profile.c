@@ -48,17 +48,13 @@ static uint32_t count_launches(const struct run *r, int64_t steps)
 
 /* --- tables ------------------------------------------------------------------------ */
 
-static const struct report_column OPS[] = {{"op", "op"},
-                                           {"dtype", "dtype"},
-                                           {"calls", "calls", ""},
-                                           {"seconds", "ms", "%.3f", 1e3},
-                                           {NULL, "share", "%.1f %%", 100},
-                                           {"bytes", "bytes moved", "bytes"},
-                                           {"flops"},
-                                           {NULL, "GFLOP/s", "%.1f", 1e-9},
-                                           {NULL, "GiB/s", "%.2f", 1.0 / (1 << 30)}};
+static const struct report_column OPS[] = {
+    {"op", "op"}, {"dtype", "dtype"}, {"calls", "calls", ""}, {"seconds", "ms", "%.3f", 1e3},
+    {NULL, "share", "%.1f %%", 100}, {"bytes", "bytes moved", "bytes"}, {"flops"}, {NULL, "GFLOP/s", "%.1f", 1e-9},
+    {NULL, "GiB/s", "%.2f", 1.0 / (1 << 30)}};
 static const struct report_column TENSORS[] = {{NULL, "size", "bytes"}, {NULL, "tensor"}, {NULL, "produced by"}};
-static const struct report_column RANKS[] = {{NULL, "rank"}, {NULL, "host"}, {NULL, "step", "time"}, {NULL, "own work", "time"}};
+static const struct report_column RANKS[] = {
+    {NULL, "rank"}, {NULL, "host"}, {NULL, "step", "time"}, {NULL, "own work", "time"}};
 
 /* The measured ops, and the largest tensors at the peak. */
 struct tables {
@@ -198,8 +194,8 @@ static int write_files(const struct bench *b, const struct tables *t, const stru
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-/* Lists the events of this rank, for the trace. All ranks count from the same moment, when they last
- * met. */
+/* Lists the events of this rank, for the trace. All ranks count from the same moment, when they
+ * last met. */
 static void list_events(const struct bench *b, const struct ranks *r, double met, struct text *out)
 {
     struct lives l;
@@ -374,22 +370,20 @@ static int profile(struct options *o, struct error *e)
 static const struct profile_options START;
 static const struct option OPTIONS[] = {OPTION(struct profile_options, "--explain", SWITCH, explain)};
 
-const struct command command_profile =
-    {"profile",
-     "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks "
-     "N] [--set key=value]... [--json] [--explain] [-o DIR]",
-     "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard "
-     "output;\n"
-     "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; "
-     "DIR/snapshot.pickle for\n"
-     "PyTorch's memory_viz page.\n" CONFIG_FROM_HELP "  --steps N        steps to measure (5)\n"
-     "  --explain        also lists the kernels of the plan and, on a GPU, the algorithms of cuBLASLt that were chosen "
-     "for its products\n"
-     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
-     "adapter.path\n"
-     "  --ranks N        N processes on this machine, as `mpirun -np N plimsoll profile ...`: in the trace a rank is a "
-     "process and a lane a\n"
-     "                   thread; the tables are of rank 0\n"
-     "  -o DIR           the output folder (profile)",
-     .ranks = true, .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
-     COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = profile};
+const struct command command_profile = {
+    "profile",
+    "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] "
+    "[--ranks N] [--set key=value]... [--json] [--explain] [-o DIR]",
+    "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables\n"
+    "on standard output; DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto\n"
+    "or chrome://tracing; DIR/snapshot.pickle for PyTorch's memory_viz page.\n"
+    CONFIG_FROM_HELP
+    "  --steps N        steps to measure (5)\n"
+    "  --explain        also lists the kernels of the plan and, on a GPU, the algorithms of cuBLASLt that\n"
+    "                   were chosen for its products\n"
+    ADAPTER_HELP
+    "  --ranks N        N processes on this machine, as `mpirun -np N plimsoll profile ...`: in the trace\n"
+    "                   a rank is a process and a lane a thread; the tables are of rank 0\n"
+    "  -o DIR           the output folder (profile)",
+    .ranks = true, .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
+    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = profile};

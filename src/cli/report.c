@@ -16,8 +16,9 @@ static int report(struct options *o, struct error *e)
 }
 
 const struct command command_report = {
-    "report", "report DIR",
-    "Writes DIR/report.html, one self-contained page: the curves of DIR/metrics.jsonl, the memory of the plan, "
-    "DIR/images/*.png,\n"
-    "DIR/worst/*.png and the configuration. `train` also writes it at the end of a run.",
+    "report",
+    "report DIR",
+    "Writes DIR/report.html, one self-contained page: the curves of DIR/metrics.jsonl, the memory of the\n"
+    "plan, DIR/images/*.png, DIR/worst/*.png and the configuration. `train` also writes it at the end of\n"
+    "a run.",
     .shared = OPT_PATHS, .run = report};

@@ -1,7 +1,7 @@
 /*
  * tokenize.c: `plimsoll tokenize`: the lines of a file as token ids, or ids as text; or a
- * conversation as the model sees it (--chat): text, ids, and labels, which are -100 where nothing is
- * trained.
+ * conversation as the model sees it (--chat): text, ids, and labels, which are -100 where nothing
+ * is trained.
  *
  * A line ends at \n; \r belongs to the line. Lines are read one at a time, so that a file of any
  * size can be read.
@@ -275,7 +275,8 @@ static int tokenize_chat(const struct tokenize_request *r, const struct tokenize
     const bool folder = dir_exists(r->o.model);
     if (!r->template && !folder)
         return error_set(e, PL_USAGE,
-                         "%s is no model folder, which would have a chat template; give one with --template", r->o.model);
+                         "%s is no model folder, which would have a chat template; give one with --template",
+                         r->o.model);
     int rc = text_image_model(&own, folder ? r->o.model : NULL, NULL, &m, e);
     if (!rc) rc = read_chat(&c, r->file, m != NULL, e);
     if (!rc) rc = template_open(&template, folder ? r->o.model : NULL, r->template, NULL, e);
@@ -317,26 +318,26 @@ static const struct option OPTIONS[] = {
     OPTION(struct tokenize_request, "--add-generation-prompt", SWITCH, generation_prompt),
     OPTION(struct tokenize_request, "--decode", SWITCH, decode),
     OPTION(struct tokenize_request, "--pieces", SWITCH, pieces),
-    OPTION(struct tokenize_request, "--no-special", SWITCH, no_special),
-};
+    OPTION(struct tokenize_request, "--no-special", SWITCH, no_special)};
 
-const struct command command_tokenize =
-    {"tokenize", "tokenize --model FOLDER FILE | --decode FILE | --chat FILE.json [options]",
-     "Turns each line of a text file into token ids, as the model's tokenizer.json or tokenizer.model defines them: "
-     "the same ids\n"
-     "as the Hugging Face tokenizers library, or SentencePiece. FILE - is the standard input.\n"
-     "  --model FOLDER   a model folder, or the path of a tokenizer.json or tokenizer.model\n"
-     "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
-     "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\", \"tools\"}: "
-     "its text by the\n"
-     "                   chat template, the ids, and the labels, which are -100 where nothing is trained;\n"
-     "                   null and a warning where the answers are not found in the text\n"
-     "                   With the folder of a model that takes images, an image is <image> or a part of type image\n"
-     "  --template FILE  with --chat: another template than the folder's\n"
-     "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
-     "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special tokens are "
-     "left out\n"
-     "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
-     "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat "
-     "{\"text\", \"ids\", \"labels\"}",
-     .shared = OPT_PATHS | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = tokenize};
+const struct command command_tokenize = {
+    "tokenize",
+    "tokenize --model FOLDER FILE | --decode FILE | --chat FILE.json [options]",
+    "Turns each line of a text file into token ids, as the model's tokenizer.json or tokenizer.model\n"
+    "defines them: the same ids as the Hugging Face tokenizers library, or SentencePiece. FILE - is the\n"
+    "standard input.\n"
+    "  --model FOLDER   a model folder, or the path of a tokenizer.json or tokenizer.model\n"
+    "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
+    "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\",\n"
+    "                   \"tools\"}: its text by the chat template, the ids, and the labels, which are -100\n"
+    "                   where nothing is trained; null and a warning where the answers are not found in\n"
+    "                   the text With the folder of a model that takes images, an image is <image> or a\n"
+    "                   part of type image\n"
+    "  --template FILE  with --chat: another template than the folder's\n"
+    "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
+    "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special\n"
+    "                   tokens are left out\n"
+    "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
+    "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat\n"
+    "                   {\"text\", \"ids\", \"labels\"}",
+    .shared = OPT_PATHS | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = tokenize};

@@ -29,7 +29,7 @@ static int by_seconds(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Names a rank that was slower than the median by more than a fifth. */
+/* Prints which rank was slower than the median by more than a fifth. */
 static void print_slowest(const struct rank_list *r, struct text *out)
 {
     char seconds[32], others[32];
@@ -72,13 +72,9 @@ static void print_text(const struct train_summary *s, const struct rank_list *ra
     text_free(&out);
 }
 
-static const struct report_column RANKS[] = {{"host"},
-                                             {"seconds_per_step"},
-                                             {"allocated_bytes"},
-                                             {"host_bytes"},
-                                             {"allocations_in_steps"},
-                                             {"resident_peak_bytes"},
-                                             {"anonymous_growth_bytes"}};
+static const struct report_column RANKS[] = {
+    {"host"}, {"seconds_per_step"}, {"allocated_bytes"}, {"host_bytes"}, {"allocations_in_steps"},
+    {"resident_peak_bytes"}, {"anonymous_growth_bytes"}};
 
 static void print_json(const struct train_summary *s, const struct rank_list *r)
 {
@@ -118,7 +114,7 @@ static void put_word(struct text *out, const char *word)
     text_printf(out, "'");
 }
 
-/* The command that resumes an interrupted run, quoted for a shell. */
+/* Writes the command that resumes an interrupted run, quoted for a shell. */
 static void resume_command(const struct options *o, struct text *out)
 {
     if (o->world && o->world->n > 1) text_printf(out, "mpirun -np %d ", o->world->n);
@@ -174,15 +170,9 @@ static int train(struct options *o, struct error *e)
     struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
     resume_command(o, &command);
     int rc = train_run(c,
-                       &(struct train_options){.plan = o->plan,
-                                               .resume = o->resume,
-                                               .resume_auto = o->resume_auto,
-                                               .command = command.at,
-                                               .signals = true,
-                                               .progress = leads,
-                                               .time_scale = leads ? time_scale : NULL,
-                                               .ranks = ranks,
-                                               .each = each,
+                       &(struct train_options){.plan = o->plan, .resume = o->resume, .resume_auto = o->resume_auto,
+                                               .command = command.at, .signals = true, .progress = leads,
+                                               .time_scale = leads ? time_scale : NULL, .ranks = ranks, .each = each,
                                                .worst = worst},
                        &s, e);
     if (!rc && leads) {
@@ -200,19 +190,25 @@ static int train(struct options *o, struct error *e)
 
 static const struct option OPTIONS[] = {{"--resume", OPTION_SWITCH, offsetof(struct options, resume), "auto"}};
 
-const struct command command_train =
-    {"train",
-     "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume "
-     "[auto]] [--adapter DIR] [--set key=value]... [--json]",
-     "Trains a model within a memory budget and writes the model folder to train.out/model.\n" CONFIG_FROM_HELP
-         PRESET_HELP
-     "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
-     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
-     "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` "
-     "(see docs/guides/ranks.md)\n"
-     "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"
-     "  --resume         continues an interrupted or killed run from its last checkpoint\n"
-     "  --resume auto    the same where train.out has a checkpoint; else the run begins: one command for every job of "
-     "a queue\n"
-     "  --json           prints the summary as JSON",
-     .ranks = true, .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS), .run = train};
+const struct command command_train = {
+    "train",
+    "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] "
+    "[--resume [auto]] [--adapter DIR] [--set key=value]... [--json]",
+    "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
+    CONFIG_FROM_HELP
+    PRESET_HELP
+    "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that\n"
+    "                   fits\n"
+    "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
+    "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll\n"
+    "                   train ...` (see docs/guides/ranks.md)\n"
+    "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it:\n"
+    "                   adapter.path\n"
+    "  --resume         continues an interrupted or killed run from its last checkpoint\n"
+    "  --resume auto    the same where train.out has a checkpoint; else the run begins: one command for\n"
+    "                   every job of a queue\n"
+    "  --json           prints the summary as JSON",
+    .ranks = true,
+    .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_RANKS,
+    COMMAND_OPTIONS(OPTIONS),
+    .run = train};

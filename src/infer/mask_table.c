@@ -84,46 +84,42 @@ static const char *category_name(const struct mask_table *t, int32_t category, c
     return name ? name : room;
 }
 
-const char *mask_line_name(const struct mask_table *t, const struct mask_line *l, char room[16])
+static const char *mask_line_name(const struct mask_table *t, const struct mask_line *l, char room[16])
 {
     return l->all ? "all" : category_name(t, l->category, room);
 }
 
 /* --- text and CSV ----------------------------------------------------------------------------- */
 
-/* Prints "0.8123 ± 0.0456"; a dash for what does not exist. */
-static void print_mean(struct text *out, const struct mask_mean *m, int width, int digits)
+/* Writes "0.8123 ± 0.0456"; a dash for what does not exist. */
+static const char *print_mean(const struct mask_mean *m, int digits, char out[64])
 {
-    char mean[32] = "-", deviation[32] = "-";
-    if (m->n) snprintf(mean, sizeof mean, "%.*f", digits, m->mean);
-    if (m->n > 1) snprintf(deviation, sizeof deviation, "%.*f", digits, m->deviation);
-    text_printf(out, "  %*s ± %-*s", width, mean, width, deviation);
+    int n = m->n ? snprintf(out, 64, "%.*f ± ", digits, m->mean) : snprintf(out, 64, "- ± ");
+    if (m->n > 1) snprintf(out + n, (size_t)(64 - n), "%.*f", digits, m->deviation);
+    else snprintf(out + n, (size_t)(64 - n), "-");
+    return out;
 }
 
-void mask_table_print(const struct mask_table *t, struct text *out)
+struct report_table mask_table_list(const struct mask_table *t)
 {
+    static const struct report_column columns[] = {
+        {NULL, "prompt"}, {NULL, "structure"}, {NULL, "masks", ""}, {NULL, "Dice"}, {NULL, "IoU"}, {NULL, "HD95"},
+        {NULL, "NSD"}, {NULL, ""}};
+    struct report_table out = REPORT_TABLE(columns);
     uint32_t n;
-    char room[16];
+    char room[16], mean[METRICS][64], fewer[64];
     struct mask_line *lines = mask_table_lines(t, &n);
-    int prompt = 6, category = 9;
-    for (uint32_t i = 0; i < n; i++) {
-        prompt = (int)max_i64(prompt, score_width(t->prompts[lines[i].prompt]));
-        category = (int)max_i64(category, score_width(mask_line_name(t, &lines[i], room)));
-    }
-    score_column(out, "prompt", prompt);
-    score_column(out, "structure", category);
-    text_printf(out, "%7s  %-15s  %-15s  %-19s  %s\n", "masks", "Dice", "IoU", "HD95", "NSD");
-    for (uint32_t i = 0; i < n; i++) {
-        const struct mask_mean *o = lines[i].of[SIZE_OWN];
-        score_column(out, t->prompts[lines[i].prompt], prompt);
-        score_column(out, mask_line_name(t, &lines[i], room), category);
-        text_printf(out, "%7llu", (unsigned long long)lines[i].masks);
-        for (int m = 0; m < METRICS; m++) print_mean(out, &o[m], m == METRIC_HD95 ? 8 : 6, m == METRIC_HD95 ? 3 : 4);
-        if (o[METRIC_HD95].n < lines[i].masks)
-            text_printf(out, "  (HD95 of %llu)", (unsigned long long)o[METRIC_HD95].n);
-        text_printf(out, "\n");
+    for (const struct mask_line *l = lines; l < lines + n; l++) {
+        const struct mask_mean *o = l->of[SIZE_OWN];
+        for (int m = 0; m < METRICS; m++) print_mean(&o[m], m == METRIC_HD95 ? 3 : 4, mean[m]);
+        snprintf(fewer, sizeof fewer, "(HD95 of %llu)", (unsigned long long)o[METRIC_HD95].n);
+        TABLE_ADD(&out, CELL(t->prompts[l->prompt]), CELL(mask_line_name(t, l, room)), CELL(l->masks),
+                  CELL((const char *)mean[METRIC_DICE]), CELL((const char *)mean[METRIC_IOU]),
+                  CELL((const char *)mean[METRIC_HD95]), CELL((const char *)mean[METRIC_NSD]),
+                  CELL_IF(o[METRIC_HD95].n < l->masks, (const char *)fewer));
     }
     mem_free(lines);
+    return out;
 }
 
 static void put_value(struct text *out, double x)

@@ -11,8 +11,8 @@
 #ifndef MASK_TABLE_H
 #define MASK_TABLE_H
 
-#include "base/base.h"
 #include "infer/score.h"
+#include "io/table.h"
 
 enum mask_metric { METRIC_DICE, METRIC_IOU, METRIC_HD95, METRIC_NSD, METRICS };
 enum mask_size { SIZE_OWN, SIZE_LOSS, SIZES };
@@ -53,10 +53,9 @@ struct mask_line {
 };
 /* All structures, then each of them, for each prompt; the caller frees the list. */
 struct mask_line *mask_table_lines(const struct mask_table *t, uint32_t *n);
-const char *mask_line_name(const struct mask_table *t, const struct mask_line *l, char room[16]);
 
-/* Prints the table at the image's own size. */
-void mask_table_print(const struct mask_table *t, struct text *out);
+/* Lists the scores at the image's own size, for text and HTML; the caller frees the table. */
+struct report_table mask_table_list(const struct mask_table *t);
 /* Writes CSV: prompt,category,size,masks, then for each metric its mean, sd and n; size is own or
  * loss. */
 void mask_table_structures(const struct mask_table *t, struct text *out);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "io/json.h"
+#include "io/table.h"
 
 enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */
 
@@ -163,38 +163,23 @@ static const char *line_name(const struct scores *s, uint32_t line, char out[16]
     return name ? name : out;
 }
 
-/* Counts characters: bytes that begin one. */
-int score_width(const char *s)
-{
-    int n = 0;
-    for (; *s; s++) n += (*s & 0xc0) != 0x80;
-    return n;
-}
-
-void score_column(struct text *out, const char *name, int width)
-{
-    text_printf(out, "%s%*s  ", name, width - score_width(name), "");
-}
-
 void scores_print(const struct scores *s, struct text *out)
 {
-    int prompt = 6, category = 8;
+    static const struct report_column columns[] = {
+        {NULL, "prompt"}, {NULL, "category"}, {NULL, "masks", ""}, {NULL, "mean IoU", "%.4f"},
+        {NULL, "mean Dice", "%.4f"}, {NULL, "above 0.50", "%.1f %%", 100}, {NULL, "above 0.75", "%.1f %%", 100}};
+    struct report_table t = REPORT_TABLE(columns);
     char number[16];
-    for (uint32_t p = 0; p < s->n_prompts; p++) prompt = (int)max_i64(prompt, score_width(s->prompts[p]));
-    for (uint32_t l = 0; l < lines_of(s); l++) category = (int)max_i64(category, score_width(line_name(s, l, number)));
-    score_column(out, "prompt", prompt);
-    score_column(out, "category", category);
-    text_printf(out, "%9s %9s %9s %11s %11s\n", "masks", "mean IoU", "mean Dice", "above 0.50", "above 0.75");
     for (uint32_t p = 0; p < s->n_prompts; p++)
         for (uint32_t l = 0; l < lines_of(s); l++) {
             const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
-            if (!x->masks) continue;
-            score_column(out, s->prompts[p], prompt);
-            score_column(out, line_name(s, l, number), category);
-            text_printf(out, "%9llu %9.4f %9.4f %9.1f %% %9.1f %%\n", (unsigned long long)x->masks, score_iou(x),
-                        score_dice(x), 100 * share((double)x->above_half, x->masks),
-                        100 * share((double)x->above_most, x->masks));
+            if (x->masks)
+                TABLE_ADD(&t, CELL(s->prompts[p]), CELL(line_name(s, l, number)), CELL(x->masks), CELL(score_iou(x)),
+                          CELL(score_dice(x)), CELL(share((double)x->above_half, x->masks)),
+                          CELL(share((double)x->above_most, x->masks)));
         }
+    table_print(&t, 0, 0, out);
+    table_free(&t);
 }
 
 void csv_put_field(struct text *out, const char *s)

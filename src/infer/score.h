@@ -84,9 +84,6 @@ void scores_print(const struct scores *s, struct text *out);
  * each, where they have names. */
 struct json_writer;
 void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w);
-/* For tables: columns of a UTF-8 text; a name, padded to a width, and two spaces. */
-int score_width(const char *s);
-void score_column(struct text *out, const char *name, int width);
 /* Puts a field and a comma, quoted if a comma, a quote or a line end would break the row (RFC
  * 4180). */
 void csv_put_field(struct text *out, const char *s);
