@@ -1,17 +1,18 @@
 #!/bin/bash
 # cuda.sh: every test of the CUDA device, on one GPU, in one call.
 #
-#   bash tests/cuda.sh [PART...]                        from the repository's root, after make all tests; default: all parts
+#   bash tests/cuda.sh [PART...]                        after make all tests; default: all parts
 #   bash tests/cuda.sh sanitize [TOOL...] [ROW...]      the op tests and the seam under compute-sanitizer; with
 #                                                       names of rows, such as ATTENTION, the op tests of those
-#                                                       rows alone; tools: memcheck and racecheck (the default),
+#                                                       rows by themselves; tools: memcheck and racecheck (the default),
 #                                                       initcheck, synccheck
 #
-#   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the GPU
+#   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; by itself on the GPU
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch, and adapters against PEFT, in f32, bf16 and f16
 #   matrix   every technique: the runs that test the CPU (run_curves, run_offload, run_optim, run_precision,
-#            run_equal, run_adapters, run_quantize, run_pipeline, run_rows, run_conversations, run_generate, run_generate_images, test_encode); each
+#            run_equal, run_adapters, run_quantize, run_pipeline, run_rows, run_conversations, run_generate,
+#            run_generate_images, test_encode); each
 #            model and section is a process of its own, because creating the CUDA context takes most of their time
 #   plans    plans for this GPU equal those that were stored without it
 #   ranks    2 to 8 ranks that share the GPU against one with shares; NCCL with one rank (cuda_ranks.sh)
@@ -25,12 +26,13 @@
 #   SANITIZER=       further options of compute-sanitizer, such as --racecheck-report all
 #   LOGS=            folder for the programs' output; unset: the output of failed programs is shown
 #
-# Without a GPU the ops are planned only, and every test counts as skipped. A table of counts comes last.
+# Without a GPU the ops are planned only, and every test counts as skipped. A table of counts comes
+# last.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C BUILD=${BUILD:-build} DEVICE=${DEVICE:-cuda}
-# The CPU's side of a comparison has one thread per core, and so have the other programs: spinning threads
-# would take cores away from working ones.
+# The CPU's side of a comparison has one thread per core, and so have the other programs: spinning
+# threads would take cores away from working ones.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 cores=$(nproc)
 if [ "${1:-}" = sanitize ]; then
@@ -71,8 +73,8 @@ start() {
 }
 finish() { wait; running=0; }
 
-# A program's counts are its last line 'N passed, M failed[, K skipped]'. A program that exits with an
-# error but reports no failure counts as one failure.
+# A program's counts are its last line 'N passed, M failed[, K skipped]'. A program that exits with
+# an error but reports no failure counts as one failure.
 passed=0 failed=0 skipped=0
 row() {
     local name=$1 status=1 seconds=0 p=0 f=0 s=0
@@ -98,9 +100,10 @@ report() {
     ((failed == 0))
 }
 
-# --- parts -------------------------------------------------------------------------------------------
+# --- parts
+# -------------------------------------------------------------------------------------------
 
-# alone NAME COMMAND...: for programs that watch the free memory of the GPU.
+# by itself NAME COMMAND...: for programs that watch the free memory of the GPU.
 alone() { finish; start "$@"; finish; }
 part_steady() { alone cuda_steady bash tests/cuda_steady.sh; }
 part_ops() {
@@ -137,16 +140,18 @@ part_matrix() {
 part_ranks() { alone cuda_ranks bash tests/cuda_ranks.sh; }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
-# --- compute-sanitizer -------------------------------------------------------------------------------
+# --- compute-sanitizer
+# -------------------------------------------------------------------------------
 
-# The cases cover every kernel once and are divided among programs of one process each. A program passes
-# when its cases pass and every summary of the tool reports no errors. racecheck skips cuBLASLt's kernels:
-# they are not ours and take longer than everything else. It includes them in the seam and in convolutions,
-# because the tool crashes there when they are excluded.
+# The cases cover every kernel once and are divided among programs of one process each. A program
+# passes when its cases pass and every summary of the tool reports no errors. racecheck skips
+# cuBLASLt's kernels: they are not ours and take longer than everything else. It includes them in
+# the seam and in convolutions, because the tool crashes there when they are excluded.
 #
-# A report of racecheck between a write that hands a tile over to other warps and the reads that wait for it
-# at an mbarrier does not count, nor does one inside cuBLASLt: the tool does not follow such barriers
-# (docs/explanation/kernels.md, "What racecheck sees"). Such reports are counted in the output.
+# A report of racecheck between a write that hands a tile over to other warps and the reads that
+# wait for it at an mbarrier does not count, nor does one inside cuBLASLt: the tool does not follow
+# such barriers (docs/explanation/kernels.md, "What racecheck sees"). Such reports are counted in
+# the output.
 add_verdict() { # LOG: appends 'N passed, M failed'
     awk '
         function hands_over(line) { return line ~ /access at (task take_task<|void fetch_ranged<|fetch_bytes\()/ }
@@ -186,10 +191,10 @@ run_sanitized() { # TOOL COMMAND...
 }
 if [ "${1:-}" = run_sanitized ]; then shift; run_sanitized "$@"; exit; fi # called by sanitize, below
 
-# distribute COUNT FOLDER: writes the cases to files 0.cases, 1.cases ..., the most expensive first, each to
-# the file with the least load so far. Attention's cases are distributed dtype by dtype: one takes seconds
-# under racecheck, and its gradient takes longer than any other case. Convolutions go to files of their own
-# (run_sanitized), conv0.cases to conv3.cases.
+# distribute COUNT FOLDER: writes the cases to files 0.cases, 1.cases ..., the most expensive first,
+# each to the file with the least load so far. Attention's cases are distributed dtype by dtype: one
+# takes seconds under racecheck, and its gradient takes longer than any other case. Convolutions go
+# to files of their own (run_sanitized), conv0.cases to conv3.cases.
 distribute() {
     awk -v folder="$2" '$1 == "case" && $2 == "CONV" { print >(folder "/conv" n++ % 4 ".cases"); next }
          $1 == "case" && $2 ~ /^ATTENTION/ { w = $4 ? 5 : 15
@@ -226,7 +231,8 @@ sanitize() {
     done
 }
 
-# --- the command line --------------------------------------------------------------------------------
+# --- the command line
+# --------------------------------------------------------------------------------
 
 if [ "${1:-}" = sanitize ]; then
     shift

@@ -1,8 +1,9 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# cuda_ranks.sh: ranks on GPUs. One GPU is enough: several ranks share it (parallel.crowd) and exchange gradients through host
-# memory; one rank with N shares on the same GPU is the reference, bit for bit. NCCL runs with a single rank that goes through
-# the motions (PLIMSOLL_RANKS=1), and with several ranks where the library lets them share a GPU (2.30 and later:
+# cuda_ranks.sh: ranks on GPUs. One GPU is enough: several ranks share it (parallel.crowd) and
+# exchange gradients through host memory; one rank with N shares on the same GPU is the reference,
+# bit for bit. NCCL runs with a single rank that goes through the motions (PLIMSOLL_RANKS=1), and
+# with several ranks where the library lets them share a GPU (2.30 and later:
 # NCCL_MULTI_RANK_GPU_ENABLE=1 PLIMSOLL_NCCL=FILE), or where there are several GPUs.
 #
 #   bash tests/cuda_ranks.sh            from the repository's root, after make; see run_lib.sh
@@ -12,7 +13,7 @@ DEVICE=cuda
 . tests/run_lib.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMP_WAIT_POLICY=passive
 sections=${SECTIONS:-bits nccl fail}
-# For the tests of NCCL with several ranks alone: the others exchange through host memory.
+# For the tests of NCCL with several ranks by itself: the others exchange through host memory.
 shared_gpu=${NCCL_MULTI_RANK_GPU_ENABLE:-}
 unset NCCL_MULTI_RANK_GPU_ENABLE
 section() { case " $sections " in *" $1 "*) ;; *) return 1 ;; esac; }
@@ -28,14 +29,16 @@ ranks() {
     shift
     OMP_NUM_THREADS=1 mpirun -np "$n" --bind-to none --oversubscribe "$@"
 }
-# Timings would change the choice of kernels from run to run; they are stored once, for all runs of this script.
+# Timings would change the choice of kernels from run to run; they are stored once, for all runs of
+# this script.
 numbers() { grep -oE '^\{"step":[0-9]*,("loss":[^,]*,"learning_rate":[^,]*,"grad_norm":[^,]*|"eval_loss":.*)' "$1/metrics.jsonl"; }
 # equal N SHARES STEPS [ARGUMENT...]
 equal() {
     local n=$1 shares=$2 steps=$3
     shift 3
     rm -rf "$tmp/one" "$tmp/many"
-    # With divided gradients sums have another order if there is accumulation; the number of head chunks changes the bits.
+    # With divided gradients sums have another order if there is accumulation; the number of head
+    # chunks changes the bits.
     set -- --set parallel.shard=none --set memory.head_chunks=1 "$@"
     expect 0 '' train_tiny "$tmp/one" --set "parallel.shares=$shares" --set "train.steps=$steps" "$@" || return 1
     expect 0 "${via:-through host memory}" ranks "$n" "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/many" --set parallel.crowd=true --set "parallel.shares=$shares" --set "train.steps=$steps" "$@" || return 1
@@ -146,7 +149,8 @@ if section fail; then
 fi
 
 if section speed; then
-    # measure NAME [VARIABLE=VALUE...]: the median step of llama-1b in ms, of `plimsoll bench`, which reads no data and saves nothing.
+    # measure NAME [VARIABLE=VALUE...]: the median step of llama-1b in ms, of `plimsoll bench`,
+    # which reads no data and saves nothing.
     cat >"$tmp/speed.yaml" <<EOT
 model: {preset: llama-1b}
 data: {format: bytes, sequence: 2048}

@@ -1,13 +1,14 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# cuda_steady.sh: plan = run on the GPU: after the first step free memory stays the same to the byte, and
-# two runs end in the same weights.
+# cuda_steady.sh: plan = run on the GPU: after the first step free memory stays the same to the
+# byte, and two runs end in the same weights.
 #
 #   DEVICE=cuda bash tests/cuda_steady.sh     from the repository's root, after make; see run_lib.sh
 #
-# cudaMemGetInfo reports the free memory of the whole GPU, so nothing else may use the GPU meanwhile:
-# tests/cuda.sh runs this script first and alone. Every step writes that number into metrics.jsonl
-# (train.monitor_every). With DEVICE=cpu there is no such number, and only the weights are compared.
+# cudaMemGetInfo reports the free memory of the whole GPU, so nothing else may use the GPU
+# meanwhile: tests/cuda.sh runs this script first and by itself. Every step writes that number into
+# metrics.jsonl (train.monitor_every). With DEVICE=cpu there is no such number, and only the weights
+# are compared.
 #
 #   STEPS="1000 200"     of llama-tiny and of sam-tiny
 # shellcheck source=tests/run_lib.sh

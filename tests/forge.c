@@ -4,7 +4,7 @@
  *   forge IN OUT drop NAME             without the tensor
  *   forge IN OUT flatten NAME          its shape is [elements] instead
  *   forge IN OUT set NAME INDEX VALUE  one element changed; VALUE may be nan
- *   forge IN OUT cut BYTES             so many bytes missing at the end
+ *   forge IN OUT cut BYTES             BYTES bytes missing at the end
  *   forge IN OUT length NUMBER         the header's length word is NUMBER
  *   forge IN OUT offsets NAME          data_offsets far beyond the file
  *

@@ -3,7 +3,7 @@
  *
  *     forge_conversations DIR SAMPLES LEAST MOST SEED
  *
- *     DIR/chats.json          sample i has LEAST to MOST images, in turns: "how many?", and their bright cells as answer
+ *     DIR/chats.json          sample i has LEAST to MOST images: "how many?", and their bright cells as answer
  *     DIR/images/I_K.png      8 x 8 pixels: four cells of 4 x 4, each bright or dark, of any colour
  *     DIR/blank/I_K.png       the same names: all cells are grey
  */

@@ -91,7 +91,7 @@ static int write_sample(const char *dir, const char *part, uint32_t i, bool alon
     return rc;
 }
 
-/* The byte-level alphabet: printable bytes stand for themselves, the others for characters from
+/* The byte-level alphabet: printable bytes are themselves, the others are characters from
  * U+0100 on. */
 static void print_vocabulary(struct text *out)
 {

@@ -3,9 +3,9 @@
  *
  *     forge_videos DIR SAMPLES SEED
  *
- *     DIR/chats.json           sample i: "lighter?" about a video that grows lighter, y, or darker, n. Every third one has an image
+ *     DIR/chats.json           sample i: "lighter?" about a video growing lighter, y, or darker, n. Some with images
  *                              after the video, and asks about the video before it all the same
- *     DIR/videos/I/K.png       its frames, 8 x 8 pixels of one tone; the same frames in the other order have the other answer
+ *     DIR/videos/I/K.png       its frames, 8 x 8 pixels of one tone; reversed they have the other answer
  *     DIR/videos/I.png         the image
  *     DIR/blank/...            the same names: all are grey
  */

@@ -3,14 +3,16 @@
 #
 #   sh tests/golden.sh [CASE...]        from the repository's root, after make
 #
-# A folder with expect.safetensors is a `plimsoll step` case: logits, loss and every gradient are compared
-# with PyTorch's; its file `flags`, if any, holds further arguments. A folder with losses.json is a
-# `plimsoll train` case: it runs once for each micro-batch size in MICRO, and every step of metrics.jsonl
-# must have the reference's loss, gradient norm and learning rate. The reference never splits its batch, so
-# the runs also prove that splitting into micro-batches changes nothing.
+# A folder with expect.safetensors is a `plimsoll step` case: logits, loss and every gradient are
+# compared with PyTorch's; its file `flags`, if any, holds further arguments. A folder with
+# losses.json is a `plimsoll train` case: it runs once for each micro-batch size in MICRO, and every
+# step of metrics.jsonl must have the reference's loss, gradient norm and learning rate. The
+# reference never splits its batch, so the runs also prove that splitting into micro-batches changes
+# nothing.
 #
-# A folder with adapter_config.json is an adapter: the model, the batch and the run are those of the folder
-# that its base_model_name_or_path names, seen from the repository's root. GOLDEN=tests/golden/peft has these.
+# A folder with adapter_config.json is an adapter: the model, the batch and the run are those of the
+# folder that its base_model_name_or_path names, seen from the repository's root.
+# GOLDEN=tests/golden/peft has these.
 #
 # The output has one line per case, the reason below a failed case, and 'N passed, M failed' last.
 #
@@ -19,8 +21,9 @@
 #   MICRO="8 2"           micro-batch sizes of the training cases
 #   PRECISION=f32         the precision of the run: f32, bf16 or f16
 #
-# Each tensor's bound follows from the folder's rounding.txt (tests/golden/README.md). A folder outside
-# tests/golden may lack this file: the bounds in f32 are then 1e-4 for outputs and 1e-3 for gradients.
+# Each tensor's bound follows from the folder's rounding.txt (tests/golden/README.md). A folder
+# outside tests/golden may lack this file: the bounds in f32 are then 1e-4 for outputs and 1e-3 for
+# gradients.
 #
 #   FLAGS=                further arguments of the binary, such as --set device=cuda
 set -u
@@ -70,8 +73,8 @@ ran() {
     [ "$1" -eq 0 ] || { echo "plimsoll $2 ended with status $1"; return 1; }
 }
 
-# needs_rounding FOLDER: whether the case uses bounds per tensor. Only a case outside tests/golden may lack
-# rounding.txt, in f32.
+# needs_rounding FOLDER: whether the case uses bounds per tensor. Only a case outside tests/golden
+# may lack rounding.txt, in f32.
 needs_rounding() {
     case $GOLDEN in tests/golden | tests/golden/peft) return 0 ;; esac
     [ "$PRECISION" != f32 ] || [ -f "$1/rounding.txt" ]
@@ -100,8 +103,8 @@ check_step() {
 }
 
 # losses EXPECTED METRICS ROUNDING: the first two files have one step per line. Evaluation lines are
-# skipped. A value that is missing or not finite does not parse as a number, and so fails. ROUNDING gives
-# the bound of each number, as in tests/compare.c.
+# skipped. A value that is missing or not finite does not parse as a number, and so fails. ROUNDING
+# gives the bound of each number, as in tests/compare.c.
 losses() {
     needed=0
     needs_rounding "${3%/*}" && needed=1
@@ -115,7 +118,8 @@ losses() {
             near[word[1]] = 20 * (word[4] > least ? word[4] : least) + 4 / 8388608
         }
     }
-    # The bound of a number in ROUNDING. A number that is exact in every precision is not listed there.
+    # The bound of a number in ROUNDING. A number that is exact in every precision is not listed
+    # there.
     function bound_of(name, most) {
         if (column < 4) return most + room[name]
         return name in known && near[name] < most ? near[name] : most

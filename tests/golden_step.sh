@@ -1,4 +1,5 @@
-# golden_step.sh: steps of golden cases, for test scripts, which source it after run_lib.sh. Needs the tool compare.
+# golden_step.sh: steps of golden cases, for test scripts, which source it after run_lib.sh. Needs
+# the tool compare.
 # shellcheck shell=bash
 cases=tests/golden
 

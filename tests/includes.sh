@@ -1,8 +1,10 @@
 #!/bin/bash
-# Includes point one way: a file includes files of its own folder and of folders to the left of it, and no
-# two headers include each other. Neither do two files call each other's functions, but for those in `together`.
+# Includes point one way: a file includes files of its own folder and of folders to the left of it,
+# and no two headers include each other. Neither do two files call each other's functions, but for
+# those in `together`.
 #
-# cpu and cuda implement interfaces that run declares. They are named where devices are opened and measured.
+# cpu and cuda implement interfaces that run declares. They are named where devices are opened and
+# measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine feed infer train calibrate report lib cli'
@@ -34,7 +36,8 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
 # Tables (.def) are left out: a table and its rows name each other.
 check 'files: no circle of headers' "$(grep -E '^[^ ]+\.(h|cuh|inc) ' <<<"$edges" | grep -E '\.(h|cuh|inc)$' | tsort 2>&1 >/dev/null | sed 's/^/      /')"
 
-# Files that call each other, as "CALLER CALLED": the call that points back. Tables need no line: a table names its rows as data.
+# Files that call each other, as "CALLER CALLED": the call that points back. Tables need no line: a
+# table names its rows as data.
 together='
 base/error base/progress
 base/error base/text

@@ -121,7 +121,7 @@ static id build_reshape(struct scene *s, const int64_t *n)
     return watch(s, op_reshape(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), DIM(n[2], -1)));
 }
 /* The constant is multiplied by 0, so that finite differences see what the gradient is: that of x
- * alone. */
+ * by itself. */
 static id build_detach(struct scene *s, const int64_t *n)
 {
     id x = param(s, "x", DIM(n[0], n[1]));
@@ -269,7 +269,8 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     watch_all(s, node);
     return out_of(s, node, 0);
 }
-#define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}}, \
+#define NORM_SHAPES                                                                                                    \
+    .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}},          \
     .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
@@ -315,11 +316,14 @@ static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct s
     last->in[last->nin++] = add;
     return 0;
 }
-#define NORM_BWD_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1}}, \
-    .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}}, \
-    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, \
-             {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}, {1, 1, 2048, 1}, {1, 1061, 2048, 1}, {1, 2901, 768, 1}, {1, 1000, 2560}, \
-             {1, 700, 4160, 1}, {1, 40001, 16, 1}, {1, 3, 13000, 1}}, .bench = {2, 512, 768}
+#define NORM_BWD_SHAPES                                                                                                \
+    .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1}},     \
+    .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}},                                             \
+    .gpu = {{1, 37, 256},      {3, 50, 1280},     {1, 9, 768},        {1, 6, 4160},      {64, 33, 64},                 \
+            {1, 37, 256, 1},   {3, 50, 1280, 1},  {1, 6, 4160, 1},    {64, 33, 64, 1},   {1, 5, 9000, 1},              \
+            {1, 600, 2048, 1}, {1, 1, 2048, 1},   {1, 1061, 2048, 1}, {1, 2901, 768, 1}, {1, 1000, 2560},              \
+            {1, 700, 4160, 1}, {1, 40001, 16, 1}, {1, 3, 13000, 1}},                                                   \
+    .bench = {2, 512, 768}
 
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 {
@@ -599,11 +603,18 @@ static id build_conv(struct scene *s, const int64_t *n)
     return watch(s, op_conv(&s->g, x, w, n[7] & 1 ? param(s, "b", DIM(n[4])) : 0, a.conv.stride, a.conv.pad,
                             a.conv.groups));
 }
-#define CONV_SHAPES                                                                                                \
-    .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
-              {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1}, {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}}, \
-    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}, {1, 25, 40, 136, 136, 3, 11, 2}, {2, 6, 64, 16, 24, 2, 20, 1}}, \
-    .gpu = {{2, 24, 28, 32, 64, 2, 20, 1}, {1, 64, 80, 64, 256, 2, 20, 0}, {3, 10, 20, 32, 64, 2, 20, 0}, {1, 128, 128, 32, 64, 2, 20, 1}}, \
+#define CONV_SHAPES                                                                                                    \
+    .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1},                         \
+              {1, 5, 4, 2, 3, 3, 11, 0}, {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1},                         \
+              {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}},                                                   \
+    .large = {{2, 13, 10, 33, 20, 3, 11, 1},                                                                           \
+              {1, 15, 18, 20, 20, 3, 21, 3},                                                                           \
+              {1, 25, 40, 136, 136, 3, 11, 2},                                                                         \
+              {2, 6, 64, 16, 24, 2, 20, 1}},                                                                           \
+    .gpu = {{2, 24, 28, 32, 64, 2, 20, 1},                                                                             \
+            {1, 64, 80, 64, 256, 2, 20, 0},                                                                            \
+            {3, 10, 20, 32, 64, 2, 20, 0},                                                                             \
+            {1, 128, 128, 32, 64, 2, 20, 1}},                                                                          \
     .bench = {1, 64, 64, 256, 256, 3, 11, 1}
 static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
 
@@ -671,7 +682,7 @@ static id build_shift_labels(struct scene *s, const int64_t *n)
 static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}},
                                                 .large = {{4, 17, 23}}, .bench = {32, 1024, 2}};
 
-/* The labelled rows of logits [n0,n1] alone: the gradient of the others is 0. */
+/* The labelled rows of logits [n0,n1] by itself: the gradient of the others is 0. */
 static id build_labelled_first(struct scene *s, const int64_t *n)
 {
     struct graph *g = &s->g;

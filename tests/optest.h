@@ -7,7 +7,7 @@
  *
  * Each value is a function of the seed, the tensor's name and the element's index. The same graph
  * in f64, f32 and bf16, with or without micro-batches, therefore starts from the same numbers. All
- * values are representable in bf16, so any difference in the results comes from arithmetic alone.
+ * values are representable in bf16, so any difference in the results comes only from arithmetic.
  * Every run poisons dead bytes with NaN, so a wrong plan shows up as a NaN.
  */
 #ifndef OPTEST_H

@@ -1,4 +1,5 @@
-# ranks_lib.sh: for the run_ranks*.sh scripts, after run_lib.sh: runs of several ranks under Open MPI's mpirun.
+# ranks_lib.sh: for the run_ranks*.sh scripts, after run_lib.sh: runs of several ranks under Open
+# MPI's mpirun.
 # shellcheck shell=bash
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
@@ -21,7 +22,8 @@ train_ranks() {
     shift 2
     if [ "$n" -eq 1 ]; then train_tiny "$out" "$@"; else ranks "$n" "$binary" train "$tmp/tiny.yaml" --set "train.out=$out" "$@"; fi
 }
-# left_behind PATTERN: fails if a process with PATTERN in its command line is still there after 2 seconds.
+# left_behind PATTERN: fails if a process with PATTERN in its command line is still there after 2
+# seconds.
 left_behind() {
     local i
     for i in 1 2 3 4 5 6 7 8; do

@@ -1,11 +1,12 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_adapter_convert.sh: `plimsoll convert BASE --adapter DIR -o OUT`: adapters merged into their base.
+# run_adapter_convert.sh: `plimsoll convert BASE --adapter DIR -o OUT`: adapters merged into their
+# base.
 #
 #   bash tests/run_adapter_convert.sh      from the repository's root, after make; see run_lib.sh
 #
-# tests/golden/peft_merge holds small bases, adapters that PEFT saved, and the tensors of PEFT's own merge
-# (make_peft_merge.py).
+# tests/golden/peft_merge holds small bases, adapters that PEFT saved, and the tensors of PEFT's own
+# merge (make_peft_merge.py).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare forge_pth
@@ -16,7 +17,8 @@ tensors() { for f; do "$tools/forge_pth" list "$f"; done | sort; }
 
 # --- PEFT's merge -----------------------------------------------------------------------------
 
-# merged CASE BOUND: the tensors that PEFT changed are within BOUND of PEFT's, the others have the base's bytes.
+# merged CASE BOUND: the tensors that PEFT changed are within BOUND of PEFT's, the others have the
+# base's bytes.
 merged() {
     local base out=$tmp/$1
     base=$from/$(cat "$from/$1/base")
@@ -56,7 +58,8 @@ check '--json' as_json
 
 # --- merged and unmerged ------------------------------------------------------------------------
 
-# agrees NAME [KEY=VALUE...]: an adapter that was trained here, beside its base and merged into it: the same logits.
+# agrees NAME [KEY=VALUE...]: an adapter that was trained here, beside its base and merged into it:
+# the same logits.
 agrees() {
     local out=$tmp/agree-$1 sets=()
     shift

@@ -1,16 +1,16 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_adapters.sh: LoRA on frozen weights, plain and in NF4: what is trained, what a run writes, which techniques
-# leave every bit as it is, what is refused.
+# run_adapters.sh: LoRA on frozen weights, plain and in NF4: what is trained, what a run writes,
+# which techniques leave every bit as it is, what is refused.
 #
 #   bash tests/run_adapters.sh    from the repository's root, after make; see run_lib.sh
 #   SECTIONS=                     folder match equal merge commands refused
 #   MODELS=                       llama sam
 #
-# The numbers of PEFT are compared by tests/golden.sh with GOLDEN=tests/golden/peft. Here the same is promised as
-# for a run without an adapter (run_equal.sh), with lora_dropout: recomputation, offload, the fused step, threads, a
-# kill and resume, and NaN in every dead byte leave the bits as they are; micro-batches and head chunks sum in
-# another order, within 1e-6.
+# The numbers of PEFT are compared by tests/golden.sh with GOLDEN=tests/golden/peft. Here the same
+# is promised as for a run without an adapter (run_equal.sh), with lora_dropout: recomputation,
+# offload, the fused step, threads, a kill and resume, and NaN in every dead byte leave the bits as
+# they are; micro-batches and head chunks sum in another order, within 1e-6.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare
@@ -55,7 +55,8 @@ files() {
     grep -qa 'base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight' "$(adapted "$tmp/files")" || { echo 'not the names of PEFT'; return 1; }
     local bytes
     bytes=$(cat "$tmp"/files/checkpoints/step-10/* | wc -c)
-    # Weights and two moments, three headers' worth of names and some settings; the model has 12,000 weights.
+    # Weights and two moments, three headers' worth of names and some settings; the model has 12,000
+    # weights.
     [ "$bytes" -lt $((3 * 672 * 4 + 12000)) ] || { ls -l "$tmp/files/checkpoints/step-10"; return 1; }
     echo "a checkpoint has $bytes bytes"
 }
@@ -91,7 +92,7 @@ from_bin() {
     "$tools/compare" $peft/bin/expect.safetensors "$tmp/from-bin.safetensors"
 }
 if wanted llama folder; then
-    check 'model/ and checkpoints hold an adapter alone' files
+    check 'model/ and checkpoints hold an adapter by itself' files
     check 'a new adapter changes nothing at first' first_loss
     check 'a new adapter on fresh weights: a warning' fresh_base
     check 'a folder of ours is trained on' onward
@@ -113,7 +114,8 @@ matched() {
     # shellcheck disable=SC2086
     expect 0 '' "$binary" plan "$golden/run.yaml" --set "device.kind=$DEVICE" $FLAGS "$@" || return 1
 }
-# The model: hidden 24, 2 layers, 4 heads on 2, 40 inside, vocabulary 61. A linear has r (in + out) weights.
+# The model: hidden 24, 2 layers, 4 heads on 2, 40 inside, vocabulary 61. A linear has r (in + out)
+# weights.
 forms() {
     matched 672 "${lora[@]}" || return 1
     matched 336 --set adapter.r=4 --set 'adapter.target_modules=[q_proj, v_proj]' --set 'adapter.layers_to_transform=[1]' || return 1
@@ -133,7 +135,8 @@ says() {
     done
 }
 init() {
-    # With learning rate 0 the adapter stays as it was drawn: B zeros, or not; another seed draws another A.
+    # With learning rate 0 the adapter stays as it was drawn: B zeros, or not; another seed draws
+    # another A.
     local out=$tmp/init
     for seed in 1 2; do
         expect 0 '' train "$out$seed" "${lora[@]}" --set train.steps=1 --set train.learning_rate=0 --set "train.seed=$seed" || return 1
@@ -151,8 +154,9 @@ fi
 
 # --- the same bits ------------------------------------------------------------------------------
 
-# The models to adapt: the golden Llama, and sam-tiny with the weights of one step. Four steps with dropout; every
-# technique is off unless an argument sets it. With nf4 the frozen linears have 4 bits.
+# The models to adapt: the golden Llama, and sam-tiny with the weights of one step. Four steps with
+# dropout; every technique is off unless an argument sets it. With nf4 the frozen linears have 4
+# bits.
 steps=4
 # shellcheck disable=SC2034
 llama=(--set adapter.target_modules=all-linear --set adapter.r=3 --set adapter.lora_dropout=0.1)
@@ -168,7 +172,8 @@ make_base() {
     sed 's/{path: .*}/{preset: sam-tiny}/' "$tmp/sam.yaml" >"$tmp/base.yaml"
     expect 0 '' "$binary" train "$tmp/base.yaml" --set train.steps=1 --set "train.out=$tmp/sam-base"
 }
-# start MODEL FORM RUN [ARGUMENT...]: into $tmp/MODEL-FORM-RUN; an adapter has to be among the arguments.
+# start MODEL FORM RUN [ARGUMENT...]: into $tmp/MODEL-FORM-RUN; an adapter has to be among the
+# arguments.
 start() {
     local out=$tmp/$1-$2-$3 yaml=$golden/run.yaml form=()
     [ "$1" = llama ] || yaml=$tmp/$1.yaml
@@ -211,9 +216,9 @@ dropped() {
     expect 0 '' adapt "$1" "$2" other --set adapter.lora_dropout=0 || return 1
     ! cmp -s "$(adapted "$tmp/$1-$2-usual")" "$(adapted "$tmp/$1-$2-other")" || { echo 'dropout changes nothing'; return 1; }
 }
-# split MODEL FORM BOUND ARGUMENT...: steps from the trained adapter, whose lora_B is not zero. Llama: AdamW's moments
-# after one step, which hold the gradients themselves. SAM has gradients that are 0 but for rounding (biases of keys): the
-# losses of four steps.
+# split MODEL FORM BOUND ARGUMENT...: steps from the trained adapter, whose lora_B is not zero.
+# Llama: AdamW's moments after one step, which hold the gradients themselves. SAM has gradients that
+# are 0 but for rounding (biases of keys): the losses of four steps.
 split() {
     local from=(--set train.warmup_steps=0 --set "adapter.path=$tmp/$1-$2-usual/model") one=$tmp/$1-$2-one other=$tmp/$1-$2-split n
     [ "$1" = sam ] || from+=(--set train.steps=1)
@@ -292,7 +297,8 @@ evaluated() {
     # shellcheck disable=SC2086
     expect 2 'adapter' "$binary" eval "$yaml" "${more[@]}" --model "$out/model" --json $FLAGS
 }
-# predict OUT.png ARGUMENT...; the size of training is known beside the adapter alone, so it is given
+# predict OUT.png ARGUMENT...; the size of training is known beside the adapter by itself, so it is
+# given
 predict() { expect 0 '' "$binary" predict "${@:2}" --side 128 tests/golden/predict/wide.png --point 150,60 -o "$tmp/$1"; }
 predicted() {
     predict base.png --model "$tmp/sam-base/model" && predict adapted.png --model "$tmp/sam-base/model" --adapter "$tmp/evaluated/model" && cp "$tmp/out" "$tmp/adapted.txt" || return 1
@@ -335,7 +341,8 @@ edited() {
     ! cmp -s "$tmp/edited/adapter_config.json" "$peft/${3:-train}/adapter_config.json" || { echo "$2 changes nothing"; return 1; }
     refused "$1" --set "adapter.path=$tmp/edited"
 }
-# An initialization that changes the base weight is refused in a folder, too: its adapter belongs to a changed base.
+# An initialization that changes the base weight is refused in a folder, too: its adapter belongs to
+# a changed base.
 initialized() {
     edited 'init_lora_weights.*pissa' 's/"init_lora_weights": true/"init_lora_weights": "pissa"/'
 }

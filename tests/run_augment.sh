@@ -1,5 +1,6 @@
 #!/bin/bash
-# run_augment.sh: augmentation in training: drawn by the sample's position, so that threads and a resume change no bit; every byte planned.
+# run_augment.sh: augmentation in training: drawn by the sample's position, so that threads and a
+# resume change no bit; every byte planned.
 #
 #   bash tests/run_augment.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh

@@ -24,7 +24,8 @@ fields() {
 check 'bench --json: its fields' fields
 check 'bench --json: in bf16' fields --set memory.precision=bf16
 # The figures agree with each other and with the clock: all steps together take no longer than the
-# process ran, a step takes at least as long as its ops in the fastest step, and rates follow from the mean.
+# process ran, a step takes at least as long as its ops in the fastest step, and rates follow from
+# the mean.
 figures() {
     local from=$EPOCHREALTIME to
     bench --json --set device=cpu >"$tmp/bench.json" || return 1
@@ -74,8 +75,9 @@ sed "s/\"flops_f32\": 1.6e11/\"flops_f32\": 1.6e7/" tests/fuzz/corpus/profile/wh
 plan() { "$binary" plan "$tmp/tiny.yaml" "$@"; }
 names_default() { plan --set device.profile=default | grep 'default ceilings, not measured: run plimsoll bench --calibrate' && plan | grep -q 'default ceilings'; }
 check 'plan: reports default ceilings where nothing was measured' names_default
-# Without a profile the times that are shown are scaled by a small step on this CPU, and nothing else changes: not the plan, not its file, not
-# what is planned for another device or by a profile that is named.
+# Without a profile the times that are shown are scaled by a small step on this CPU, and nothing
+# else changes: not the plan, not its file, not what is planned for another device or by a profile
+# that is named.
 scaled() (
     plan --json >"$tmp/plain.json" && plan -o "$tmp/plain.plan" >/dev/null || return 1
     unset PLIMSOLL_MEASURE
@@ -110,8 +112,8 @@ check 'plan: for a GPU that was measured' gpu
 check 'plan: a GPU by a processor'\''s profile' expect 2 'is the profile of a CPU' plan --set device=cuda --set device.profile="$tmp/slow.json"
 check 'plan: a processor by a GPU'\''s profile' expect 2 'is the profile of a GPU' plan --set device.profile=src/cost/profiles/h200.json
 check 'bench: --calibrate and other settings' expect 2 'not --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
-# A plan is a function of its profile alone. The workspace that oneDNN needs is known only to one build
-# on one processor, so a profile measured with oneDNN is refused.
+# A plan is a function of only its profile. The workspace that oneDNN needs is known only to one
+# build on one processor, so a profile measured with oneDNN is refused.
 sed 's/"threads": 2,/"threads": 2, "onednn": true,/' "$tmp/slow.json" >"$tmp/library.json"
 check 'plan: a profile that was measured with oneDNN' expect 2 'library.json is not a valid profile: onednn is true.*calibrate again' plan --set device.profile="$tmp/library.json"
 check 'plan: a profile of other threads' expect 2 'for 2 threads, device.threads is 5' plan --set device.threads=5 --set device.profile="$tmp/slow.json"
@@ -122,7 +124,8 @@ check 'plan: a profile that was cut short' damaged
 # --- the stored profile --------------------------------------------------------------------------
 
 threads=$(plan --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
-# profile_path prints the path to which --calibrate would write: the program chooses the machine's name.
+# profile_path prints the path to which --calibrate would write: the program chooses the machine's
+# name.
 stored() {
     local path
     train "$tmp/run" --set train.steps=6 --set train.save_every=3 >/dev/null 2>&1 || return 1

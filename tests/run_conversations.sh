@@ -39,7 +39,8 @@ refused() {
 }
 losses() { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
 
-# --- data ------------------------------------------------------------------------------------------
+# --- data
+# ------------------------------------------------------------------------------------------
 
 inspects() {
     "$binary" data inspect "$tmp/chats.jsonl" --model $model --set data.sequence=128 --samples 1 >"$tmp/out" || return 1
@@ -72,7 +73,8 @@ inits() {
     "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE" $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     grep -q 'evaluation loss' "$tmp/err" && grep -q '^  format: conversations' "$tmp/init.yaml" && grep -E '^  holdout: [0-9.]+ +# share of the conversations held out for validation: [0-9]+ of' "$tmp/init.yaml"
 }
-# Plain text, from a file to a model; the rows that init holds out are evaluated, and the ids are those of a .npy of the same text.
+# Plain text, from a file to a model; the rows that init holds out are evaluated, and the ids are
+# those of a .npy of the same text.
 plain_text() {
     for i in 1 2 3 4 5 6 7 8; do sed -n "s/.*\"content\": \"\([^\"]*\)\".*/\1/p" "$chat/chats.jsonl"; done >"$tmp/book.txt"
     "$binary" init --model $model --data "$tmp/book.txt" --out "$tmp/text" >"$tmp/text.yaml" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
@@ -170,7 +172,8 @@ if part data; then
     check "a preset has no tokenizer" refused 'there is no tokenizer: a preset has none' --set model.path=null --set model.preset=llama-tiny
 fi
 
-# --- training ----------------------------------------------------------------------------------------
+# --- training
+# ----------------------------------------------------------------------------------------
 
 trains() {
     run "$tmp/a" >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
@@ -193,7 +196,8 @@ packing() {
     paste <(losses "$tmp/packed") <(losses "$tmp/split") <(losses "$tmp/padded") |
         awk '{ for (i = 2; i <= 3; i++) if (($i - $1) ^ 2 > (1e-5 * $1) ^ 2) bad = 1; print } END { exit bad || NR != 2 }'
 }
-# Every step has all conversations but one: the losses of the same loop in PyTorch (tests/golden/check_chat.py).
+# Every step has all conversations but one: the losses of the same loop in PyTorch
+# (tests/golden/check_chat.py).
 like_torch() {
     local rows
     sed 25d "$chat/chats.jsonl" >"$tmp/torch.jsonl"

@@ -4,9 +4,9 @@
 #
 #   bash tests/run_convert.sh      from the repository's root, after make; see run_lib.sh
 #
-# tests/golden/convert holds small checkpoints written by torch, and lists of the real models' names and
-# shapes (make_sam_names.py, which also checks folders against transformers). The tests forge the real
-# models from those lists, with zeros as weights.
+# tests/golden/convert holds small checkpoints written by torch, and lists of the real models' names
+# and shapes (make_sam_names.py, which also checks folders against transformers). The tests forge
+# the real models from those lists, with zeros as weights.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool forge_pth
@@ -72,16 +72,18 @@ summary_json() {
 }
 check '--json' summary_json
 
-# --- settings that a checkpoint cannot hold ---------------------------------------------------------
+# --- settings that a checkpoint cannot hold
+# ---------------------------------------------------------
 
-# config KIND EDIT PATTERN: sed edits the config.json of a folder; convert refuses the folder and names the
-# key and both values.
+# config KIND EDIT PATTERN: sed edits the config.json of a folder; convert refuses the folder and
+# names the key and both values.
 config() {
     rm -rf "$tmp/edited-$1" && cp -r "$tmp/$1" "$tmp/edited-$1" && sed -i "$2" "$tmp/edited-$1/config.json" && ! cmp -s "$tmp/$1/config.json" "$tmp/edited-$1/config.json" || return 1
     expect 2 "edited-$1/config.json: $3" "$binary" convert "$tmp/edited-$1" -o "$tmp/never.pth" && [ ! -e "$tmp/never.pth" ] && no_leftovers
 }
 decoder='/"mask_decoder_config"/,$'
-# epsilon NAME EDIT: transformers' own folders have such an epsilon; convert accepts them with a warning.
+# epsilon NAME EDIT: transformers' own folders have such an epsilon; convert accepts them with a
+# warning.
 epsilon() {
     cp -r "$tmp/sam" "$tmp/$1" && sed -i "$2" "$tmp/$1/config.json" && ! cmp -s "$tmp/sam/config.json" "$tmp/$1/config.json" || return 1
     expect 0 'mask_decoder_config.layer_norm_eps is 1e-06; programs that read the exported file assume 1e-05' "$binary" convert "$tmp/$1" -o "$tmp/$1.pth" && same "$tmp/sam.pth" "$tmp/$1.pth"
@@ -96,12 +98,12 @@ toned() {
     expect 0 'keep preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
     rm "$tmp/toned/config.json" "$tmp/toned.pth" && convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth"
 }
-check 'another normalisation is reported; weights alone suffice' toned
+check 'another normalisation is reported; weights by themselves suffice' toned
 
 # --- the real models' names and shapes ----------------------------------------------------------
 
-# real NAME: a checkpoint of exactly these tensors converts to a folder, and the folder converts to a
-# checkpoint with the same names in the same order.
+# real NAME: a checkpoint of exactly these tensors converts to a folder, and the folder converts to
+# a checkpoint with the same names in the same order.
 real() {
     local name=$1
     rm -rf "$tmp/real"*
@@ -113,8 +115,8 @@ tiny_real() {
     tr -d ' \n' <"$tmp/real/config.json" >"$tmp/flat" && grep -q '"embed_dims":\[64,128,160,320\],"depths":\[2,2,6,2\],"num_heads":\[2,4,5,10\],"window_sizes":\[7,7,14,7\]' "$tmp/flat"
 }
 check 'TinySAM: its sizes' tiny_real
-# A checkpoint is memory-mapped and copied in chunks: the memory of the process stays far below the 375 MB
-# of weights.
+# A checkpoint is memory-mapped and copied in chunks: the memory of the process stays far below the
+# 375 MB of weights.
 limited() (
     sanitized || ulimit -d 65536
     real vit_b
@@ -126,7 +128,8 @@ vit_b_real() {
 }
 check 'ViT-B: the names of transformers, exactly' vit_b_real
 
-# --- refused ---------------------------------------------------------------------------------------
+# --- refused
+# ---------------------------------------------------------------------------------------
 
 # refused PATTERN INPUT: status 2, and no output remains.
 refused() {

@@ -25,9 +25,9 @@ preload fault
 sanitized || export LD_PRELOAD=$tools/fault.so
 
 "$binary" data make "$tmp/set" --images 24 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
-# SAM's loss is that of the best candidate mask. With some random seeds two candidates are nearly equal in
-# the first steps; rounding then chooses between them, and bf16 and f32 diverge (measured: two or three of
-# 20 seeds). This seed has no such tie.
+# SAM's loss is that of the best candidate mask. With some random seeds two candidates are nearly
+# equal in the first steps; rounding then chooses between them, and bf16 and f32 diverge (measured:
+# two or three of 20 seeds). This seed has no such tie.
 cat >"$tmp/sam.yaml" <<YAML
 model: {preset: sam-tiny}
 data: {format: sa1b, train: "$tmp/set/*.tar", max_masks: 4, image_size: 64}
@@ -46,14 +46,16 @@ YAML
 train_on() {
     local device=$1 model=$2 out=$tmp/$3 few=()
     shift 3
-    # While runs on the GPU are tested, other programs share the CPU; two threads suffice for so small a model.
+    # While runs on the GPU are tested, other programs share the CPU; two threads suffice for so
+    # small a model.
     [ "$device" = "$DEVICE" ] || few=(--set device.threads=2)
     # FLAGS is a list of words.
     # shellcheck disable=SC2086
     expect 0 '' "$binary" train "$tmp/$model.yaml" --set "device.kind=$device" --set "train.out=$out" ${few[@]+"${few[@]}"} $FLAGS "$@"
 }
 points() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$tmp/$1/metrics.jsonl"; }
-# curve A B LOSS NORM: at each of ten steps loss and gradient norm of A and B agree within these relative bounds.
+# curve A B LOSS NORM: at each of ten steps loss and gradient norm of A and B agree within these
+# relative bounds.
 curve() {
     paste -d ' ' <(points "$1") <(points "$2") | awk -v most="$3" -v norm="$4" '
         function off(a, b) { a = (a - b) / b; return a < 0 ? -a : a }
@@ -66,8 +68,9 @@ curve() {
 plain() { train_on "$DEVICE" "$1" "$1" && curve "$1" "$1-cpu" 1e-4 1e-3; }
 # recomputed MODEL RECOMPUTE [ARGUMENT...]: the bytes of the plain run.
 recomputed() { rm -rf "$tmp/$1-again" && train_on "$DEVICE" "$1" "$1-again" --set "memory.recompute=$2" "${@:3}" && same_run "$tmp/$1" "$tmp/$1-again" 10; }
-# rounded_recomputed MODEL PRECISION RECOMPUTE: the bytes of the plain run in that precision. What is recomputed decides
-# whether a product adds its residual in place; the sum must be rounded once either way.
+# rounded_recomputed MODEL PRECISION RECOMPUTE: the bytes of the plain run in that precision. What
+# is recomputed decides whether a product adds its residual in place; the sum must be rounded once
+# either way.
 rounded_recomputed() { rm -rf "$tmp/$1-again" && train_on "$DEVICE" "$1" "$1-again" --set "memory.precision=$2" --set "memory.recompute=$3" && same_run "$tmp/$1-$2" "$tmp/$1-again" 10; }
 split() {
     local name=$1-split

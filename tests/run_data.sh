@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_data.sh: `plimsoll data` makes, prepares, inspects, verifies and packs a synthetic dataset, also a
-# damaged one.
+# run_data.sh: `plimsoll data` makes, prepares, inspects, verifies and packs a synthetic dataset,
+# also a damaged one.
 #
 #   bash tests/run_data.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -48,7 +48,7 @@ gzipped() {
 }
 check "gzip, whole and cut, is prepared" gzipped
 prepared_twice() { ends 0 "exists already" prepare "$tmp/g/one.tar" -o "$tmp/ready"; }
-check "prepare leaves an existing shard alone" prepared_twice
+check "prepare does not change an existing shard" prepared_twice
 broken() {
     cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
     sed -i 's/"area": [0-9]*/"area": 7/' "$tmp/broken/sa_3.json" && rm "$tmp/broken/sa_5.json" || return 1
@@ -60,8 +60,8 @@ shrunk() {
     plimsoll inspect "$tmp/small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 10' "$tmp/json"
 }
 check "images and masks shrink together" shrunk
-# An image that ends early is left out, with --long-side and without: cut within its pixels, without its end
-# marker alone, and with the end marker after half of the pixels.
+# An image that ends early is left out, with --long-side and without: cut within its pixels, without
+# its end marker by itself, and with the end marker after half of the pixels.
 cut_images() {
     local from=$tmp/x/sa_000000 to=$tmp/cuts size
     cp -r "$from" "$to" && head -c 900 "$from/sa_1.jpg" >"$to/sa_1.jpg" && head -c -2 "$from/sa_2.jpg" >"$to/sa_2.jpg" || return 1
@@ -74,8 +74,8 @@ cut_images() {
     done
 }
 check "images that were cut are left out" cut_images
-# PNGs are resized as JPEGs are, and the result is a JPEG. A PNG that is small enough is copied. A PNG whose
-# size differs from its annotations is left out.
+# PNGs are resized as JPEGs are, and the result is a JPEG. A PNG that is small enough is copied. A
+# PNG whose size differs from its annotations is left out.
 png_images() {
     local from=$tmp/x/sa_000000 to=$tmp/png
     mkdir -p "$to" && cp "$from"/sa_[123].json "$to" && "$tools/forge_png" "$to/sa_1.png" 160 120 && cp "$from/sa_2.jpg" "$to" && "$tools/forge_png" "$to/sa_3.png" 120 160 || return 1
@@ -107,14 +107,15 @@ page() {
 }
 check "a contact sheet as an HTML page" page
 given() { ends 0 "float32 *1.26 GiB *400.00 MiB *25.00 MiB" inspect --given 2250x1500,100; }
-check "memory of masks from sizes alone" given
-# 2250 x 1500 x 3 bytes, 100 masks of 500 bytes of JSON, and both with the masks in bytes and in float32.
+check "memory of masks only from sizes" given
+# 2250 x 1500 x 3 bytes, 100 masks of 500 bytes of JSON, and both with the masks in bytes and in
+# float32.
 given_sample() {
     ends 0 "total, masks float32 *1.27 GiB" inspect --given 2250x1500,100 && ends 0 "image, RGB *9.66 MiB *3.00 MiB *192.00 KiB" inspect --given 2250x1500,100 && ends 0 "annotations *48.83 KiB" inspect --given 2250x1500,100 &&
         "$binary" data inspect --given 2250x1500,100 --json >"$tmp/given.json" && [ "$(json "$tmp/given.json" image.full)" = 10125000 ] && [ "$(json "$tmp/given.json" annotations.full)" = 50000 ] &&
         [ "$(json "$tmp/given.json" total_uint8.full)" = 347675000 ] && [ "$(json "$tmp/given.json" total_float32.full)" = 1360175000 ]
 }
-check "memory of a sample from sizes alone: image, annotations, total" given_sample
+check "memory of a sample only from sizes: image, annotations, total" given_sample
 
 # --- packing ----------------------------------------------------------------------------------
 
@@ -150,7 +151,8 @@ literal() {
     ends 0 "1 shards, 5 samples" verify "$tmp/l[1]/q[2].tar" && ends 0 "2 shards, 10 samples" verify "$tmp/l[1]"
 }
 check "names with the characters of a pattern" literal
-# Extracted files: one whose name JSON escapes, one with a number that no float holds, one that is a pipe.
+# Extracted files: one whose name JSON escapes, one with a number that no float holds, one that is a
+# pipe.
 odd_files() {
     local from=$tmp/x/sa_000000 to=$tmp/odd
     mkdir -p "$to" && cp "$from/sa_1.jpg" "$to/a\"b.jpg" && cp "$from/sa_1.json" "$to/a\"b.json" && cp "$from/sa_2.jpg" "$to/sa_2.jpg" || return 1
@@ -162,7 +164,8 @@ odd_files() {
     ends 0 "1 sample, .* 0 bad samples" verify "$tmp/odder"
 }
 check "odd names, numbers and files" odd_files
-# Zero is a value, not an absent option. A command that has nothing to write fails and leaves no output.
+# Zero is a value, not an absent option. A command that has nothing to write fails and leaves no
+# output.
 check "a size of 0" ends 2 "--size 0: expected a whole number above 0" pack "$tmp/a" -o "$tmp/zero.pack" --size 0
 check "masks of size 0" ends 2 "--masks-size 0: expected" pack "$tmp/a" -o "$tmp/zero.pack" --masks-size 0
 check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o "$tmp/zero" --long-side 0

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_device.sh: which device a run selects, and the messages for a missing driver, an old driver and a
-# missing GPU. A stub driver (stub_driver.c) simulates the latter two.
+# run_device.sh: which device a run selects, and the messages for a missing driver, an old driver
+# and a missing GPU. A stub driver (stub_driver.c) simulates the latter two.
 # shellcheck source-path=SCRIPTDIR
 . tests/run_lib.sh
 
@@ -91,7 +91,8 @@ large() {
 }
 check 'no plan has tensors that are too large for a GPU, unless set by hand' large
 
-# PLIMSOLL_HIDE_CPU: without bf16 instructions precision auto is f32, unless the profile's processor has them.
+# PLIMSOLL_HIDE_CPU: without bf16 instructions precision auto is f32, unless the profile's processor
+# has them.
 hidden() {
     local as=(env PLIMSOLL_HIDE_CPU=bf16,amx "$binary" plan "$tmp/auto.yaml" --set device=cpu --set memory.precision=auto --json)
     expect 0 '' "${as[@]}" && grep -q '"precision": "f32"' "$tmp/out" || { echo 'auto is not f32'; return 1; }

@@ -48,7 +48,8 @@ largest() {
     fits "$batch" && ! fits $((batch + 1)) && [ "$(get largest_batch_any)" -ge "$batch" ] && echo "$batch samples"
 }
 check 'the largest batch is the largest' largest
-# The reported plan fits: here 4 samples by the fused step, with the weights and workspaces of bf16 on 2 threads.
+# The reported plan fits: here 4 samples by the fused step, with the weights and workspaces of bf16
+# on 2 threads.
 fused() {
     doctor words --steps 0 --memory 4MiB --set memory.recompute=auto --set memory.offload=auto --set memory.precision=bf16 --set device.threads=2 || return 1
     [ "$(get update_bytes)" = 0 ] && [ "$(get largest_batch)" -ge 4 ] && echo "$(get largest_batch) samples"
@@ -86,13 +87,15 @@ encoder() {
 check 'advice: a frozen encoder and stored embeddings' encoder
 text() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak, in the (forward|backward) of .* \(program step, op [A-Z_]+\)'; }
 check 'the text output' text
-# What is planned is printed before a step runs: the note about the steps comes after the advice, though it goes to stderr.
+# What is planned is printed before a step runs: the note about the steps comes after the advice,
+# though it goes to stderr.
 before_steps() {
     "$binary" doctor "$tmp/words.yaml" --steps 1 --confirm --memory 40MB >"$tmp/all" 2>&1 && sed -n '/^leaks: 4 steps of about .* run on synthetic inputs/,$p' "$tmp/all" | grep -q '^Leaks over 1 steps' || { cat "$tmp/all"; return 1; }
     sed '/^leaks: /,$d' "$tmp/all" >"$tmp/first" && grep -q '^Peak memory' "$tmp/first" && grep -q '^Largest micro-batch' "$tmp/first" && grep -q '^Advice' "$tmp/first" && grep 'confirmed by running a step' "$tmp/first"
 }
 check 'peaks, the largest batch and advice come before any step' before_steps
-# Without the GPU everything but the steps is answered. Advice for a run that offloads: adapters, 4 bits and host memory.
+# Without the GPU everything but the steps is answered. Advice for a run that offloads: adapters, 4
+# bits and host memory.
 printf 'model: {preset: llama-tiny}\ndata: {sequence: 128}\ntrain: {effective_batch: 4}\ndevice: {kind: cuda, profile: rtx-3060}\n' >"$tmp/gpu.yaml"
 elsewhere() {
     export CUDA_VISIBLE_DEVICES=

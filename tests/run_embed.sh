@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_embed.sh: training from stored image embeddings gives the same bits as training from the images with a
-# frozen encoder, but needs no encoder. Settings that would make the two differ are refused.
+# run_embed.sh: training from stored image embeddings gives the same bits as training from the
+# images with a frozen encoder, but needs no encoder. Settings that would make the two differ are
+# refused.
 #
 #   bash tests/run_embed.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -35,9 +36,9 @@ train_run() {
 start() { expect 0 '' "$binary" train "$tmp/start.yaml" --set "model.preset=$2" --set "train.seed=$3" --set "train.out=$tmp/$1"; }
 # pack NAME MODEL [ARGUMENT...]
 pack() { "$binary" data pack "$tmp/set" -o "$tmp/$1" --embeddings "$tmp/$2/model" "${@:3}"; }
-# losses RUN: all of its losses and scores, without times.
-# same_training A B STEPS: as same_run, for runs from images and from embeddings: the image encoder is a part of the
-# model alone in the first, so the states name another model.
+# losses RUN: all of its losses and scores, without times. same_training A B STEPS: as same_run, for
+# runs from images and from embeddings: the image encoder is a part of the model only in the first,
+# so the states name another model.
 same_training() {
     local run
     for run in "$1" "$2"; do grep -v '"model"\|"crc32c"' "$run/checkpoints/step-$3/state.json" >"$run/numbers"; done
@@ -181,7 +182,7 @@ planned() { expect 0 'no such file or folder, so the plan is for images' "$binar
 check 'a plan without the store' planned
 check 'a preset as an encoder' expect 2 'is not a folder' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings sam-tiny
 check 'a size between patches' expect 2 'the image size 100 is not divisible by the patch size 8' pack no.pack sam --size 100
-check 'so is one for a model alone' expect 2 'sam-tiny: the image size 100 is not divisible by the patch size 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
+check 'so is one for a model without a run file' expect 2 'sam-tiny: the image size 100 is not divisible by the patch size 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
 check 'a layout without a place for them' expect 2 '--layout memmap cannot store embeddings' pack no sam --layout memmap
 check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
 check 'a dtype of nothing' expect 2 'needs --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32

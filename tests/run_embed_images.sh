@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_embed_images.sh: training on conversations from a store with what the vision tower makes of their images gives the same bits as
-# training on the images with a frozen tower, and needs no tower. Settings that would make the two differ are refused.
+# run_embed_images.sh: training on conversations from a store of the vision tower's features
+# gives the same bits as training on the images with a frozen tower, and needs no
+# tower. Settings that would make the two differ are refused.
 #
 #   bash tests/run_embed_images.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -86,14 +87,15 @@ advised() {
 }
 check 'doctor and plan name the store' advised
 
-# --- other models ---
-# other_model NAME FOLDER TOWER ARGUMENT...: packs and trains another model with frozen parameters TOWER.
+# --- other models --- other_model NAME FOLDER TOWER ARGUMENT...: packs and trains another model
+# with frozen parameters TOWER.
 other_model() {
     local name=$1 folder=$2 tower=$3
     shift 3
     pack "$name.pack" "$folder" && both "$name.pack" --set "model.path=$folder" --set "model.freeze=[\"$tower\"]" "$@"
 }
-# An image has 4 tokens: products of so few rows have a kernel of their own, so the step has one image, too.
+# An image has 4 tokens: products of so few rows have a kernel of their own, so the step has one
+# image, too.
 siglip() { make_model llava_siglip_qwen2 "$tmp/siglip" && other_model siglip "$tmp/siglip" 'vision_tower.*' --set data.max_images=1 --set memory.micro_batch=1; }
 check 'SigLIP and Qwen2' siglip
 layers() { make_model llava_memory4 "$tmp/layers" && other_model layers "$tmp/layers" 'vision_tower.*'; }
@@ -107,7 +109,8 @@ outside() {
         both med.pack --set "model.path=$tmp/med" --set model.vision_tower=tests/golden/clip_full --set 'model.freeze=["model.vision_tower.*"]'
 }
 check 'a tower in a folder of its own' outside
-# Each image of SmolVLM is four tiles and the whole. Where the store says so, the images are not needed.
+# Each image of SmolVLM is four tiles and the whole. Where the store says so, the images are not
+# needed.
 tiles() {
     make_model smolvlm "$tmp/smolvlm" || return 1
     echo '{"image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 12}}' >"$tmp/smolvlm/preprocessor_config.json"
@@ -134,7 +137,7 @@ damaged() {
 check 'a missing and a broken image: replaced and counted as without the store' damaged
 # The store has all that training needs.
 alone() { expect 0 '' run plain "${broken[@]}" && mv "$chats/images" "$tmp/away" && expect 0 '' run other "${broken[@]}" --set "data.images=$tmp/broken.pack" && same "$(weights plain)" "$(weights other)"; }
-check 'the images are gone' alone
+check 'the images are gone' by itself
 mv "$tmp/away" "$chats/images"
 
 looked() {

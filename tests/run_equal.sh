@@ -1,13 +1,14 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_equal.sh: a memory technique never changes the result, and the same random seed gives the same bits.
+# run_equal.sh: a memory technique never changes the result, and the same random seed gives the same
+# bits.
 #
 #   bash tests/run_equal.sh       from the repository's root, after make; see run_lib.sh
 #
-# Bit-equal: recompute (all, selective), offload, both, threads, a second run, and NaN in every dead byte
-# (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks. On a GPU the bound of
-# the split is 4 eps sqrt(128), for the 128 tokens of a sum: its matrix products sum in another order for
-# another shape.
+# Bit-equal: recompute (all, selective), offload, both, threads, a second run, and NaN in every dead
+# byte (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks. On a GPU
+# the bound of the split is 4 eps sqrt(128), for the 128 tokens of a sum: its matrix products sum in
+# another order for another shape.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare
@@ -60,7 +61,7 @@ seeds() {
     rm -rf "$tmp/seed2"
     expect 0 '' train_tiny "$tmp/seed2" --set train.steps=1 --set train.seed=1 && same_run "$tmp/seed1" "$tmp/seed2" 1
 }
-check 'llama-tiny: the random seed alone determines the weights' seeds
+check 'llama-tiny: the random seed by itself determines the weights' seeds
 
 tiny() {
     local sets=(--set train.steps=3 --set data.sequence=32)
@@ -72,8 +73,8 @@ check 'llama-tiny: recompute and offload, same bytes' tiny
 
 # --- the split -----------------------------------------------------------------------------
 
-# One step without clipping, because clipping would hide a wrong scale. AdamW's first update is the sign of
-# the gradient, so AdamW's moments are compared: they hold the gradients themselves.
+# One step without clipping, because clipping would hide a wrong scale. AdamW's first update is the
+# sign of the gradient, so AdamW's moments are compared: they hold the gradients themselves.
 split() {
     local name=split-$1-$2
     expect 0 '' train "$tmp/$name" --set train.steps=1 --set train.warmup_steps=0 --set train.clip_norm=0 --set memory.precision=f32 \
@@ -89,8 +90,8 @@ check 'micro-batch 3, head chunks 3: the same gradient' split 3 3
 
 # --- dead bytes --------------------------------------------------------------------------------
 
-# Each combination runs twice, the second time with NaN in every byte that no live tensor owns: a read of a
-# dead byte would change the weights.
+# Each combination runs twice, the second time with NaN in every byte that no live tensor owns: a
+# read of a dead byte would change the weights.
 poison() {
     needs_cpu PLIMSOLL_POISON || return
     local sets=(--set train.steps=3 --set memory.recompute="$1" --set memory.offload="$2" --set memory.head_chunks="$3"
@@ -106,8 +107,8 @@ for recompute in none selective all; do for offload in none optimizer; do for ch
         poison $recompute $offload $chunks $micro $precision
 done; done; done; done; done
 
-# Evaluation shares the arena with training, and the best model is saved between steps: neither may change
-# the training state.
+# Evaluation shares the arena with training, and the best model is saved between steps: neither may
+# change the training state.
 evaluation() {
     local sets data=(--set "data.validation=$golden/tokens.bin") precision
     for precision in f32 bf16; do

@@ -1,12 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_errors.sh: every failure is named, ends with the right status, and leaves no partly written file.
+# run_errors.sh: every failure is named, ends with the right status, and leaves no partly written
+# file.
 #
 #   bash tests/run_errors.sh      from the repository's root, after make; see run_lib.sh
 #
-# Status 1: the environment failed; 2: bad usage or input; 3: does not fit. After each failure the run's
-# folder is absent or resumable. The full and the read-only disk are real mounts where this user may mount
-# them; fault.c simulates disks that fill up at a chosen call.
+# Status 1: the environment failed; 2: bad usage or input; 3: does not fit. After each failure the
+# run's folder is absent or resumable. The full and the read-only disk are real mounts where this
+# user may mount them; fault.c simulates disks that fill up at a chosen call.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool forge
@@ -142,7 +143,7 @@ check 'a folder of a folder mistyped' refused 2 'train_untid is not a folder.*te
 meta() { mkdir -p "$tmp/meta" && echo '{}' >"$tmp/meta/params.json" && : >"$tmp/meta/consolidated.00.pth" && refused 2 "these are Meta's own files" --set "model.path=$tmp/meta"; }
 check "Meta's own folder of a Llama" meta
 pth_folder() { mkdir -p "$tmp/medsam" && : >"$tmp/medsam/medsam_vit_b.pth" && refused 2 'plimsoll convert .*/medsam/medsam_vit_b.pth -o FOLDER' --set "model.path=$tmp/medsam"; }
-check 'a folder with a checkpoint alone' pth_folder
+check 'a folder with a checkpoint by itself' pth_folder
 no_config() { rm -f "$tmp/bare/config.json" && refused 2 'config.json' --set "model.path=$tmp/bare"; }
 check 'no config.json' no_config
 bad_config() { sed 's/"hidden_size": 24/"hidden_size": -24/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'hidden_size' --set "model.path=$tmp/bare"; }
@@ -150,7 +151,8 @@ check 'a nonsensical config.json' bad_config
 pad_token() { sed 's/"hidden_size"/"pad_token_id": 61, &/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'pad_token_id is 61, it must be an id of the vocabulary of 61' --set "model.path=$tmp/bare"; }
 check 'a padding token outside the vocabulary' pad_token
 
-# --- the data ---------------------------------------------------------------------------------------
+# --- the data
+# ---------------------------------------------------------------------------------------
 
 : >"$tmp/empty.bin"
 printf '\1\0\2\0\3\0' >"$tmp/short.bin"
@@ -183,8 +185,8 @@ bytes() {
 }
 check 'the bytes of a text, for those who mean it' bytes
 
-# One token of the fifth batch is outside the vocabulary: four steps are good and saved. With the file
-# repaired, the resumed run ends with the bytes of an undisturbed run.
+# One token of the fifth batch is outside the vocabulary: four steps are good and saved. With the
+# file repaired, the resumed run ends with the bytes of an undisturbed run.
 vocabulary() {
     local out=$tmp/vocabulary
     cp "$golden/tokens.bin" "$tmp/ids.bin" && printf '\377\0' | dd of="$tmp/ids.bin" bs=1 seek=$((2 * (4 * 8 * 16 + 5))) conv=notrunc status=none
@@ -196,7 +198,8 @@ vocabulary() {
 }
 check 'an id outside the vocabulary: named, resumable' vocabulary
 
-# The same in the first batch: no step ran, so no folder remains and the same command can start again.
+# The same in the first batch: no step ran, so no folder remains and the same command can start
+# again.
 first_batch() {
     local out=$tmp/first-batch
     printf '\377\0' | dd of="$tmp/ids.bin" bs=1 seek=10 conv=notrunc status=none
@@ -262,7 +265,8 @@ diverged() {
 check 'a loss that is not finite: step and tensor' diverged 1e20 loss
 check 'a gradient that is not finite: step and tensor' diverged 1e30 'gradient norm'
 
-# --- memory ------------------------------------------------------------------------------------------
+# --- memory
+# ------------------------------------------------------------------------------------------
 
 smallest() {
     local free=(--set memory.micro_batch=auto) least
@@ -300,7 +304,8 @@ check 'its own plan is followed' own_plan
 plan_nowhere() { expect 3 '' "$binary" plan "$golden/run.yaml" --memory 1 -o "$tmp/no-plan.json" && absent "$tmp/no-plan.json"; }
 check 'plan -o writes nothing that does not fit' plan_nowhere
 
-# --- disks ----------------------------------------------------------------------------------------------
+# --- disks
+# ----------------------------------------------------------------------------------------------
 
 # disk OPTIONS: mounts a small file system at $tmp/disk.
 disk() {
@@ -350,8 +355,8 @@ full_during() {
 }
 check 'a disk that fills up: status 1, earlier checkpoint whole' full_during
 
-# A run that just fits on the disk must be resumable too: its old checkpoints take the room that the new
-# ones need, and are removed first.
+# A run that just fits on the disk must be resumable too: its old checkpoints take the room that the
+# new ones need, and are removed first.
 full_resume() {
     needs_preload || return
     disk size=2m || return
@@ -369,8 +374,8 @@ full_resume() {
 }
 check 'a run on a disk that is just large enough can be resumed' full_resume
 
-# A disk that is full from the N-th call on: for every N tried, status 1 and only complete files on the
-# disk; the run resumes when there is room again.
+# A disk that is full from the N-th call on: for every N tried, status 1 and only complete files on
+# the disk; the run resumes when there is room again.
 full_at() {
     local out=$tmp/filling n=$1 rc=0
     rm -rf "$out"

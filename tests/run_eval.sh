@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_eval.sh: `plimsoll eval` scores a model's masks on held-out images; the scores equal those of the
-# evaluation during training.
+# run_eval.sh: `plimsoll eval` scores a model's masks on held-out images; the scores equal those of
+# the evaluation during training.
 #
 #   bash tests/run_eval.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -33,8 +33,9 @@ table() {
 check "a table and a CSV file" table
 batch() { run --model $model --csv "$tmp/b.csv" --set memory.micro_batch=4 && cmp "$tmp/a.csv" "$tmp/b.csv"; }
 check "the same whatever the batch" batch
-# At the image's own size: a row for each image and mask; the columns of the loss's size have the mean of the table, whatever the
-# batch and the rounds; MONAI's numbers are those of tests/test_surface.c.
+# At the image's own size: a row for each image and mask; the columns of the loss's size have the
+# mean of the table, whatever the batch and the rounds; MONAI's numbers are those of
+# tests/test_surface.c.
 own() {
     ends 0 "^point *all *24  0\." --model $model --images "$tmp/i.csv" --structures "$tmp/s.csv" --spacing 0.7,0.5 --tolerance 2 || return 1
     grep -q "pixels of 0.7 x 0.5 mm, distances in mm, NSD within 2 mm" "$tmp/said" || { cat "$tmp/said"; return 1; }
@@ -68,8 +69,8 @@ same() {
     awk -v a="$trained" -v b="$found" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
 }
 check "the loss of the evaluation during training" same
-# The run's own images of the worst masks: as many as train.worst, the worst first, the same worst mask as
-# eval's, and in report.html.
+# The run's own images of the worst masks: as many as train.worst, the worst first, the same worst
+# mask as eval's, and in report.html.
 drawn() {
     local first
     [ "$(ls "$tmp/out/worst" | grep -c '^0[1-8]-.*-[01]\.[0-9]*\.png$')" = 8 ] || { ls "$tmp/out/worst"; return 1; }
@@ -113,7 +114,8 @@ check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden
 check "overlays under the name of a JPEG" ends 2 "images are written as PNG" --model $model --overlays "$tmp/worst.jpg"
 check "nothing to evaluate on" ends 2 "has no validation data" --model $model --set data.holdout=0
 check "tokens, with a mask model" ends 2 "takes" --model $model --set data.format=tokens --set data.holdout=0 --set "data.validation=tests/golden/train_untied/tokens.bin"
-# A language model on a file of tokens, and on a text: the loss that transformers computes over the same rows.
+# A language model on a file of tokens, and on a text: the loss that transformers computes over the
+# same rows.
 tokens() {
     "$binary" eval --data tests/golden/train_untied/tokens.bin --model tests/golden/train_untied --set data.sequence=16 --set memory.precision=f32 --json >"$tmp/json" || return 1
     local first
@@ -130,7 +132,8 @@ text() {
 check "loss and perplexity on a text" text
 not_tokens() { local rc=0; "$binary" eval --data "$tmp/a.txt" --model tests/golden/chat/model --samples 3 >"$tmp/said" 2>&1 || rc=$?; [ $rc = 2 ] && grep "samples is for conversations" "$tmp/said"; }
 check "an option for conversations on tokens" not_tokens
-# train.best: the model of the highest Dice, whose evaluation is in eval.json; the lowest loss is another one here.
+# train.best: the model of the highest Dice, whose evaluation is in eval.json; the lowest loss is
+# another one here.
 best() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/best" --set train.steps=6 --set train.eval_every=1 --set train.best=dice --set train.worst=0 $FLAGS >"$tmp/train" 2>&1 || { cat "$tmp/train"; return 1; }

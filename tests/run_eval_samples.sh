@@ -56,8 +56,8 @@ check "an answer that is learned" learns
 # asked_of FILE: the prompts of answers, with their places and references.
 asked_of() { sed 's/"answer": .*"reference"/"reference"/; s/"finish".*//' "$1"; }
 
-# `eval` with the final model asks the same and has the same scores. (Weights of this model are saved in bf16 and trained in f32:
-# answers are compared where they do not depend on the last bits.)
+# `eval` with the final model asks the same and has the same scores. (Weights of this model are
+# saved in bf16 and trained in f32: answers are compared where they do not depend on the last bits.)
 agrees() {
     local key
     # shellcheck disable=SC2086
@@ -77,7 +77,8 @@ plans() {
     # shellcheck disable=SC2086
     "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --set train.eval_max_new=12 --json $FLAGS >"$tmp/plan.json" || return 1
     [ "$(field "$tmp/plan.json" arena_bytes)" = "$(field "$tmp/asked.json" arena_bytes)" ] || { field "$tmp/plan.json" arena_bytes; return 1; }
-    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens, of each prompt at once. A GPU's workspaces may leave room for fewer prompts.
+    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens, of each prompt at
+    # once. A GPU's workspaces may leave room for fewer prompts.
     at_once=$(field "$tmp/plan.json" prompt_batch)
     [ "$DEVICE" != cpu ] || [ "$at_once" = 4 ] || { echo "$at_once prompts at once"; return 1; }
     [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((at_once * 2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk)" = 128 ] || { cat "$tmp/plan.json"; return 1; }
@@ -92,7 +93,8 @@ plans() {
 }
 check "the plan has the programs and the KV cache" plans
 
-# One prompt at a time, or more than there are: the same answers, and the same bits of training; every byte is in the plan.
+# One prompt at a time, or more than there are: the same answers, and the same bits of training;
+# every byte is in the plan.
 batches() {
     local n
     for n in 1 7; do
@@ -117,7 +119,8 @@ techniques() {
 }
 check "recompute, offload, chunks of the head, fused step" techniques
 
-# With an adapter over weights of 4 bits, and rows that are not packed: the bits of training are those without answers.
+# With an adapter over weights of 4 bits, and rows that are not packed: the bits of training are
+# those without answers.
 adapters() {
     local out more=(--set adapter.target_modules=all-linear --set adapter.r=4 --set adapter.lora_dropout=0.1 --set memory.quantize=nf4)
     for out in packed padded; do
@@ -131,7 +134,8 @@ adapters() {
 }
 check "with LoRA, NF4 and padded rows" adapters
 
-# A run that goes on from its first checkpoint has the metrics and answers of one that was not stopped.
+# A run that goes on from its first checkpoint has the metrics and answers of one that was not
+# stopped.
 resumes() {
     cp -r "$tmp/asked" "$tmp/again" && rm -rf "$tmp/again/checkpoints/step-4" "$tmp/again/model" "$tmp/again/answers/step-4.jsonl" || return 1
     run "$tmp/again" --resume --set train.eval_samples=4 && diff <(metrics "$tmp/asked") <(metrics "$tmp/again") && diff -r "$tmp/asked/answers" "$tmp/again/answers" || return 1
@@ -163,7 +167,8 @@ long() {
 }
 check "a prompt that is too long" long
 
-# data.holdout: a run is that of two files, one with the samples that are held out and one with the others.
+# data.holdout: a run is that of two files, one with the samples that are held out and one with the
+# others.
 holds_out() {
     local lines
     run "$tmp/held" --set data.validation=null --set data.holdout=0.25 --set train.eval_samples=99 || return 1
@@ -183,7 +188,8 @@ holds_out() {
     echo "lines $lines"
 }
 check "data.holdout: conversations of data.train" holds_out
-# One of 27 samples is malformed, and one of the 7 that are held out: what training accepts, `eval` of the same file accepts.
+# One of 27 samples is malformed, and one of the 7 that are held out: what training accepts, `eval`
+# of the same file accepts.
 accepted() {
     { cat $chat/chats.jsonl; echo '{"messages": []}'; } >"$tmp/one_bad.jsonl"
     # shellcheck disable=SC2086

@@ -1,7 +1,7 @@
 #!/bin/bash
-# run_examples.sh: the files in examples/ run as they are, from the folder that their comments expect, or with
-# one path set. The runs are shortened, and large models replaced by small ones; nothing else is changed.
-# The C programs in examples/ are in run_library.sh.
+# run_examples.sh: the files in examples/ run as they are, from the folder that their comments
+# expect, or with one path set. The runs are shortened, and large models replaced by small ones;
+# nothing else is changed. The C programs in examples/ are in run_library.sh.
 #
 #   bash tests/run_examples.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -14,8 +14,8 @@ saved=model.safetensors # of a finished run
 tool forge_png
 case $binary in /*) ;; *) program=$PWD/$binary ;; esac
 
-# in_folder FOLDER EXAMPLE STEPS [ARGUMENT...]: plans the example and trains STEPS steps in FOLDER, into the
-# folder that the example names.
+# in_folder FOLDER EXAMPLE STEPS [ARGUMENT...]: plans the example and trains STEPS steps in FOLDER,
+# into the folder that the example names.
 in_folder() {
     local folder=$1 example=$2 steps=$3 out
     shift 3
@@ -67,8 +67,8 @@ sa1b() {
 }
 check 'sa1b.yaml, with the data set' sa1b
 
-# The small SAM from above in the folder that the file names, and images with forged masks; then eval with base
-# and adapter, as the file's comment has it.
+# The small SAM from above in the folder that the file names, and images with forged masks; then
+# eval with base and adapter, as the file's comment has it.
 medsam_lora() {
     local folder=$tmp/medsam saved=adapter_model.safetensors part image
     mkdir -p "$folder/models" && cp -R "$tmp/sam/runs/demo/model" "$folder/models/sam-vit-base" || return 1
@@ -86,7 +86,8 @@ medsam_lora() {
 }
 check 'medsam-lora.yaml, with a small SAM' medsam_lora
 
-# A small LLaVA with a tokenizer, images and questions; then an answer, as the file's comment has it.
+# A small LLaVA with a tokenizer, images and questions; then an answer, as the file's comment has
+# it.
 llava_lora() {
     local folder=$tmp/llava base=models/llava-1.5-7b-hf saved=adapter_model.safetensors
     make_model llava_clip_llama "$folder/$base" && "$tools/forge_conversations" "$folder/data" 60 1 2 5 || return 1

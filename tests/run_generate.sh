@@ -1,12 +1,12 @@
 #!/bin/bash
-# run_generate.sh: `plimsoll generate`: the answers of transformers, the same answer in every budget and for every
-# chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, a task that was taught, and what is refused;
-# `plimsoll eval` on conversations.
+# run_generate.sh: `plimsoll generate`: the answers of transformers, the same answer in every budget
+# and for every chunk of the prompt, the bytes of the KV cache, the seed of draws, text and chats, a
+# task that was taught, and what is refused; `plimsoll eval` on conversations.
 #
 #   bash tests/run_generate.sh        from the repository's root, after make; see run_lib.sh
 #
-# tests/golden/generate.txt has answers of transformers in f32 (make_generate.py); test_sample.c compares the
-# processing of logits.
+# tests/golden/generate.txt has answers of transformers in f32 (make_generate.py); test_sample.c
+# compares the processing of logits.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 
@@ -78,7 +78,8 @@ cache() {
 }
 check "bytes of the KV cache" cache
 
-# From the smallest budget up: chunks of the prompt grow, and weights come back from the offload file.
+# From the smallest budget up: chunks of the prompt grow, and weights come back from the offload
+# file.
 budgets() {
     local free least budget want
     want=$(generate --model $model --ids "$long" --max-new 24) || return 1
@@ -151,7 +152,8 @@ check "the same seed gives the same text" draws
 
 # --- text -----------------------------------------------------------------------------------------
 
-# The small model with a tokenizer: <unk> <s> </s> <|im_start|> <|im_end|>, line break, blank, a to z, A to Z.
+# The small model with a tokenizer: <unk> <s> </s> <|im_start|> <|im_end|>, line break, blank, a to
+# z, A to Z.
 words=$tmp/words
 letters() { printf '%s\n' {a..z} {A..Z}; }
 make_words() {
@@ -226,7 +228,8 @@ stops() {
 }
 check "an answer ends before a stop string" stops
 
-# --- a model that was taught --------------------------------------------------------------------------
+# --- a model that was taught
+# --------------------------------------------------------------------------
 
 # right MODEL [ARGUMENT]...: how many of 40 prompts that were held out a model answers exactly.
 right() {
@@ -270,7 +273,8 @@ YAML
 right=none
 check "a task that 300 steps teach: sorting letters" teach
 
-# A model folder has the tokenizer and the template that the run was trained with, whatever model.path has.
+# A model folder has the tokenizer and the template that the run was trained with, whatever
+# model.path has.
 saved() { # FILES ARGUMENT...: a run of two steps saves these text files, and its model answers a chat
     local want=$1 got
     shift
@@ -297,10 +301,12 @@ saved_tokenizers() {
 }
 check "a saved model has its tokenizer and template" saved_tokenizers
 
-# --- a file of prompts -----------------------------------------------------------------------------------
+# --- a file of prompts
+# -----------------------------------------------------------------------------------
 
-# Prompts of different lengths in a file: the answers that each has alone, in their order, whatever the number at once is; drawn ones do not depend on it
-# either, and the first has the draws that it has alone. Answers end at different tokens.
+# Prompts of different lengths in a file: the answers that each has by itself, in their order,
+# whatever the number at once is; drawn ones do not depend on it either, and the first has the draws
+# that it has by itself. Answers end at different tokens.
 prompts() {
     local i n taught=(--model "$tmp/taught/model" --max-new 12)
     { echo '{"prompt": "c a b"}'; sed -n 2,6p "$tmp/train.jsonl" | sed 's/, *{"role": "assistant".*/]}/'; printf '{"prompt": [{"role": "user", "content": "b d a"}], "more": 1}\n'; } >"$tmp/prompts.jsonl"
@@ -323,7 +329,8 @@ prompts() {
 }
 check "a file of prompts, any number at once" prompts
 
-# Plan = run: the plan's KV cache is that of so many prompts. The smallest budget is that of one prompt at a time, and a larger one has more at once.
+# Plan = run: the plan's KV cache is that of the prompts at once. The smallest budget is that of one
+# prompt at a time, and a larger one has more at once.
 prompts_planned() {
     local least free taught=(--model "$tmp/taught/model" --max-new 12 --prompts "$tmp/prompts.jsonl")
     generate "${taught[@]}" --dry-run --json >"$tmp/plan.json" || return 1
@@ -341,14 +348,16 @@ check "a file of prompts refused: images of the command" expect 2 'name their ow
 check "a file of prompts refused: --batch for one prompt" expect 2 'batch is for a file of prompts' generate --model $model --ids 1 --batch 2
 check "a file of prompts refused: too many at once" expect 2 'expected at most .* tokens in all' generate --model "$tmp/taught/model" --prompts "$tmp/prompts.txt" --batch 99999999 --max-new 99
 
-# --- eval: scores of answers -----------------------------------------------------------------------------
+# --- eval: scores of answers
+# -----------------------------------------------------------------------------
 
 # shellcheck disable=SC2086
 evaluate() { "$binary" eval --set "device.kind=$DEVICE" --set memory.precision=f32 --set "data.tokenizer=$words" --max-new 8 $FLAGS "$@"; }
 # turns QUESTION ANSWER: a conversation of the task.
 turns() { printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "%s"}]}\n' "$1" "$2"; }
 
-# The scores of the taught model are those of the answers that `generate` gave, and an untaught one has none right.
+# The scores of the taught model are those of the answers that `generate` gave, and an untaught one
+# has none right.
 scores() {
     local question want
     while read -r question want; do turns "$question" "$want"; done <"$tmp/held.txt" >"$tmp/held.jsonl"
@@ -417,7 +426,8 @@ adapter() {
 }
 check "eval: with an adapter" adapter
 
-# Texts with a prompt are asked; a text without one and a call of a tool are left out; bad samples count to data.max_bad.
+# Texts with a prompt are asked; a text without one and a call of a tool are left out; bad samples
+# count to data.max_bad.
 samples() {
     {
         turns cab abc

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_gradients.sh: memory.gradients bf16: half the bytes for gradients of matrices, near the results of f32,
-# and the same bits with every other technique.
+# run_gradients.sh: memory.gradients bf16: half the bytes for gradients of matrices, near the
+# results of f32, and the same bits with every other technique.
 #
 #   bash tests/run_gradients.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh

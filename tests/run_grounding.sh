@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_grounding.sh: models that match masks with texts (arr_coc) and the token allocator: techniques that must not
-# change a result, and what is refused.
+# run_grounding.sh: models that match masks with texts (arr_coc) and the token allocator: techniques
+# that must not change a result, and what is refused.
 #
 #   bash tests/run_grounding.sh       from the repository's root, after make; see run_lib.sh
 #
@@ -98,8 +98,8 @@ train() {
 accuracy() { sed -n 's/.*"eval_accuracy":\([0-9.]*\).*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
 # between LOW VALUE HIGH
 between() { awk -v a="$1" -v x="$2" -v b="$3" 'BEGIN { exit !(a <= x && x <= b) }'; }
-# Of ten queries the trained model finds nine or more. By chance one of eight is found; without words, or without colours,
-# training finds at most one of four.
+# Of ten queries the trained model finds nine or more. By chance one of eight is found; without
+# words, or without colours, training finds at most one of four.
 learns() {
     train learned && between 0.9 "$(accuracy learned)" 1 || return 1
     echo "retrieval accuracy $(accuracy learned) of held-out images, chance 0.125"
@@ -186,7 +186,8 @@ check 'more masks than a query chooses among' refused_run 'data.max_masks is 17;
 check 'more queries than masks' refused_run 'data.max_queries is 8, and a sample has 4 masks' --set data.max_masks=4
 check 'rows of tokens' refused_run 'data.format tokens gives rows of tokens, and a arr_coc takes .*set data.format to sa1b' --set data.format=tokens --set data.images=null
 check 'a vocabulary that is not of bytes, and no tokenizer' refused_run 'grounding_clip_llama has no tokenizer: set data.tokenizer' --set model.preset=null --set model.path=tests/golden/grounding_clip_llama
-# SA-1B: images with more masks than there is room for, of which the targets are always some; queries as JSON lines.
+# SA-1B: images with more masks than there is room for, of which the targets are always some;
+# queries as JSON lines.
 sa1b() {
     "$binary" data make "$tmp/sa" --images 6 --masks 40 --size 160x120 --extracted >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }
     local file image id
@@ -205,7 +206,7 @@ scored=tests/golden/allocator_clip_llama
 allocated() { model=$scored batch=$scored/batch.safetensors step "$@"; }
 equal_allocated() { allocated "$tmp/plain.safetensors" && allocated "$tmp/other.safetensors" "$@" && same "$tmp/plain.safetensors" "$tmp/other.safetensors"; }
 check 'allocator, recompute: same bytes' equal_allocated --set memory.recompute=all+halves
-# With everything else frozen, the loss still has gradients for scorer and balancer alone.
+# With everything else frozen, the loss still has gradients for scorer and balancer by itself.
 reached() {
     allocated "$tmp/other.safetensors" --set 'model.freeze=["vision_tower.*", "language_model.*", "multi_modal_projector.*"]' || return 1
     strings -n 8 "$tmp/other.safetensors" | head -n 1 | grep -o '"grad\.[a-z0-9_.]*"' | sort >"$tmp/names"
@@ -218,12 +219,12 @@ wrong_allocator() {
     cp -r $scored "$tmp/config" && sed -i "$1" "$tmp/config/config.json" && model=$tmp/config batch=$scored/batch.safetensors expect 2 "$2" step "$tmp/other.safetensors"
 }
 check 'more tokens than patches' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 17/' 'num_visual_tokens is 17, expected 1 to 16, the patches of an image'
-check 'the class token among the patches' wrong_allocator 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "full"/' 'tokens are chosen among the patches of an image alone.* set it to default'
+check 'the class token among the patches' wrong_allocator 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "full"/' 'tokens are chosen among the patches of an image.* set it to default'
 check 'a selection that does not exist' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 5, "token_selection": "best"/' 'token_selection "best": expected scored or random'
 check 'another number of image tokens' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 4/' 'input_ids has 10 image tokens .* 2 images of 4 features: expected 8 tokens'
 
-# --- the token allocator against random tokens: the colour of one of 64 patches, of which the text model gets four ---
-# A tokenizer of letters.
+# --- the token allocator against random tokens: the colour of one of 64 patches, of which the text
+# model gets four --- A tokenizer of letters.
 letters() {
     local id=2 c vocab='"<s>": 0, "</s>": 1'
     mkdir -p "$1" || return 1
@@ -247,9 +248,8 @@ train: {steps: 150, effective_batch: 16, learning_rate: 2.0e-3, warmup_steps: 10
 memory: {precision: f32}
 END
 few="--set model.preset=null --set train.steps=3 --set train.save_every=2 --set data.validation=null --set data.validation_images=null"
-# The preset's weights, which a step with a learning rate of 0 leaves as they are. The tokens are those of the tower's input, so
-# that none knows what is in other patches.
-# begin SELECTION
+# The preset's weights, which a step with a learning rate of 0 leaves as they are. The tokens are
+# those of the tower's input, so that none knows what is in other patches. begin SELECTION
 begin() {
     [ -d "$tmp/first" ] || run=patches train first --set train.steps=1 --set data.validation=null --set data.validation_images=null || return 1
     rm -rf "${tmp:?}/$1" && cp -r "$tmp/first/model" "$tmp/$1" || return 1
@@ -260,7 +260,8 @@ last_loss() { sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/$1/metrics.js
 allocated_learns() { begin "$2" && run=patches train "$1" --set model.preset=null --set "model.path=$tmp/$2" && between "$3" "$(last_loss "$1")" "$4" && echo "loss $(last_loss "$1")"; }
 check 'allocator: it learns to find the patch' allocated_learns by-score scored 0 0.3
 check 'as many random tokens: it does not' allocated_learns by-chance random 0.6 0.8
-# The colour of the patch that the question names: by the tokens that it chooses, and by as many at random.
+# The colour of the patch that the question names: by the tokens that it chooses, and by as many at
+# random.
 answered() { # RUN LEAST MOST
     # shellcheck disable=SC2086
     "$binary" eval "$tmp/patches.yaml" --model "$tmp/$1/model" --max-new 3 --set model.preset=null --set "device.kind=$DEVICE" $FLAGS -o "$tmp/answers.jsonl" --json >"$tmp/eval.json" || return 1

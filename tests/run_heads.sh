@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_heads.sh: vision towers that train by a head of their own (models/heads.h): classes of images, and images matched with texts. The
-# numbers of PyTorch are compared by tests/golden.sh.
+# run_heads.sh: vision towers that train by a head of their own (models/heads.h): classes of images,
+# and images matched with texts. The numbers of PyTorch are compared by tests/golden.sh.
 #
 #   bash tests/run_heads.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -162,7 +162,7 @@ check 'shares: negatives are those of a share' shares
 check 'a micro-batch is all of a share' expect 2 'memory.micro_batch is 4, and the contrastive loss compares all 8 samples of a share with each other: leave it out' "$binary" plan "$tmp/run.yaml" --set memory.micro_batch=4
 lora() { train "$tmp/other" --set train.steps=6 --set 'adapter.target_modules=[q_proj, v_proj]' >/dev/null && grep -aq 'text_model.encoder.layers.0.self_attn.q_proj.lora_A' "$tmp/other/model/adapter_model.safetensors"; }
 check 'an adapter in both towers' lora
-check 'a vision tower alone' expect 2 'model.head contrastive needs a text tower' "$binary" plan "$tmp/run.yaml" --set model.path=tests/golden/clip_vision
+check 'only a vision tower' expect 2 'model.head contrastive needs a text tower' "$binary" plan "$tmp/run.yaml" --set model.path=tests/golden/clip_vision
 check 'a row longer than the text tower takes' expect 2 'data.sequence is 12, and the text tower has 11 positions' "$binary" plan "$tmp/run.yaml" --set data.sequence=12
 check 'a folder without texts' expect 2 'has no metadata.csv or metadata.jsonl with the texts of its images' "$binary" train "$tmp/run.yaml" --set data.train="$tmp/images" --set data.images=null --set train.out="$tmp/none"
 check 'another model'"'"'s tokenizer' expect 2 'its token 0 has the id .*, but the model.s vocabulary has 31 ids' "$binary" train "$tmp/run.yaml" --set data.tokenizer=tests/golden/tokenizers/gpt2 --set train.out="$tmp/none"

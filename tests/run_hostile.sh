@@ -1,12 +1,12 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_hostile.sh: on a machine that fails, a run gives no wrong result, never ends without a message, and two
-# writers do not damage one file.
+# run_hostile.sh: on a machine that fails, a run gives no wrong result, never ends without a
+# message, and two writers do not damage one file.
 #
 #   bash tests/run_hostile.sh     from the repository's root, after make; see run_lib.sh
 #
-# fault.c simulates failing disks at a chosen call. Where this user may mount, a disk that is really too small
-# for its contents fails by itself.
+# fault.c simulates failing disks at a chosen call. Where this user may mount, a disk that is really
+# too small for its contents fails by itself.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -17,8 +17,9 @@ offload=(--set memory.offload=optimizer+masters+weights+activations --set memory
 undisturbed() { expect 0 '' train_tiny "$tmp/calm" "${offload[@]}"; }
 check 'all offloaded, an undisturbed run' undisturbed
 
-# lost N [ARGUMENT...]: the disk loses the offload file at the N-th change of the run's folder. The run stops with the
-# reason, and its checkpoints are those of the undisturbed run: it resumes with the same bits.
+# lost N [ARGUMENT...]: the disk loses the offload file at the N-th change of the run's folder. The
+# run stops with the reason, and its checkpoints are those of the undisturbed run: it resumes with
+# the same bits.
 lost() {
     needs_preload && needs_cpu 'the offload file' || return
     local n=$1 out=$tmp/lost step
@@ -37,8 +38,8 @@ check 'the disk loses the offload file after step 3' lost 4 metrics.jsonl
 check 'the disk loses the offload file while a checkpoint is written' lost 3 checkpoints/
 check 'the disk loses the offload file while the model is written' lost 1 .model
 
-# failing_disk [overlay]: a file system on a disk that takes fewer bytes than it claims, a file in a small tmpfs; or an
-# overlay, as containers have, on top of it.
+# failing_disk [overlay]: a file system on a disk that takes fewer bytes than it claims, a file in a
+# small tmpfs; or an overlay, as containers have, on top of it.
 failing_disk() {
     needs_cpu 'the offload file' || return
     local disk=$tmp/disk above=$tmp/overlay folder=$tmp/disk/run pid rc=0
@@ -72,7 +73,8 @@ failing_disk() {
 check 'a disk that fails by itself' failing_disk
 check 'a disk below an overlay that fails by itself' failing_disk overlay
 
-# --- inputs that change, and inputs that are no files ------------------------------------------------
+# --- inputs that change, and inputs that are no files
+# ------------------------------------------------
 
 "$binary" data make "$tmp/set" --images 12 --shards 1 --size 96x80 --masks 3 >/dev/null || exit 2
 "$binary" data pack "$tmp/set" -o "$tmp/set.pack" --size 64 --masks-size 32 >/dev/null || exit 2
@@ -90,8 +92,8 @@ train_sam() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/sam.yaml" --set "train.out=$out" $FLAGS "$@"
 }
-# shrinks FILE BYTES COMMAND...: FILE has only BYTES bytes left from the moment that metrics.jsonl, or the output, is
-# written; the command stops with the reason.
+# shrinks FILE BYTES COMMAND...: FILE has only BYTES bytes left from the moment that metrics.jsonl,
+# or the output, is written; the command stops with the reason.
 shrinks() {
     needs_preload || return
     local file=$1 bytes=$2 when=$3
@@ -214,8 +216,8 @@ two_folders() {
 }
 check 'two data pack to one folder: the first is whole' two_folders
 
-# Two conversions to one folder stop while they write. The first that continues ends with a whole folder while the other
-# still writes; the other fails and leaves it alone.
+# Two conversions to one folder stop while they write. The first that continues ends with a whole
+# folder while the other still writes; the other fails and does not change it.
 two_converts() {
     needs_preload || return
     local pids=() p n
@@ -239,7 +241,8 @@ two_converts() {
 }
 check 'two convert to one folder: the first is whole' two_converts
 
-# damaged BYTE: a store with a changed byte. Training names the sample, verify rejects the same one, and pack leaves it out.
+# damaged BYTE: a store with a changed byte. Training names the sample, verify rejects the same one,
+# and pack leaves it out.
 damaged() {
     cp "$tmp/set.pack" "$tmp/damaged.pack" && printf '\377' | dd of="$tmp/damaged.pack" bs=1 seek="$1" conv=notrunc status=none
     cmp -s "$tmp/set.pack" "$tmp/damaged.pack" && { echo 'the byte was 255 already'; return 1; }
@@ -254,8 +257,8 @@ damaged() {
 }
 check 'a damaged sample: train, verify and pack find it' damaged 20000
 
-# data verify and train agree on every sample: a cut JPEG, annotations above data.sample_memory, a wrong area, a malformed mask
-# among others, malformed masks alone.
+# data verify and train agree on every sample: a cut JPEG, annotations above data.sample_memory, a
+# wrong area, a malformed mask among others, only malformed masks.
 agree() {
     local to=$tmp/mixed from=$tmp/plain
     "$binary" data make "$from" --images 6 --shards 1 --size 96x80 --masks 3 --extracted >/dev/null && cp -r "$from/sa_000000" "$to" || return 1
@@ -271,7 +274,8 @@ agree() {
 }
 check 'data verify and train reject the same samples' agree
 
-# --- the process ---------------------------------------------------------------------------------------
+# --- the process
+# ---------------------------------------------------------------------------------------
 
 # A limit on the size of files, in blocks of 1 KiB: the command names the file.
 limited() {
@@ -329,7 +333,8 @@ small_stacks() {
 }
 check 'small stacks' small_stacks
 
-# --- long and odd names, large files -------------------------------------------------------------------
+# --- long and odd names, large files
+# -------------------------------------------------------------------
 
 # A run folder whose path has more than 511 bytes.
 long_path() {

@@ -1,5 +1,6 @@
 #!/bin/bash
-# run_init.sh: `plimsoll init` on every kind of data folder: the file that it writes can be planned and trained.
+# run_init.sh: `plimsoll init` on every kind of data folder: the file that it writes can be planned
+# and trained.
 #
 #   bash tests/run_init.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -38,14 +39,16 @@ make_packed() {
     mkdir -p "$tmp/packed" && "$binary" data pack "$tmp/tars" -o "$tmp/packed/all.pack" --model sam-tiny &&
         "$binary" data pack "$tmp/tars" -o "$tmp/memmap" --layout memmap --size 256
 }
-# Ids below 256, as raw uint16: every byte of a text is followed by a zero byte. And the texts themselves.
+# Ids below 256, as raw uint16: every byte of a text is followed by a zero byte. And the texts
+# themselves.
 make_tokens() {
     local f
     mkdir -p "$tmp/tokens" "$tmp/texts" && cp README.md "$tmp/texts/a.txt" && cp LICENSE "$tmp/texts/b.txt" || return 1
     for f in a b; do head -c 8192 "$tmp/texts/$f.txt" | tr '\n' ' ' | tr -c '\1-\177' x | sed 's/./&\x00/g' >"$tmp/tokens/$f.bin" || return 1; done
 }
 
-# works MODEL DATA FORMAT [PATTERN]: init writes that format and the pattern; plan accepts it; two steps are trained.
+# works MODEL DATA FORMAT [PATTERN]: init writes that format and the pattern; plan accepts it; two
+# steps are trained.
 works() {
     local yaml=$tmp/run.yaml
     rm -rf "$tmp/run"
@@ -128,7 +131,8 @@ bytes() {
 }
 check "the bytes of texts" bytes
 
-# The folder of a run: its own for each dataset, also for datasets of the same name, and for a second run.
+# The folder of a run: its own for each dataset, also for datasets of the same name, and for a
+# second run.
 folder_of() { (cd "$tmp/here" && "$program" init --model llama-tiny --data "$1") | sed -n 's/^  out: "\(.*\)"/\1/p'; }
 folders() {
     local program=$PWD/$binary d
@@ -142,8 +146,8 @@ folders() {
 }
 check "a run folder for each dataset" folders
 
-# counts MODEL SAMPLES: the number of steps in init's comment is that of the run, with about one evaluation
-# per epoch.
+# counts MODEL SAMPLES: the number of steps in init's comment is that of the run, with about one
+# evaluation per epoch.
 counts() {
     rm -rf "$tmp/counted" "$tmp/counts" && "$binary" data make "$tmp/counted" --images "$2" --size 48x40 --masks 2 >/dev/null || return 1
     "$binary" init --model "$1" --data "$tmp/counted" --out "$tmp/counts" >"$tmp/run.yaml" && grep -Eq "once an epoch" "$tmp/run.yaml" || return 1

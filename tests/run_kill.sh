@@ -5,9 +5,9 @@
 #   bash tests/run_kill.sh        from the repository's root, after make; see run_lib.sh
 #   SEED=1                        random seed of the moments; printed
 #
-# Kills come from outside, by a timer or as soon as a partly written checkpoint appears; and from inside
-# (fault.c), before the N-th call that changes a file of the run, which reaches moments that a timer does
-# not. Each time the files must be those of an undisturbed run.
+# Kills come from outside, by a timer or as soon as a partly written checkpoint appears; and from
+# inside (fault.c), before the N-th call that changes a file of the run, which reaches moments that
+# a timer does not. Each time the files must be those of an undisturbed run.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -16,7 +16,8 @@ calm=$tmp/calm
 save=(--set "train.steps=$steps" --set train.save_every=1)
 echo "seed $SEED"
 
-# fault ACTION:N OUT COMMAND...: runs the command with the fault at the N-th change of a file of OUT.
+# fault ACTION:N OUT COMMAND...: runs the command with the fault at the N-th change of a file of
+# OUT.
 fault() {
     local what=$1 out=$2
     shift 2
@@ -45,8 +46,8 @@ died() {
     [ "$rc" -eq 137 ]
 }
 
-# One run is killed ten times: alternately after a random time and as soon as a checkpoint is being written.
-# If the run finishes before the kill, it starts again.
+# One run is killed ten times: alternately after a random time and as soon as a checkpoint is being
+# written. If the run finishes before the kill, it starts again.
 ten_kills() {
     local out=$tmp/ten kills=0 aimed=0 turns=0 pid
     while [ "$kills" -lt 10 ] && [ "$turns" -lt 60 ]; do
@@ -89,8 +90,8 @@ at_call() {
     cat "$tmp/why" "$tmp/err"
     return 1
 }
-# Each of the first calls, which make the folder; each of the last calls, which publish the model; and a
-# sample of the calls between, which write checkpoints.
+# Each of the first calls, which make the folder; each of the last calls, which publish the model;
+# and a sample of the calls between, which write checkpoints.
 calls_killed() {
     needs_preload || return
     local steps=4 calm=$tmp/counted total n=1 tried=0
@@ -122,10 +123,11 @@ twice_killed() {
 }
 check 'killed again during the resume: same bytes' twice_killed
 
-# --- signals ------------------------------------------------------------------------------------------
+# --- signals
+# ------------------------------------------------------------------------------------------
 
-# paused OUT N ARGUMENT...: starts a run that stops itself at its N-th change of metrics.jsonl, and waits for
-# that. The first change opens the file, so N - 1 steps are done.
+# paused OUT N ARGUMENT...: starts a run that stops itself at its N-th change of metrics.jsonl, and
+# waits for that. The first change opens the file, so N - 1 steps are done.
 paused() {
     local out=$1 n=$2
     shift 2
@@ -151,7 +153,8 @@ stopped_by() {
     wait "$pid" || rc=$?
     [ "$rc" -eq 1 ] || { echo "status $rc, expected 1"; cat "$tmp/paused.err"; return 1; }
     grep -q "SIG$signal.*--resume" "$tmp/paused.err" || { echo "no SIG$signal and --resume in:"; cat "$tmp/paused.err"; return 1; }
-    # Another thread may receive the signal; the training thread may then run one more step before it sees the flag.
+    # Another thread may receive the signal; the training thread may then run one more step before
+    # it sees the flag.
     at=$(sed -n "s/.*SIG$signal after step \([56]\) of.*/\1/p" "$tmp/paused.err")
     [ -n "$at" ] && [ -f "$out/checkpoints/step-$at/DONE" ] && [ ! -e "$out/model" ] && steps_once "$out" "$at" && no_debris "$out" ||
         { cat "$tmp/paused.err"; find "$out"; cat "$out/metrics.jsonl"; return 1; }
@@ -205,7 +208,8 @@ stopped_early() {
 }
 check 'SIGTERM before the first step: resumed' stopped_early
 
-# --- one run at a time --------------------------------------------------------------------------------
+# --- one run at a time
+# --------------------------------------------------------------------------------
 
 locked() {
     needs_preload || return
@@ -219,7 +223,8 @@ locked() {
 }
 check 'a second run on a folder in use: refused, harmless' locked
 
-# --- --resume ---------------------------------------------------------------------------------------------
+# --- --resume
+# ---------------------------------------------------------------------------------------------
 
 # resumable: a fresh $tmp/half, stopped after step 6 by a kill.
 resumable() {
@@ -241,7 +246,8 @@ nothing() {
 check 'nothing to resume: refused, nothing made' nothing
 changed() { resumable && expect 2 'train.learning_rate differs from the run in .*: it is 0.5, there 0.02; restore it' train "$tmp/half" --set "train.steps=$steps" --set train.learning_rate=0.5 --resume; }
 check '--resume with another learning rate: refused, with both' changed
-# The newest state is truncated: the message names the older checkpoint, and the run resumes from it.
+# The newest state is truncated: the message names the older checkpoint, and the run resumes from
+# it.
 damaged() {
     local out=$tmp/half more=(--set "train.steps=$steps" --set train.save_every=2 --set train.keep=2)
     rm -rf "$out"

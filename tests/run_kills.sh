@@ -1,15 +1,16 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_kills.sh: random kills over six kinds of runs, after which the whole folder is that of an undisturbed run; and kills of
-# `data make`.
+# run_kills.sh: random kills over six kinds of runs, after which the whole folder is that of an
+# undisturbed run; and kills of `data make`.
 #
 #   bash tests/run_kills.sh       from the repository's root, after make; see run_lib.sh
 #   KILLS=6                       kills over all kinds of runs; KILLS=1000 takes about an hour
 #   SEED=1                        random seed of the moments; printed
 #
-# A kill strikes before a random call that changes a file of the run (fault.c), or at a random time. The run resumes, and may be
-# killed again, until it ends. Of the files, only times, speeds, memory of the process and the name of the folder may differ.
-# A resumed run begins a new event file of TensorBoard: the scalars of all files are counted.
+# A kill strikes before a random call that changes a file of the run (fault.c), or at a random time.
+# The run resumes, and may be killed again, until it ends. Of the files, only times, speeds, memory
+# of the process and the name of the folder may differ. A resumed run begins a new event file of
+# TensorBoard: the scalars of all files are counted.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -26,7 +27,8 @@ data: {format: sa1b, train: "$tmp/set/sa_*.tar"}
 train: {learning_rate: 0.001, steps: 4, effective_batch: 2, out: "$tmp/unused"}
 memory: {precision: f32}
 YAML
-# kind NAME OUT [ARGUMENT...]: starts a run of that kind; `exec`, so that the shell's child is the run.
+# kind NAME OUT [ARGUMENT...]: starts a run of that kind; `exec`, so that the shell's child is the
+# run.
 kind() {
     local name=$1 out=$2
     shift 2
@@ -55,7 +57,7 @@ contents() {
     done
     echo "scalars in tb $(cat "$1"/tb/* | grep -aoE 'eval_[a-z]+|grad_norm' | sort | uniq -c | tr -s ' \n' ' ')"
 }
-# disturbed KIND KILLS: a run that is killed so many times, if it lasts so long; adds to `killed`.
+# disturbed KIND KILLS: a run that is killed KILLS times, if it lasts so long; adds to `killed`.
 disturbed() {
     local name=$1 most=$2 out=$tmp/out.$1/run calls n=0 rc more pid
     calls=$(cat "$tmp/$name.calls")
@@ -136,7 +138,8 @@ before_first() {
 }
 check 'a signal before the first step: the whole folder' before_first
 
-# data make: killed at each of some calls; the same command continues. With other options it is refused.
+# data make: killed at each of some calls; the same command continues. With other options it is
+# refused.
 make_killed() {
     needs_preload || return
     local more=("$@") n calls tried=0

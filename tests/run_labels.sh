@@ -1,8 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_labels.sh: masks and images as other programs write them: classes, soft edges, JPEG masks, crowds of
-# one part, images of 16 bits. Every command reads them the same way, says what was decided and counts what
-# is left out; what has no clear meaning is refused with the key to set.
+# run_labels.sh: masks and images as other programs write them: classes, soft edges, JPEG masks,
+# crowds of one part, images of 16 bits. Every command reads them the same way, says what was
+# decided and counts what is left out; what has no clear meaning is refused with the key to set.
 #
 # The files are in tests/golden/people; make_people.py made them.
 #
@@ -97,8 +97,8 @@ check "init writes the window of 16-bit images" init_deep
 init_coco() { trains painted painted && has "$tmp/painted.err" 'data.train: annotations: 3 with iscrowd 1 and one part are used'; }
 check "painted masks are trained on, and that is said" init_coco
 
-# The same file with auto: the same weights. The run's folder keeps the decision, and a resume does not
-# decide again: here the masks that made it are gone.
+# The same file with auto: the same weights. The run's folder keeps the decision, and a resume does
+# not decide again: here the masks that made it are gone.
 auto() {
     local yaml=$tmp/auto.yaml data=$tmp/moved
     cp -r "$people/classes" "$data" && grep -v '^  labels:\|^  train:' "$tmp/classes.yaml" | sed "s|^data:|data:\n  train: [\"$data\"]|; s|$tmp/classes|$tmp/auto|" >"$yaml" || return 1

@@ -1,6 +1,7 @@
 #!/bin/bash
-# run_layouts.sh: the folders of public datasets. `plimsoll init` understands each of them, two steps are
-# trained with what it writes, and `data inspect` reads the same samples; what is not read is refused by name.
+# run_layouts.sh: the folders of public datasets. `plimsoll init` understands each of them, two
+# steps are trained with what it writes, and `data inspect` reads the same samples; what is not read
+# is refused by name.
 #
 #   bash tests/run_layouts.sh        from the repository's root, after make; see run_lib.sh
 #
@@ -21,8 +22,9 @@ pairs() {
     for name in $1; do put "$2" "${3//%/$name}" && put "$4" "${5//%/$name}" || return 1; done
 }
 
-# works FOLDER SAMPLES FORMAT [LINE...]: init prints the format and the lines; two steps are trained and
-# evaluated; inspect finds that many samples, and init the same number to train on or to hold out.
+# works FOLDER SAMPLES FORMAT [LINE...]: init prints the format and the lines; two steps are trained
+# and evaluated; inspect finds that many samples, and init the same number to train on or to hold
+# out.
 works() {
     local data=$tmp/$1 samples=$2 format=$3 line yaml=$tmp/run.yaml
     shift 3
@@ -151,7 +153,8 @@ check "CHASE: two annotators" expect 2 'fit in two ways, 2 files each: with data
 pairs "x/1 x/2 y/1" image.png nested/images/%.png binary.png nested/masks/%.png
 check "a folder for each patient" works nested 3 pairs
 
-# --- without init: data.format pairs alone ----------------------------------------------------------
+# --- without init: data.format pairs by itself
+# ----------------------------------------------------------
 
 alone() {
     rm -rf "$tmp/run"
@@ -163,7 +166,7 @@ model: {preset: sam-tiny}
 data: {format: pairs, image_size: 32, max_masks: 4}
 train: {steps: 1, effective_batch: 1, learning_rate: 1e-4}
 EOF2
-for d in kvasir isic nnunet voc flat; do check "data.format: pairs finds $d" alone $d; done
+for d in kvasir isic nnunet voc flat; do check "data.format: pairs finds $d" by itself $d; done
 
 # --- tables -------------------------------------------------------------------------------------
 
@@ -199,7 +202,8 @@ table train.csv 'image,mask\npics/a.jpg,seg/a.png\npics/b.jpg,\n' && printf 'ima
 check "a table for each part" works table 1 csv 'train: \[".*/train.csv"\]' 'validation: \[".*/val.csv"\]'
 check "rows without a mask are counted" grep -q 'Not used: 1 row has no mask' "$tmp/run.yaml"
 
-# --- COCO as Roboflow exports it -------------------------------------------------------------------
+# --- COCO as Roboflow exports it
+# -------------------------------------------------------------------
 
 # roboflow PART NAMES: the file begins with many categories.
 roboflow() {
@@ -229,7 +233,8 @@ coco absolute "s|\"file_name\": \"|\"file_name\": \"$tmp/absolute/images/|g" && 
 coco null 's/"segmentation": \[\[[^]]*\]\]/"segmentation": null/' && check "COCO with a segmentation of null" expect 0 '' "$binary" init --model sam-tiny --data "$tmp/null" && grep -q '# left out: 1 without a segmentation' "$tmp/out"
 coco orphan 's/"image_id": 0/"image_id": 7/' && check "annotations of no image: one line" expect 0 '1 annotation has an image_id that no image has' "$binary" init --model sam-tiny --data "$tmp/orphan"
 
-# --- what is refused --------------------------------------------------------------------------------
+# --- what is refused
+# --------------------------------------------------------------------------------
 
 # refused PATTERN FOLDER: by init, inspect and, as pairs, train.
 refused() {

@@ -1,4 +1,5 @@
-# run_lib.sh: the functions that the run_*.sh scripts share. They source it at the repository's root.
+# run_lib.sh: the functions that the run_*.sh scripts share. They source it at the repository's
+# root.
 #
 #   BUILD=build          the build folder
 #   TMPDIR=/tmp          runs and forged files go into a new folder below it
@@ -8,8 +9,8 @@
 #   SECTIONS=            the sections that a script runs, of those that its header names; unset: all.
 #                        tests/cuda.sh runs sections in parallel
 #
-# A check is a function that prints its findings and returns 0, 1, or 77 when this machine cannot run it.
-# `check` prints the last line of that output, and all of it on failure.
+# A check is a function that prints its findings and returns 0, 1, or 77 when this machine cannot
+# run it. `check` prints the last line of that output, and all of it on failure.
 # shellcheck shell=bash disable=SC2015
 set -u
 export LC_ALL=C
@@ -79,8 +80,8 @@ summary() {
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
 }
 
-# models NAME...: prints those of them that MODELS selects. part NAME...: whether SECTIONS selects one of
-# them. wanted MODEL PART: whether both select it.
+# models NAME...: prints those of them that MODELS selects. part NAME...: whether SECTIONS selects
+# one of them. wanted MODEL PART: whether both select it.
 models() {
     for m; do case " ${MODELS:-$m} " in *" $m "*) echo "$m" ;; esac; done
 }
@@ -110,7 +111,8 @@ needs_cpu() {
     return 77
 }
 
-# with LIBRARY COMMAND...: runs the command, or skips the check in a build without the library, such as libtiff.
+# with LIBRARY COMMAND...: runs the command, or skips the check in a build without the library, such
+# as libtiff.
 with() {
     ldd "$binary" | grep -q "$1" || { echo "this build has no $1"; return 77; }
     "${@:2}"
@@ -180,8 +182,8 @@ steps_once() {
         { n++; split($0, a, /[:,]/); if (a[2] != n) { print "line " NR " is step " a[2] ", expected " n; bad = 1; exit } }
         END { if (!bad && n != steps) { print n " steps, expected " steps; bad = 1 }; exit bad }' "$1/metrics.jsonl"
 }
-# begun RUN: true if the run has a checkpoint to resume from; else its folder is removed, as `--resume` advises, and the
-# run starts again.
+# begun RUN: true if the run has a checkpoint to resume from; else its folder is removed, as
+# `--resume` advises, and the run starts again.
 begun() {
     local done
     for done in "$1"/checkpoints/step-*/DONE; do [ ! -f "$done" ] || return 0; done
@@ -197,7 +199,8 @@ no_debris() {
         [ ! -d "$d" ] || [ -f "$d/DONE" ] || { echo "$d has no DONE"; return 1; }
     done
 }
-# number FROM TO: sets `picked` to the next number of the pseudo-random sequence of SEED, in [FROM, TO].
+# number FROM TO: sets `picked` to the next number of the pseudo-random sequence of SEED, in [FROM,
+# TO].
 SEED=${SEED:-1}
 random=$SEED
 number() {

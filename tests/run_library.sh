@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_library.sh: the library as a user gets it: its exported names, the header in C and C++, the examples,
-# and programs built against an installation, shared and static.
+# run_library.sh: the library as a user gets it: its exported names, the header in C and C++, the
+# examples, and programs built against an installation, shared and static.
 set -u
 . tests/run_lib.sh
 cc=${CC:-cc}
@@ -26,12 +26,12 @@ header() { # COMPILER STANDARD LANGUAGE
     echo '#include <plimsoll.h>' >"$tmp/header"
     "$1" "-std=$2" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -Iinclude -x "$3" "$tmp/header" && echo "$2"
 }
-check 'the header alone, in C99' header "$cc" c99 c
-check 'the header alone, in C11' header "$cc" c11 c
-check 'the header alone, in C++' header "${CXX:-g++}" c++11 c++
+check 'the header by itself, in C99' header "$cc" c99 c
+check 'the header by itself, in C11' header "$cc" c11 c
+check 'the header by itself, in C++' header "${CXX:-g++}" c++11 c++
 
-# Every macro in C++: an example that is written in C, and one macro that it does not use, with a call among
-# its arguments, which must be made once.
+# Every macro in C++: an example that is written in C, and one macro that it does not use, with a
+# call among its arguments, which must be made once.
 cat >"$tmp/macros.cpp" <<'END'
 #include <cstdio>
 #include <cstring>
@@ -118,7 +118,8 @@ check 'step_callback: stops, and plimsoll train goes on' step_callback
 
 # --- the build ------------------------------------------------------------------------------
 
-# A folder that is marked as built (make -t) with these switches; `commands SWITCHES...` counts what a make in it would run.
+# A folder that is marked as built (make -t) with these switches; `commands SWITCHES...` counts what
+# a make in it would run.
 folder_make() { env -u MAKEFLAGS -u MAKELEVEL make BUILD="$tmp/build" "$@"; }
 commands() { folder_make -n "$@" all | grep -c -- ' -o '; }
 remembers() {
@@ -154,7 +155,8 @@ hardened() {
 }
 if sanitized; then echo 'skip  hardening: the sanitizers check more'; skipped=$((skipped + 1)); else check 'RELRO, stack protector, fortified copies' hardened; fi
 
-# THIRD-PARTY.md has a row for everything that is linked here, that a build with other switches links, and that is loaded.
+# THIRD-PARTY.md has a row for everything that is linked here, that a build with other switches
+# links, and that is loaded.
 covered() {
     local file name missing=
     {
@@ -216,8 +218,9 @@ END
     # shellcheck disable=SC2086
     "$cc" -Wall -Werror "$tmp/outside.c" $flags -o "$tmp/outside" && "$tmp/outside"
 }
-# An installation for one user, with nothing set but what `make install` says: the program, and programs in
-# C and C++ that are built by pkg-config, run in an empty environment from another folder.
+# An installation for one user, with nothing set but what `make install` says: the program, and
+# programs in C and C++ that are built by pkg-config, run in an empty environment from another
+# folder.
 private() {
     local home=$tmp/home/.local
     make -s BUILD="$BUILD" install PREFIX="$home" >"$tmp/installed" || return 1
@@ -230,8 +233,8 @@ built_privately() { # COMPILER FILE
     # shellcheck disable=SC2046
     "$1" "$2" $(PKG_CONFIG_PATH=$tmp/home/.local/lib/pkgconfig pkg-config --cflags --libs plimsoll) -o "$tmp/private" && (cd / && env -i ${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$tmp/private")
 }
-# The program and the library look for the plug-in in the installation: a file that is no plug-in is found, and
-# refused for another reason than its absence.
+# The program and the library look for the plug-in in the installation: a file that is no plug-in is
+# found, and refused for another reason than its absence.
 plugin() {
     local lib=$tmp/home/.local/lib
     if [ -f "$lib/plimsoll-cuda.so" ]; then same "$BUILD/plimsoll-cuda.so" "$lib/plimsoll-cuda.so" && echo 'installed'; return; fi

@@ -1,16 +1,18 @@
 #!/bin/bash
-# run_limit.sh: a run needs its arena and at most CONSTANT more: code, libraries, the stacks of 2 threads, the
-# JPEG library's pools. Each further thread adds a stack, which RLIMIT_DATA counts in full. Three tests: the
-# peak of resident memory, RLIMIT_DATA, and a memory cgroup where this machine allows one. The device is the CPU by name:
-# `auto` loads the CUDA libraries where they exist, and those take some 150 MiB.
+# run_limit.sh: a run needs its arena and at most CONSTANT more: code, libraries, the stacks of 2
+# threads, the JPEG library's pools. Each further thread adds a stack, which RLIMIT_DATA counts in
+# full. Three tests: the peak of resident memory, RLIMIT_DATA, and a memory cgroup where this
+# machine allows one. The device is the CPU by name: `auto` loads the CUDA libraries where they
+# exist, and those take some 150 MiB.
 #
 #   bash tests/run_limit.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 
 CONSTANT=$((48 << 20))
-# RLIMIT_DATA counts the stack of a thread that has ended until the kernel has removed it, while its successor
-# may have one already, and on a busy machine several do. Stacks of 2 MiB: room for four such threads.
+# RLIMIT_DATA counts the stack of a thread that has ended until the kernel has removed it, while its
+# successor may have one already, and on a busy machine several do. Stacks of 2 MiB: room for four
+# such threads.
 STACK=$((2 << 20)) ENDED=4
 export OMP_NUM_THREADS=2
 "$binary" data make "$tmp/shards" --images 12 --size 160x120 --masks 4 --seed 3 >/dev/null 2>&1
@@ -23,7 +25,8 @@ runs=0
 arena_of() { "$binary" plan "$tmp/$1.yaml" --json "${@:2}" >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" arena_bytes; }
 smallest_of() { "$binary" plan "$tmp/$1.yaml" --json --memory 1 >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" smallest_budget_bytes; }
 
-# Offload is off: the offload file's pages may be dropped by the kernel, so they do not belong in this sum.
+# Offload is off: the offload file's pages may be dropped by the kernel, so they do not belong in
+# this sum.
 resident() {
     local arena peak
     arena=$(arena_of "$1" --set memory.offload=none)

@@ -1,11 +1,12 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_llava.sh: models of images and text: techniques that must not change a result, folders that are written back
-# as they were read, a vision tower in a folder of its own, and what is refused.
+# run_llava.sh: models of images and text: techniques that must not change a result, folders that
+# are written back as they were read, a vision tower in a folder of its own, and what is refused.
 #
 #   bash tests/run_llava.sh       from the repository's root, after make; see run_lib.sh
 #
-# The numbers of transformers are compared by tests/golden.sh, those of PEFT with GOLDEN=tests/golden/peft.
+# The numbers of transformers are compared by tests/golden.sh, those of PEFT with
+# GOLDEN=tests/golden/peft.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 # shellcheck source=tests/golden_step.sh
@@ -29,7 +30,8 @@ frozen() {
 }
 check 'a frozen tower: the other gradients are the same' frozen
 
-# encoded CASE PATTERN...: what is frozen runs in a loop over the images, two or all of them at a time.
+# encoded CASE PATTERN...: what is frozen runs in a loop over the images, two or all of them at a
+# time.
 encoded() {
     local name=$1 frozen at_once
     shift
@@ -60,7 +62,8 @@ for name in llava_clip_llama llava_clip_mistral llava_siglip_qwen2 llava_memory4
     check "$name: written back as it was read" written $name
 done
 check 'llava_med with a frozen tower: written back without it' written llava_med --set 'model.freeze=["model.vision_tower.*"]'
-# A tower that may be trained is saved with the model; its weights there come before those of model.vision_tower.
+# A tower that may be trained is saved with the model; its weights there come before those of
+# model.vision_tower.
 tower_inside() {
     rm -rf "$tmp/run"
     expect 0 '' train_case llava_med || return 1

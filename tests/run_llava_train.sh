@@ -1,11 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_llava_train.sh: training on conversations with images: from a JSON file with images to a model that has learned from them.
+# run_llava_train.sh: training on conversations with images: from a JSON file with images to a model
+# that has learned from them.
 #
 #   bash tests/run_llava_train.sh       from the repository's root, after make; see run_lib.sh
 #
-# The model is that of tests/golden/llava_clip_llama, whose images have 4 tokens, with a tokenizer of single characters. The images show
-# bright cells, and the answer is their number over all images of a conversation (forge_conversations.c).
+# The model is that of tests/golden/llava_clip_llama, whose images have 4 tokens, with a tokenizer
+# of single characters. The images show bright cells, and the answer is their number over all images
+# of a conversation (forge_conversations.c).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 # shellcheck source=tests/tiny_llava.sh
@@ -67,7 +69,8 @@ initial() {
         grep -q "^report: $tmp/plain/report.html" "$tmp/out" && grep -q '<img' "$tmp/plain/report.html"
 }
 check 'init finds the images, and how many a row needs' initial
-# A page is given to others: files outside of data.images are named in it, and not shown, whatever the run may read.
+# A page is given to others: files outside of data.images are named in it, and not shown, whatever
+# the run may read.
 foreign() {
     local shown="<img alt='' src='data:image/png"
     grep -q "$shown" "$tmp/plain/report.html" && cp -r "$tmp/plain" "$tmp/foreign" || return 1
@@ -76,14 +79,15 @@ foreign() {
     grep -q '../images/[0-9]*_0.png' "$tmp/foreign/report.html" && ! grep -q "$shown" "$tmp/foreign/report.html"
 }
 check 'the report shows no images outside of data.images' foreign
-# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
+# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row
+# of its own.
 gradients() {
     local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
     expect 0 ' in 18 rows' run plain "${sgd[@]}" --set train.effective_batch=18 && expect 0 ' in 40 rows' run other "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
     "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
     expect 0 '' run other "${sgd[@]}" --set train.effective_batch=18 --set memory.micro_batch=5 && "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6
 }
-check 'packed rows: the gradients of the samples alone, within 1e-6' gradients
+check 'packed rows: the gradients of the samples by themselves, within 1e-6' gradients
 resumes() {
     local held_out=(--set data.holdout=0.2 --set train.eval_every=2 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
     expect 0 '' run plain "${held_out[@]}" --set train.steps=6 && expect 0 '' run other "${held_out[@]}" --set train.steps=2 || return 1
@@ -120,14 +124,14 @@ check 'SmolVLM: an image is several tiles' tiles
 original() { make_model llava_original "$tmp/original" && expect 0 '60 images, [0-9.]* a row' run plain --set "model.path=$tmp/original"; }
 check "LLaVA's original layout" original
 
-# --- no images ---
-# A part that no batch reaches has a zero gradient; AdamW decays its weights all the same, but for those that a run leaves out.
+# --- no images --- A part that no batch reaches has a zero gradient; AdamW decays its weights all
+# the same, but for those that a run leaves out.
 text_alone() {
     local with=(--set "data.train=$text/chats.json" --set data.images=null --set train.weight_decay=0)
     expect 0 'no conversation has an image; with data.max_images: 0 the vision tower does not run' run plain "${with[@]}" || return 1
     expect 0 '' run other "${with[@]}" --set data.max_images=0 && same "$(weights plain)" "$(weights other)"
 }
-check 'text alone, with and without room for images: same bytes' text_alone
+check 'only text, with and without room for images: same bytes' text_alone
 # arena ARGUMENT...: the bytes of the plan's arena; no data is read.
 arena() { "$binary" plan "$tmp/run.yaml" --set data.train=/nowhere.json "$@" --json >"$tmp/out" && "$tools/json_get" "$tmp/out" arena_bytes; }
 planned() {
@@ -176,7 +180,8 @@ check 'a number of images that is none' expect 2 'data.max_images: found the num
 # --- learning ---
 # loss OUT: the last evaluation's.
 loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
-# The entropy of the number alone is 0.88 of each of its two tokens; the second is the end of the turn.
+# The entropy of the number by itself is 0.88 of each of its two tokens; the second is the end of
+# the turn.
 learns() {
     local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.train=$two/chats.json" --set "data.validation=$held/chats.json") seen blind fresh
     local images=(--set "data.images=$two/images" --set "data.validation_images=$held/images") blank=(--set "data.images=$two/blank" --set "data.validation_images=$held/blank")
@@ -187,7 +192,8 @@ learns() {
     awk -v a="$seen" -v b="$blind" -v c="$fresh" 'BEGIN { exit !(a < 0.2 && b > a + 0.6 && c > a + 0.6) }'
 }
 check 'counts over two images: 0.6 below blank images and the untrained' learns
-# exact IMAGES: the share of the numbers that the model of `learns` says for the held-out questions, in percent. The most usual number is 27 % of them.
+# exact IMAGES: the share of the numbers that the model of `learns` says for the held-out questions,
+# in percent. The most usual number is 27 % of them.
 exact() {
     "$binary" eval "$tmp/run.yaml" --model "$tmp/seen/model" --set "data.validation=$held/chats.json" --set "data.validation_images=$held/$1" --max-new 3 --loss 2>"$tmp/err" >"$tmp/out" || return 1
     awk '/chats.json/ { print int($3) }' "$tmp/out"

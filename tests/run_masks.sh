@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_masks.sh: training on images with masks gives the same weights for any number of loader threads, after
-# a kill, and with evaluation; broken samples are counted; formats that do not fit the model are refused.
+# run_masks.sh: training on images with masks gives the same weights for any number of loader
+# threads, after a kill, and with evaluation; broken samples are counted; formats that do not fit
+# the model are refused.
 #
 #   bash tests/run_masks.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -44,7 +45,7 @@ for threads in 1 4; do
     check "$threads loader threads: the same weights" threads
 done
 
-# Killed as soon as metrics.jsonl has so many steps; then resumed with another number of threads.
+# Killed as soon as metrics.jsonl has that many steps; then resumed with another number of threads.
 killed() {
     local out=$tmp/killed pid
     for at in 3 6; do
@@ -109,8 +110,8 @@ check 'evaluated on what is trained on' expect 2 'data.validation_match is given
 check 'categories that the format does not have' expect 2 'data.categories names cat, but this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
 check 'no images' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 
-# An error found with the first batch: no step ran, no folder remains, and the same command with the right
-# key starts.
+# An error found with the first batch: no step ran, no folder remains, and the same command with the
+# right key starts.
 can_start_again() {
     local out=$tmp/begun
     expect 2 'no sample is left: .*passes the filters.*0 are broken and 1 have no mask that passes the filters .data.min_iou 2, data.area 0.5 to 1.' masks "$out" --set data.min_iou=2 --set data.area=0.5,1 && [ ! -e "$out" ] || return 1

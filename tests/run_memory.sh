@@ -5,13 +5,14 @@
 #   bash tests/run_memory.sh      from the repository's root, after make; see run_lib.sh
 #
 # The program's own numbers are checked against three that it cannot influence: the mapping in
-# /proc/PID/maps, the resident anonymous memory, and a count of every malloc and mmap (malloc_count.c).
-# Each is read when a line of metrics.jsonl is written.
+# /proc/PID/maps, the resident anonymous memory, and a count of every malloc and mmap
+# (malloc_count.c). Each is read when a line of metrics.jsonl is written.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload malloc_count
 
-# observed NAME ARGUMENT...: a llama-tiny run with malloc_count; writes $tmp/NAME.json, .plan, .count and .maps.
+# observed NAME ARGUMENT...: a llama-tiny run with malloc_count; writes $tmp/NAME.json, .plan,
+# .count and .maps.
 observed() {
     local name=$1
     shift
@@ -51,7 +52,8 @@ check 'plan = run: recompute' planned recompute "${recompute[@]}"
 check 'plan = run: offload' planned offload "${offload[@]}"
 check 'plan = run: bf16, micro-batch 3, head chunks 4' planned bf16 "${bf16[@]}"
 
-# mapped NAME: there is one anonymous mapping of exactly the arena's pages, followed by a guard without access.
+# mapped NAME: there is one anonymous mapping of exactly the arena's pages, followed by a guard
+# without access.
 mapped() {
     needs_preload || return
     local page arena
@@ -87,8 +89,8 @@ for name in recompute offload bf16; do check "resident memory shrinks as planned
 
 # --- no allocation after the first step -----------------------------------------------------
 
-# Fifty steps with evaluation in between. A line is written before the save that may follow it. Every save
-# allocates small buffers, so saving the best model is off.
+# Fifty steps with evaluation in between. A line is written before the save that may follow it.
+# Every save allocates small buffers, so saving the best model is off.
 steady() { observed steady --set train.steps=50 --set data.sequence=16 --set train.eval_every=20 --set train.keep_best=false --set "data.validation=$golden/tokens.bin" "$@"; }
 check 'fifty steps, with evaluation' steady
 
@@ -103,7 +105,8 @@ check 'the program counts no allocation in steps' own_count
 # metrics.jsonl has 50 lines of steps and 3 of evaluations.
 no_calls() {
     needs_preload || return
-    # Debian builds clang's OpenMP library for debugging: it allocates a text in every parallel loop.
+    # Debian builds clang's OpenMP library for debugging: it allocates a text in every parallel
+    # loop.
     if ldd "$binary" | grep -q libomp; then echo "clang's OpenMP library allocates memory in every loop"; return 77; fi
     awk '$1 == 3 { from = $2 } { to = $2; n = $1 } END { print to - from " calls of malloc, calloc, realloc, mmap from line 3 to " n; exit to != from || n < 50 }' "$tmp/steady.count"
 }

@@ -1,5 +1,6 @@
 #!/bin/bash
-# run_modules.sh: `plimsoll modules`: the modules of a model with their type, shape and number of weights, and which are trained.
+# run_modules.sh: `plimsoll modules`: the modules of a model with their type, shape and number of
+# weights, and which are trained.
 #
 #   bash tests/run_modules.sh     from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -42,8 +43,8 @@ printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 2}\n' >"$tmp/
 printf 'model: {preset: llama-tiny}\n' >"$tmp/llama-tiny.yaml"
 check '--json: the number of weights is the plan'"'"'s, language model' total llama-tiny llama-tiny
 check '--json: the number of weights is the plan'"'"'s, SAM' total sam-tiny sam-tiny
-# Every name that is printed matches: NAME.* in model.freeze, and those for memory.modules in a plan, among them parts of the model that
-# a training step visits in rounds.
+# Every name that is printed matches: NAME.* in model.freeze, and those for memory.modules in a
+# plan, among them parts of the model that a training step visits in rounds.
 named() {
     local model=$1 names frozen
     expect 0 '' "$binary" modules "$model" && frozen=$(awk 'NR > 1 && !NF { exit } NR > 1 { printf "%s%s.*", n++ ? ", " : "", $1 }' "$tmp/out") &&

@@ -1,13 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_offload.sh: offloading to host memory (on a CPU: to the offload file) changes no bit of the result, and
-# the arena shrinks by the planned bytes.
+# run_offload.sh: offloading to host memory (on a CPU: to the offload file) changes no bit of the
+# result, and the arena shrinks by the planned bytes.
 #
-#   bash tests/run_offload.sh     from the repository's root, after make; MODELS and SECTIONS (bits with around): see run_lib.sh
+#   bash tests/run_offload.sh     after make; MODELS and SECTIONS (bits with around): see run_lib.sh
 #
-# llama-tiny, sam-tiny and tinysam-tiny run five steps with evaluation: with each flag of memory.offload and
-# with all of them, in f32 and bf16, in micro-batches, with recomputation, killed and resumed, and with NaN in
-# every dead byte.
+# llama-tiny, sam-tiny and tinysam-tiny run five steps with evaluation: with each flag of
+# memory.offload and with all of them, in f32 and bf16, in micro-batches, with recomputation, killed
+# and resumed, and with NaN in every dead byte.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -109,7 +109,8 @@ for model in $(part around && models llama sam tinysam); do
     check "$model: poisoned, recompute all" poisoned "$model" --set memory.recompute=all
 done
 
-# --- resuming, plans, budgets -----------------------------------------------------------------------
+# --- resuming, plans, budgets
+# -----------------------------------------------------------------------
 
 # Killed in its first steps and after its first checkpoint, and resumed each time.
 resumed() {
@@ -165,8 +166,8 @@ budget() {
 }
 wanted llama around && check 'memory.host_budget: stated, exact, refused with its name' budget
 
-# A small disk: the default budget refuses the plan before anything is created; without a budget, creating the
-# offload file fails.
+# A small disk: the default budget refuses the plan before anything is created; without a budget,
+# creating the offload file fails.
 full() {
     needs_cpu 'host memory on disk' || return
     mkdir -p "$tmp/disk"
@@ -181,7 +182,8 @@ full() {
 }
 wanted llama around && check 'a disk without room fails before the first step' full
 
-# The doctor writes no file: it runs where none can be created, and bench, which measures the file, does not.
+# The doctor writes no file: it runs where none can be created, and bench, which measures the file,
+# does not.
 unwritten() {
     needs_cpu 'the offload file' || return
     local nowhere=(--set train.out=/proc/none --set "memory.offload=$all" --set memory.host_budget=none)

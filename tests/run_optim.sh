@@ -4,8 +4,9 @@
 #
 #   bash tests/run_optim.sh       from the repository's root, after make; see run_lib.sh
 #
-# Bit-equal: the fused step on and off for a language model, SAM and TinySAM; threads, and a kill and resume
-# with 8-bit state; NaN in every dead byte. Losses with 8-bit state stay within the noise of random seeds.
+# Bit-equal: the fused step on and off for a language model, SAM and TinySAM; threads, and a kill
+# and resume with 8-bit state; NaN in every dead byte. Losses with 8-bit state stay within the noise
+# of random seeds.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -67,8 +68,8 @@ check 'the search fuses under a budget, and not with clipping' chosen
 
 # --- state --------------------------------------------------------------------------------------
 
-# poison COMMAND...: with NaN in dead bytes on the CPU device, which alone has this diagnostic; on others a
-# plain second run.
+# poison COMMAND...: with NaN in dead bytes on the CPU device, the only one with this diagnostic; on
+# others a plain second run.
 poison() { ( [ "$DEVICE" != cpu ] || export PLIMSOLL_POISON=1; "$@" ); }
 poisoned() {
     for o in adamw-bf16 adamw-8bit sgd adafactor; do
@@ -110,7 +111,8 @@ allowed() {
 }
 check 'memory.allow: 8-bit state only when it is listed' allowed
 
-# The demo's recipe, shortened: the mean loss of the last fifth, compared with two random seeds in 32 bits.
+# The demo's recipe, shortened: the mean loss of the last fifth, compared with two random seeds in
+# 32 bits.
 tail_loss() { awk -F'[:,]' '!/eval/ { x[++n] = $4 } END { for (i = n - 19; i <= n; i++) s += x[i]; print s / 20 }' "$tmp/$1/metrics.jsonl"; }
 curve() {
     local out=$1
@@ -128,7 +130,8 @@ curves() {
 }
 check 'losses of 8-bit and bf16 state within the noise of seeds' curves
 
-# A huge learning rate makes weights that are not finite; the next step reports them with 8-bit state too.
+# A huge learning rate makes weights that are not finite; the next step reports them with 8-bit
+# state too.
 broken() {
     expect 1 'step [0-9]+: the (loss|gradient norm) is' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/broken" --set train.learning_rate=1e30 --set memory.optimizer=adamw-8bit || return 1
     expect 1 'step [0-9]+: the (loss|gradient norm) is' "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/broken2" --set train.learning_rate=1e30 --set memory.optimizer=adamw-8bit --set memory.fused_step=on

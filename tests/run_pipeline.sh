@@ -1,15 +1,16 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_pipeline.sh: pipelined steps, submitted before the previous step is retired, give the same results as
-# steps that run one by one.
+# run_pipeline.sh: pipelined steps, submitted before the previous step is retired, give the same
+# results as steps that run one by one.
 #
 #   bash tests/run_pipeline.sh                  from the repository's root, after make; see run_lib.sh
 #   DEVICE=cuda bash tests/run_pipeline.sh      on a GPU
 #
-# On a GPU several steps are in flight (src/engine/ticket.h); with PLIMSOLL_PIPELINE=0 the host waits for every
-# step before it submits the next. The CPU runs each step at once; with PLIMSOLL_PIPELINE=1 it submits batches
-# and retires results as for a GPU. Both modes give the same weights, the same training state, the same lines
-# in metrics.jsonl but for times, and the same error messages.
+# On a GPU several steps are in flight (src/engine/ticket.h); with PLIMSOLL_PIPELINE=0 the host
+# waits for every step before it submits the next. The CPU runs each step at once; with
+# PLIMSOLL_PIPELINE=1 it submits batches and retires results as for a GPU. Both modes give the same
+# weights, the same training state, the same lines in metrics.jsonl but for times, and the same
+# error messages.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -35,8 +36,8 @@ device: $DEVICE
 YAML
 sed 's/preset: sam-tiny/preset: tinysam-tiny, bn_group: 2/' "$tmp/sam.yaml" >"$tmp/tinysam.yaml"
 
-# lines RUN: its metrics without times and the machine's memory; on the CPU the pipeline's buffers are in the
-# arena, so its size is left out too.
+# lines RUN: its metrics without times and the machine's memory; on the CPU the pipeline's buffers
+# are in the arena, so its size is left out too.
 lines() {
     sed -E 's/"(seconds|[a-z]+_per_second|memory_free|memory_utilization|host_[a-z_]+)":[0-9.]+,?//g' "$1/metrics.jsonl" |
         if [ "$DEVICE" = cpu ]; then sed -E 's/"(arena_bytes|memory_(allocated|reserved|peak))":[0-9]+,?//g'; else cat; fi
@@ -78,7 +79,8 @@ check 'sam: two epochs with a short last step' both sam sam
 check 'sam: one image at a time, the smallest ring buffer' both ring sam --set data.prefetch=1 --set data.threads=3 --set train.effective_batch=1 --set memory.micro_batch=1
 check 'tinysam: running statistics' both tinysam tinysam
 
-# --- f16 ---------------------------------------------------------------------------------------------
+# --- f16
+# ---------------------------------------------------------------------------------------------
 
 f16=(--set memory.precision=f16 --set train.loss_scale=4194304 --set train.scale_window=3 --set train.steps=16 --set train.learning_rate=0.001)
 scaled() {
@@ -88,10 +90,11 @@ scaled() {
 }
 check 'f16: the scale halves and grows' scaled
 
-# --- numbers that are not finite ---------------------------------------------------------------------
+# --- numbers that are not finite
+# ---------------------------------------------------------------------
 
-# fails NAME PATTERN YAML ARGUMENT...: both modes give the same message for the first bad step, and save
-# nothing of that step.
+# fails NAME PATTERN YAML ARGUMENT...: both modes give the same message for the first bad step, and
+# save nothing of that step.
 fails() {
     local name=$1 pattern=$2
     shift 2
@@ -109,8 +112,8 @@ fails() {
     done
     cut -c 1-110 "$tmp/serial.err"
 }
-# Devices overflow at different points: the step may differ, and so may which of loss and gradient norm is
-# the first that is not finite.
+# Devices overflow at different points: the step may differ, and so may which of loss and gradient
+# norm is the first that is not finite.
 loss='step 2: the loss' norm='step 2: the gradient norm'
 [ "$DEVICE" = cpu ] || loss='step [23]: the (loss|gradient norm)' norm=$loss
 far=(--set train.warmup_steps=0 --set train.clip_norm=0 --set train.eval_every=0 --set train.save_every=100)
@@ -124,7 +127,8 @@ check 'masks: a loss that is not finite' fails masks 'the (loss|gradient norm) i
 check 'running statistics: a loss that is not finite' fails running 'the (loss|gradient norm) is -?(nan|inf); first seen in ' tinysam "${far[@]}" --set train.learning_rate=1e20
 check 'f16: nothing but skipped steps' fails hopeless 'the loss scale fell below 1: [0-9]+ steps in a row' llama "${far[@]}" --set memory.precision=f16 --set train.learning_rate=1e7 --set train.steps=40
 
-# --- kills, signals and broken data ------------------------------------------------------------------
+# --- kills, signals and broken data
+# ------------------------------------------------------------------
 
 # Killed twice while metrics.jsonl is written, and resumed: the bytes of the undisturbed run.
 killed() {
@@ -142,7 +146,8 @@ killed() {
 check 'llama: killed twice, resumed' killed llama llama
 check 'f16: killed twice, resumed' killed f16 llama "${f16[@]}"
 
-# SIGTERM while a step is in flight: the step whose metrics are being written is not the last one submitted.
+# SIGTERM while a step is in flight: the step whose metrics are being written is not the last one
+# submitted.
 stopped() {
     needs_preload || return
     local pid rc=0
@@ -163,8 +168,8 @@ stopped() {
 }
 check 'sam: SIGTERM while a step is in flight, resumed' stopped
 
-# Too many broken images: the error is reported at the step that would use them, after the lines of all
-# earlier steps.
+# Too many broken images: the error is reported at the step that would use them, after the lines of
+# all earlier steps.
 broken() {
     mkdir -p "$tmp/bad" && cp "$tmp"/set/*.tar "$tmp/bad/" || return 1
     local tar

@@ -20,7 +20,8 @@ bars() {
     "$binary" plan "$tmp/masks.yaml" >"$tmp/out" && grep -qE '^  activations +[0-9.]+ MiB +[0-9.]+ %  ##' "$tmp/out" && sed -n '/^By module/,/^Plan/p' "$tmp/out" | grep -E '^  vision_encoder.layers .*##'
 }
 check 'bars by kind and by module' bars
-# --explain adds a page whose highest row is the peak; --explain all lists every op and storage behind it.
+# --explain adds a page whose highest row is the peak; --explain all lists every op and storage
+# behind it.
 page() {
     expect 0 '' "$binary" plan "$tmp/$1.yaml" && wc -l <"$tmp/out" >"$tmp/lines" && expect 0 '' "$binary" plan "$tmp/$1.yaml" --explain || return 1
     for part in 'Over the step: the most memory at once' '  backward  [a-z]' 'Largest tensors at the peak' '.* x .* kept for the backward  .*layers\.\*' 'Largest persistent tensors' 'By module at the peak' 'Kernels: '; do
@@ -42,8 +43,8 @@ ladder() {
 }
 check 'the ladder of words' ladder words
 check 'the ladder of masks' ladder masks
-# what_if RUN LABELS ARGUMENT...: the rows after the ladder have these labels, and each has fewer bytes than the one
-# before.
+# what_if RUN LABELS ARGUMENT...: the rows after the ladder have these labels, and each has fewer
+# bytes than the one before.
 what_if() {
     table "$tmp/$1.yaml" --compare "${@:3}" && sed -i '1,/"what_if"/d' "$tmp/table.json" || return 1
     [ "$(sed -n 's/.*"label": "\(.*\)",/\1/p' "$tmp/table.json" | paste -sd '|')" = "$2" ] || { values label; return 1; }
@@ -65,8 +66,8 @@ nothing_left() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --compare --set 'adapter.target_modules=[q_proj]' --set memory.quantize=nf4 && ! grep -i 'what if' "$tmp/out"
 }
 check 'what if: a run with both' nothing_left
-# Where no smaller change fits, a refusal names an adapter and 4-bit weights, and they fit. SGD, the shortest sequence and
-# any offload file leave nothing smaller to change.
+# Where no smaller change fits, a refusal names an adapter and 4-bit weights, and they fit. SGD, the
+# shortest sequence and any offload file leave nothing smaller to change.
 least=(--set device=cpu --set device.threads=1 --set device.profile=default --set memory.precision=bf16 --set memory.optimizer=sgd --set train.momentum=0 --set data.sequence=16 --set memory.host_budget=none)
 remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks; the budget is the smallest with them
     local words=${1//=/: } sets=() change size
@@ -77,7 +78,8 @@ remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks;
 }
 check 'a change that would fit: an adapter' remedy adapter.target_modules=all-linear --set train.effective_batch=256
 check 'a change that would fit: an adapter and 4 bits' remedy 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
-# The smallest memory.host_budget that suffices: one byte less does not. Of a mask model also a frozen encoder and stored embeddings.
+# The smallest memory.host_budget that suffices: one byte less does not. Of a mask model also a
+# frozen encoder and stored embeddings.
 host_remedy() {
     local run=("$binary" plan "$tmp/masks.yaml" --set device=cpu --set device.threads=1 --set device.profile=default) size named
     expect 3 '' "${run[@]}" --memory 2KiB --set memory.host_budget=none --json && size=$(json "$tmp/out" smallest_budget_bytes) || return 1
@@ -95,7 +97,8 @@ split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -
 check 'the ladder splits as far as it may: 1' split words 1
 check 'the ladder splits as far as it may: a GPU' split words 2 --set device=cuda --set train.effective_batch=128
 check 'the ladder splits as far as it may: groups' split masks 4 --set device=cpu --set model.preset=tinysam-tiny --set model.bn_group=4
-# More budget is never slower, and every row fits its budget; the last row may be the plan without a budget.
+# More budget is never slower, and every row fits its budget; the last row may be the plan without a
+# budget.
 frontier() {
     table "$tmp/$1.yaml" --frontier || return 1
     values samples_per_second | awk 'NR > 1 && $1 < last * (1 - 1e-12) { print "row " NR " is slower"; exit 1 } { last = $1 } END { if (NR < 3) { print NR " rows"; exit 1 } print NR " rows" }' || return 1
@@ -119,7 +122,7 @@ remedied() {
 }
 check 'a GPU that is too small: changes that fit' remedied
 check 'no GPU is meant' expect 2 '0 GiB is not the memory of a GPU$' "$binary" plan "$tmp/words.yaml" --devices 0
-check 'a GPU by its number alone' expect 2 '4070 GiB is not the memory of a GPU; did you mean rtx-4070\?' "$binary" plan "$tmp/words.yaml" --devices 4070
+check 'a GPU by only its number' expect 2 '4070 GiB is not the memory of a GPU; did you mean rtx-4070\?' "$binary" plan "$tmp/words.yaml" --devices 4070
 # A V100 can be planned for, and the table says that it cannot be used.
 spelled() {
     table "$tmp/words.yaml" --devices 'rtx3060,RTX 3070,v100' && [ "$(values profile | tr '\n' ' ')" = 'rtx-3060 rtx-3070 v100 ' ] && [ "$(values precision | tr '\n' ' ')" = 'bf16 bf16 f16 ' ] || { values profile; return 1; }
@@ -127,8 +130,8 @@ spelled() {
         grep '^WARNING: v100: v100 is planned for and cannot be used: it has compute capability 7.0, and there are kernels for 7.5 and later only' "$tmp/out"
 }
 check 'GPUs by other spellings, and one without kernels' spelled
-# The reserve of a GPU is that of memory.budget: auto, and a row states the profile of its times. A size is
-# planned with the profile of a GPU of that class, in 16 bits, whatever the run's device is.
+# The reserve of a GPU is that of memory.budget: auto, and a row states the profile of its times. A
+# size is planned with the profile of a GPU of that class, in 16 bits, whatever the run's device is.
 reserve() {
     table "$tmp/masks.yaml" --devices 24,rtx-3090,rtx-4090 --set device=cpu && [ "$(values budget_bytes | head -n 1)" = "$(values budget_bytes | sed -n 2p)" ] || return 1
     [ "$(values profile | tr '\n' ' ')" = "rtx-3090 rtx-3090 rtx-4090 " ] && [ "$(values precision | sort -u)" = bf16 ] || { values profile; values precision; return 1; }
@@ -137,7 +140,8 @@ reserve() {
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 && grep -q 'rtx-4090' "$tmp/out" && ! grep 'A size is planned' "$tmp/out"
 }
 check 'the reserve of a GPU, and the profile of a row' reserve
-# Each class has a GPU of its own, and a key that is given is kept: a precision, and no CPU's profile.
+# Each class has a GPU of its own, and a key that is given is kept: a precision, and no CPU's
+# profile.
 classes() {
     table "$tmp/words.yaml" --devices 4,8,10,11,12,16,24,32,40,48,80,96,141,192 --set device=cpu --set device.profile=tests/golden/profiles/arm64-2.json --set memory.precision=f32 || return 1
     [ "$(values profile | tr '\n' ' ')" = 'rtx-4060 rtx-4060 rtx-3080 rtx-3060 rtx-3060 rtx-4080 rtx-3090 rtx-5090 a100-40 l40s a100-80 a100-80 h200 h200 ' ] || { values profile | tr '\n' ' '; return 1; }
@@ -155,7 +159,8 @@ beside() {
         grep 'the plan needs .* GiB of host memory, more than a machine with such a GPU is likely to have' "$tmp/out"
 }
 check 'host memory beside a GPU, and more than is likely' beside
-# Times depend on the number of threads and on the profile; what is larger than any machine does not.
+# Times depend on the number of threads and on the profile; what is larger than any machine does
+# not.
 larger() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cpu --set data.sequence=65536 --set train.effective_batch=1048576 --set memory.micro_batch=1048576 --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 &&
         grep 'WARNING: the plan is larger than this machine: [0-9.]* [TP]iB; this machine has [0-9.]* [GT]iB of memory; memory.budget: auto plans for it' "$tmp/out" || { tail -n 3 "$tmp/out"; return 1; }
@@ -186,7 +191,8 @@ bounded() {
     tail -n 1 "$tmp/out"
 }
 check 'rows that do not fit host memory' bounded
-# SAM ViT-H in 8 GiB is fastest with an offload file of 57 GiB. Within a bound its file is small, and the plan says what that costs.
+# SAM ViT-H in 8 GiB is fastest with an offload file of 57 GiB. Within a bound its file is small,
+# and the plan says what that costs.
 file=(--set model.preset=sam-vit-h --set data.max_masks=32 --set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=f32 --memory 8GiB)
 large_file() {
     expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB --json && cp "$tmp/out" "$tmp/small.json" || return 1
@@ -204,7 +210,7 @@ unmeasured() {
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
 }
 check 'GPUs without a measured profile' unmeasured
-# A row for each number of images, each what the number alone gives.
+# A row for each number of images, each what the number by itself gives.
 images() {
     local args=("$tmp/words.yaml" --set model.preset=llava-tiny --devices 8,24) both
     table "${args[@]}" --images 1,3 && [ "$(values images | tr '\n' ' ')" = '1 3 1 3 ' ] && both=$(values arena_bytes | sed -n '2~2p') && table "${args[@]}" --images 3 || return 1
@@ -219,7 +225,8 @@ full() { "$binary" train --help 2>"$tmp/err" >/dev/full; [ $? = 1 ] && grep 'sta
 [ -w /dev/full ] && check "a long output to a full disk" full
 noted() { "$binary" plan "$tmp/words.yaml" --devices 8 --set train.effective_batch=64 | grep 'outside of 8 to 32'; }
 check 'an effective batch outside of 8 to 32 is noted' noted
-# plan and train say it where trained weights are fine-tuned, and count ranks; not of fresh weights, nor of token files.
+# plan and train say it where trained weights are fine-tuned, and count ranks; not of fresh weights,
+# nor of token files.
 printf 'model: {path: tests/golden/chat/model}\ndata: {format: conversations, sequence: 64}\n' >"$tmp/chat.yaml"
 usual() {
     local plan=("$binary" plan "$tmp/chat.yaml" --set)
@@ -245,7 +252,8 @@ refused_by() {
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
 }
 check 'a refusal names its bound' refused_by
-# Where memory.host_budget keeps the smallest plan large, the message states that and the budget that would fit.
+# Where memory.host_budget keeps the smallest plan large, the message states that and the budget
+# that would fit.
 binding() {
     local need
     expect 3 'Set --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, each of which fits: memory.host_budget: [0-9]+ ' \
@@ -260,7 +268,8 @@ elsewhere() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'limited to 1.00 GiB (memory.host_budget)' "$tmp/out"
 }
 check 'host memory beside a GPU that is not in this machine' elsewhere
-# next_gib is the plan for exactly 1 GiB more. No 64-bit number is 1 GiB more than the last budget, which has no next_gib.
+# next_gib is the plan for exactly 1 GiB more. No 64-bit number is 1 GiB more than the last budget,
+# which has no next_gib.
 more() {
     local budget arena more next
     for budget in 33554432 1073741824 9223372035781033983; do
@@ -295,7 +304,8 @@ ahead() {
     expect 3 'Set --memory [0-9]+, or use a smaller model' "${run[@]}" --memory 4MiB
 }
 check 'a change that would fit: fewer images read ahead' ahead
-# Samples that would fit are shorter than what the user asked for: an adapter and more ranks are named as well.
+# Samples that would fit are shorter than what the user asked for: an adapter and more ranks are
+# named as well.
 large() {
     expect 3 'each of which fits: data.sequence: [0-9]+ \(.*, or adapter.target_modules: all-linear \(.*, or parallel.ranks: 2 \(' \
         "$binary" plan "$tmp/words.yaml" --set model.preset=llama-7b --set data.sequence=2048 --set train.effective_batch=512 --set memory.precision=bf16 --set device.kind=cuda --set device.profile=h200 --memory 24GiB
@@ -311,8 +321,8 @@ rate() {
 check 'the rate of 16 samples, unscaled' rate none 1e-4
 check 'the rate of 16 samples, linear' rate linear 2e-4
 check 'the rate of 16 samples, by the root' rate sqrt 1.41421e-4
-# A stored plan decides the keys that were left open; it must agree with the keys that are given, and it does
-# not fuse a step where fusing is not allowed.
+# A stored plan decides the keys that were left open; it must agree with the keys that are given,
+# and it does not fuse a step where fusing is not allowed.
 follows() { expect "$1" "$2" "$binary" plan "$tmp/words.yaml" --plan "$tmp/P.json" --set train.clip_norm=0 "${@:3}"; }
 stored() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set memory.precision=f32 --set memory.fused_step=on --set train.clip_norm=0 -o "$tmp/P.json" || return 1
@@ -352,7 +362,8 @@ compared() {
         [ "$(sed -n 's/^+ \(shard [a-z]*\) .*/\1/p' "$tmp/out" | tr '\n' ' ')" = 'shard optimizer shard gradients shard weights ' ] && expect 0 '' "${ranks[@]}" --compare && ! grep shard "$tmp/out"
 }
 check 'plan --ranks --compare: levels are rungs' compared
-# Between hosts a slow link: weights stay inside a host, which takes more memory. With one host there is no choice.
+# Between hosts a slow link: weights stay inside a host, which takes more memory. With one host
+# there is no choice.
 grouped() {
     expect 0 '' "${ranks[@]}" --ranks 8 --per-host 4 --links nvlink4,eth-1g --set parallel.shard=weights --json && [ "$(json "$tmp/out" settings.group)" = host ] && [ "$(json "$tmp/out" settings.group_ranks)" = 4 ] || return 1
     local host all

@@ -1,14 +1,14 @@
 #!/bin/bash
-# run_plans.sh: no plan needs more memory or time than the stored one; a plan is a function of its profile: the
-# same bytes with and without a GPU, oneDNN and the features of the processor.
+# run_plans.sh: no plan needs more memory or time than the stored one; a plan is a function of its
+# profile: the same bytes with and without a GPU, oneDNN and the features of the processor.
 #
 #   bash tests/run_plans.sh           from the repository's root, after make; see run_lib.sh
 #   bash tests/run_plans.sh --write   accepts the current plans: rewrites tests/golden/plans.txt
 #
-# plans.txt has the bytes of the arena, the predicted seconds of a step and the settings of the plan for three models
-# with the stored profile of an H200 and for four models with two profiles of processors (golden/profiles). More bytes
-# or seconds fail; fewer are printed, and so are other settings. A change of the cost model may need --write.
-# KEEP=FOLDER receives the plans themselves.
+# plans.txt has the bytes of the arena, the predicted seconds of a step and the settings of the plan
+# for three models with the stored profile of an H200 and for four models with two profiles of
+# processors (golden/profiles). More bytes or seconds fail; fewer are printed, and so are other
+# settings. A change of the cost model may need --write. KEEP=FOLDER receives the plans themselves.
 # The default of memory.host_budget depends on this machine's memory, so the scripts set it.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh

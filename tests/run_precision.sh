@@ -2,11 +2,11 @@
 # shellcheck disable=SC2015
 # run_precision.sh: whole runs in f16 and in bf16 without master weights.
 #
-#   bash tests/run_precision.sh   from the repository's root, after make; MODELS and SECTIONS (models runs): see run_lib.sh
+#   bash tests/run_precision.sh   after make; MODELS and SECTIONS (models runs): see run_lib.sh
 #
-# Losses fall and stay near those of f32. The loss scale falls, grows and is reported. A skipped step, a kill
-# and another number of threads change no bit of the later steps. A run that cannot be trained in f16 ends and
-# names the tensor. The arena shrinks as the precision implies.
+# Losses fall and stay near those of f32. The loss scale falls, grows and is reported. A skipped
+# step, a kill and another number of threads change no bit of the later steps. A run that cannot be
+# trained in f16 ends and names the tensor. The arena shrinks as the precision implies.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -33,7 +33,8 @@ falls() { losses "$1" | awk 'NR == 1 { a = $1 } { b = $1 } !($1 > 0) { bad = 1 }
 near() { awk -v a="$(losses "$1" | tail -n 1)" -v b="$(losses "$2" | tail -n 1)" -v most="$3" 'BEGIN { d = (a - b) / b; if (d < 0) d = -d; print a " and " b; exit d > most }'; }
 bytes() { json "$1/plan.json" arena_bytes; }
 
-# --- three models in four precisions ---------------------------------------------------------------
+# --- three models in four precisions
+# ---------------------------------------------------------------
 
 # model NAME PRECISION
 model() {
@@ -50,10 +51,11 @@ for m in $tried; do for p in f32 bf16 f16 bf16-pure; do
     check "$m in $p: finite, falling, near f32" model "$m" $p
 done; done
 
-# f16 has one storage less than bf16: the gradient of the loss is a constant 1 in a storage of its own with
-# bf16, and with f16 it is the loss scale, which is in the step's inputs anyway. A storage of one number takes
-# 256 bytes, the unit of a plan. On the CPU this storage is not alive at the peak, so the sizes are equal. On a
-# GPU workspaces move the peak, and the sizes differ: by that storage, or by how the others pack.
+# f16 has one storage less than bf16: the gradient of the loss is a constant 1 in a storage of its
+# own with bf16, and with f16 it is the loss scale, which is in the step's inputs anyway. A storage
+# of one number takes 256 bytes, the unit of a plan. On the CPU this storage is not alive at the
+# peak, so the sizes are equal. On a GPU workspaces move the peak, and the sizes differ: by that
+# storage, or by how the others pack.
 smaller() {
     local a b h c unit=256
     [ "$DEVICE" != cpu ] || unit=0
@@ -65,9 +67,11 @@ for m in $tried; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller "$m"; 
 
 part runs || { summary; exit; }
 
-# --- the loss scale ------------------------------------------------------------------------------------
+# --- the loss scale
+# ------------------------------------------------------------------------------------
 
-# From a scale that is far too high: it halves until gradients are finite, and doubles after three good steps.
+# From a scale that is far too high: it halves until gradients are finite, and doubles after three
+# good steps.
 small=(--set data.sequence=16 --set train.effective_batch=2 --set memory.micro_batch=1 --set train.steps=16)
 high=("${small[@]}" --set memory.precision=f16 --set train.loss_scale=4194304 --set train.scale_window=3)
 scale() {
@@ -89,8 +93,8 @@ counted() {
 }
 check "skipped steps are counted, and do not count for Adam" counted
 
-# resumed NAME ARGUMENT...: killed while it still skips steps, killed a second time, resumed: the bytes of the
-# undisturbed run.
+# resumed NAME ARGUMENT...: killed while it still skips steps, killed a second time, resumed: the
+# bytes of the undisturbed run.
 resumed() {
     local name=$1
     shift
@@ -125,8 +129,8 @@ seeds() {
 }
 check 'bf16-pure: a second run: same bytes' seeds
 
-# Gradients of matrices are bf16; accumulated naively over many micro-batches, their sums would be too small.
-# A GPU takes 64 micro-batches at most.
+# Gradients of matrices are bf16; accumulated naively over many micro-batches, their sums would be
+# too small. A GPU takes 64 micro-batches at most.
 sums() {
     local batch=512 n
     [ "$DEVICE" != cuda ] || batch=64
@@ -145,7 +149,8 @@ changed() {
 }
 check 'from bf16-pure to bf16 with masters to f16' changed
 
-# --- modules ------------------------------------------------------------------------------------------------
+# --- modules
+# ------------------------------------------------------------------------------------------------
 
 # The last matching rule applies: layer 0, with its MLP, is in f16, so the loss is scaled.
 sed 's/precision: f32/precision: bf16, modules: [{match: "model.layers.*.mlp", precision: f32}, {match: "model.layers.0", precision: f16}]/' "$tmp/tiny.yaml" >"$tmp/modules.yaml"
@@ -159,8 +164,8 @@ modules() {
 }
 check 'a module in f32 and one in f16, inside bf16' modules
 
-# The LM head shares the weight of the embedding table but needs another precision, in training and in
-# evaluation.
+# The LM head shares the weight of the embedding table but needs another precision, in training and
+# in evaluation.
 sed 's/precision: f32/precision: bf16, modules: [{match: lm_head, precision: f32}]/' "$tmp/tiny.yaml" >"$tmp/tied.yaml"
 tied() {
     # shellcheck disable=SC2086
@@ -170,7 +175,8 @@ tied() {
 }
 check 'a head in f32 that shares its weight with a table in bf16' tied
 
-# --- runs that cannot be trained ------------------------------------------------------------------------
+# --- runs that cannot be trained
+# ------------------------------------------------------------------------
 
 hopeless() { expect 1 'the loss scale fell below 1: 17 steps in a row had gradients that are not finite in f16; first seen in [a-z_.0-9]+' train_tiny "$tmp/hopeless" \
     "${small[@]}" --set memory.precision=f16 --set train.learning_rate=1e7 --set train.steps=40; }

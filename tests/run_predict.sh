@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_predict.sh: `plimsoll predict` on the cases of tests/golden/predict: its scores, its output files and its
-# errors. tests/test_predictor.c compares the masks with the reference.
+# run_predict.sh: `plimsoll predict` on the cases of tests/golden/predict: its scores, its output
+# files and its errors. tests/test_predictor.c compares the masks with the reference.
 #
 #   bash tests/run_predict.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -93,7 +93,8 @@ check "nothing is good enough" nothing
 
 # --- many images --------------------------------------------------------------------------------
 
-# The masks of many images with one load of the model are those of a process each, for every shape of prompt.
+# The masks of many images with one load of the model are those of a process each, for every shape
+# of prompt.
 many() {
     "$binary" data make "$tmp/many" --images 5 --size 96x72 --masks 3 --extracted >/dev/null && mkdir -p "$tmp/images" && cp "$tmp"/many/*/*.jpg "$tmp/images" || return 1
     { echo image,id,x0,y0,x1,y1,x,y,label,category
@@ -126,7 +127,8 @@ broken() {
     ends 1 "1 of 5 images could not be used, the first is sa_3.jpg" --model "$cases/model" "$tmp/broken" --point 5,5 -o "$tmp/b" && [ "$(ls "$tmp/b" | wc -l)" = 4 ]
 }
 check "a broken image among others" broken
-# Images with equal names in several folders keep their folders; where that does not tell them apart nothing is predicted.
+# Images with equal names in several folders keep their folders; where that does not tell them apart
+# nothing is predicted.
 equal_names() {
     mkdir -p "$tmp/p/a" "$tmp/p/b" "$tmp/p/c/d" && cp "$tmp/images/sa_1.jpg" "$tmp/p/a/x.jpg" && cp "$tmp/images/sa_2.jpg" "$tmp/p/b/x.jpg" && cp "$tmp/images/sa_1.jpg" "$tmp/p/c/d/x.jpg" && cp "$tmp/images/sa_2.jpg" "$tmp/p/c/d_x.jpg" || return 1
     predict "$tmp/p/a" "$tmp/p/../p/b" --box 10,10,60,60 -o "$tmp/e1" --json "$tmp/e1.json" | grep -q "2 masks of 2 images" && cmp "$tmp/e1/b/x.png" "$tmp/masks/sa_2-a.png" && [ -f "$tmp/e1/a/x.png" ] && grep -q '"file_name": "b/x.jpg"' "$tmp/e1.json" || { find "$tmp/e1"; return 1; }
@@ -179,7 +181,8 @@ check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
 check "something else" refused "not a JPEG, PNG, WebP or TIFF" tests/run_predict.sh --point 1,1
 check "a damaged image" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "uses a grid of points" "$wide" --everything 3 --point 1,1
-# An output that would overwrite the image: by its own name, by another name, or as one of several candidates.
+# An output that would overwrite the image: by its own name, by another name, or as one of several
+# candidates.
 over_the_image() {
     cp "$wide" "$tmp/own-1.png" && ln -sf own-1.png "$tmp/other.png" || return 1
     ends 2 "is the input image" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&

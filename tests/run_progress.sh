@@ -1,10 +1,10 @@
 #!/bin/bash
 # run_progress.sh: what people read while a long command runs, and the units of what it prints.
 #
-# Progress goes to stderr: plain lines now and then in a pipe, one line that is rewritten on a terminal,
-# nothing from a short command. Sizes are in KiB, MiB, GiB; times in ms, s, min, h, never with an exponent.
-# PLIMSOLL_PROGRESS is the number of seconds between the lines; the checks lower it, so that short commands
-# show some.
+# Progress goes to stderr: plain lines now and then in a pipe, one line that is rewritten on a
+# terminal, nothing from a short command. Sizes are in KiB, MiB, GiB; times in ms, s, min, h, never
+# with an exponent. PLIMSOLL_PROGRESS is the number of seconds between the lines; the checks lower
+# it, so that short commands show some.
 #
 #   bash tests/run_progress.sh     from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -18,7 +18,8 @@ small=(--set model.preset=llama-tiny --set data.sequence=32 --set train.effectiv
 escape=$(printf '\033')
 left='[0-9.]+ (s|min|h)( [0-9]+ (s|min|h))? left$'
 
-# lines PATTERN COMMAND...: the command succeeds; its stderr has lines of progress and no control characters.
+# lines PATTERN COMMAND...: the command succeeds; its stderr has lines of progress and no control
+# characters.
 lines() {
     local pattern=$1
     shift

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_prs_med.sh: PRS-Med: techniques that must not change a result, what the mask may depend on, a model put together
-# from two folders, and what is refused.
+# run_prs_med.sh: PRS-Med: techniques that must not change a result, what the mask may depend on, a
+# model put together from two folders, and what is refused.
 #
 #   bash tests/run_prs_med.sh     from the repository's root, after make; see run_lib.sh
 #
@@ -65,7 +65,7 @@ check 'loss.masks and loss.text weigh the losses' weighted
 # --- the structure loss ---
 check 'structure, recompute: same bytes' equal prs_med_structure --set memory.recompute=all
 check 'structure, the mask head in chunks: near' near prs_med_structure --set memory.mask_chunks=2
-# Without weights at edges, and with those of the IoU alone: another loss each.
+# Without weights at edges, and with those of the IoU by itself: another loss each.
 edges() {
     step prs_med_structure "$tmp/both.safetensors" && step prs_med_structure "$tmp/iou.safetensors" --set loss.edge_terms=iou && step prs_med_structure "$tmp/none.safetensors" --set loss.edge=0 || return 1
     ! "$tools/compare" "$tmp/both.safetensors" "$tmp/iou.safetensors" >"$tmp/says" && grep -q 'FAIL mask_loss' "$tmp/says" && ! grep -q 'FAIL pred_masks' "$tmp/says" || { cat "$tmp/says"; return 1; }
@@ -79,7 +79,7 @@ cat >"$tmp/two/config.json" <<END
 {"model_type": "prs_med", "decoder": "prompted", "num_attention_heads": 2, "self_attention_heads": 2,
  "tinysam_path": "$PWD/$cases/tinyvit_points", "llava_path": "$PWD/$cases/llava_clip_llama"}
 END
-# Its language model gives what it gives alone.
+# Its language model gives what it gives by itself.
 together() {
     local name
     model=$tmp/two batch=$cases/prs_med_prompted/batch.safetensors step prs_med_prompted "$tmp/whole.safetensors" || return 1
@@ -92,7 +92,8 @@ together() {
 }
 check 'two folders: the language model is that of its folder' together
 
-# model.decoder takes the place of config.json's; of a folder with the weights of one it must be the same.
+# model.decoder takes the place of config.json's; of a folder with the weights of one it must be the
+# same.
 chosen() {
     printf 'train: {steps: 2, effective_batch: 2}\n' >"$tmp/chosen.yaml"
     "$binary" modules "$tmp/chosen.yaml" --set model.preset=prs-med-tiny --set model.decoder=prompted >"$tmp/modules" || return 1
@@ -143,8 +144,8 @@ check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model
 check 'structure: a weight of other losses' expect 2 'loss.focal is given, but loss.preset is structure, expected sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set loss.preset=structure --set loss.focal=2
 check 'structure: of a mask model' expect 2 'loss.preset is structure, which is a loss of prs_med; a sam takes sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=sam-tiny --set data.format=sa1b --set loss.preset=structure
 
-# --- training on a table ---
-# Two shapes an image; the question asks for the one at the top or at the bottom, and the answer is its colour.
+# --- training on a table --- Two shapes an image; the question asks for the one at the top or at
+# the bottom, and the answer is its colour.
 data=$tmp/questions
 "$tools/forge_questions" "$data" 512 48 1 || exit 2
 cat >"$tmp/questions.yaml" <<END
@@ -164,7 +165,8 @@ train() {
     "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/$name" --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.log" 2>&1 || { tail -n 5 "$tmp/$name.log"; return 1; }
 }
 losses() { sed -n 's/.*"loss": *\([0-9.e-]*\).*/\1/p' "$tmp/$1/metrics.jsonl"; }
-# The losses of the runs `whole` and `parts`: the first to 1e-6; Adam's first updates are as large for the smallest gradient as for any other, so that rounding shows in the later ones.
+# The losses of the runs `whole` and `parts`: the first to 1e-6; Adam's first updates are as large
+# for the smallest gradient as for any other, so that rounding shows in the later ones.
 near_losses() {
     paste <(losses whole) <(losses parts) | awk '{ a = $1; b = $2; d = a > b ? a - b : b - a; if (NF != 2 || !(d <= (NR == 1 ? 1e-6 : 2e-3) * a)) bad = 1 } END { exit bad || NR < 6 }' ||
         { paste <(losses whole) <(losses parts); return 1; }
@@ -199,7 +201,8 @@ both_losses() {
 }
 check 'metrics show both losses' both_losses 8
 check 'metrics show both losses: micro-batches' both_losses 2
-# dropping NAME DECODER DROPOUT ATTENTION_DROPOUT ARGUMENT...: trains a model whose attention drops weights.
+# dropping NAME DECODER DROPOUT ATTENTION_DROPOUT ARGUMENT...: trains a model whose attention drops
+# weights.
 dropping() {
     local name=$1 dir=$tmp/dropping decoder=$2 dropout=$3 attention=$4
     shift 4
@@ -208,7 +211,8 @@ dropping() {
         \"attention_dropout\": $attention, \"tinysam_path\": \"$PWD/$cases/tinyvit_points\", \"llava_path\": \"../llava\"}" >"$dir/model/config.json"
     train "$name" --set "model.path=$dir/model" --set model.preset=null --set data.tokenizer=null --set model.bn_group=2 --set memory.micro_batch=8 --set memory.precision=f32 "$@"
 }
-# Products and a softmax give what the fused op gives, when nothing is dropped; the evaluation drops nothing.
+# Products and a softmax give what the fused op gives, when nothing is dropped; the evaluation drops
+# nothing.
 attention_dropout() { # DECODER
     local on
     dropping whole "$1" 0 0 && dropping parts "$1" 0 1e-12 && near_losses || return 1
@@ -286,10 +290,10 @@ check 'the flags of train_prs_med.py' flags
 check 'a flag that it does not have' expect 2 'unknown key data_roo of train_prs_med.py of PRS-Med; did you mean data_root' "$binary" train --preset prs-med-tiny --data_roo x
 check 'flags without the preset' expect 2 'unknown option --data_root' "$binary" train --preset sam-tiny --data_root x
 
-# --- learning ---
-# It finds the shape that the question asks for, and says its colour. A model that cannot read the question finds one of both and
-# says its colour; one that cannot see the image guesses. The language model has a lower learning rate than the rest, and the
-# positions of its image a higher one: their embedding starts small beside the colours.
+# --- learning --- It finds the shape that the question asks for, and says its colour. A model that
+# cannot read the question finds one of both and says its colour; one that cannot see the image
+# guesses. The language model has a lower learning rate than the rest, and the positions of its
+# image a higher one: their embedding starts small beside the colours.
 learn() {
     train "$@" --set train.steps=250 --set train.warmup_steps=8 --set train.learning_rate=0.001 --set train.beta2=0.95 --set loss.text=2 \
         --set "train.groups=[{match: '*position_embedding*', lr_scale: 5}, {match: ['tinysam.*', 'fusion.*', 'mask_head.*'], lr_scale: 4}]"
@@ -331,8 +335,8 @@ draws() {
 }
 check 'eval draws the worst masks with their questions' draws
 
-# --- prediction ---
-# The mask of the shape in the half that the question names, and an answer. Test image 513 has one in each half.
+# --- prediction --- The mask of the shape in the half that the question names, and an answer. Test
+# image 513 has one in each half.
 ask() { # WHERE ARGUMENT...
     local where=$1
     shift
@@ -357,28 +361,30 @@ predicts() {
     ! grep -q 'do not belong' "$tmp/top.out" || { cat "$tmp/top.out"; return 1; }
 }
 check 'predict gives mask, overlay and answer' predicts
-# alone NAME ARGUMENT...: a mask and an answer of the saved model $tmp/NAME/model, with nothing else given.
-alone() {
+# separately NAME ARGUMENT...: a mask and an answer of the saved model $tmp/NAME/model, with nothing
+# else given.
+separately() {
     local name=$1
     shift
     # shellcheck disable=SC2086
     "$binary" predict --model "$tmp/$name/model" "$data/images_and_masks/shapes/test_images/513.png" --question 'top?' -o "$tmp/$name.png" --json "$tmp/$name.json" --max-new 8 \
         --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.out" 2>&1 || { tail -n 2 "$tmp/$name.out"; return 1; }
 }
-saved() { alone reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/top.json")" ]; }
+saved() { separately reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/top.json")" ]; }
 check 'the saved model has the tokenizer and the template of the run' saved
 # Trained on images of another size than config.json's, evaluated and asked at that size.
 resized() {
     local decoder
     for decoder in fusion prompted; do
-        train resized --set model.decoder=$decoder --set data.image_size=128 --set train.steps=1 && alone resized || return 1
+        train resized --set model.decoder=$decoder --set data.image_size=128 --set train.steps=1 && separately resized || return 1
         # shellcheck disable=SC2086
         "$binary" eval "$tmp/questions.yaml" --model "$tmp/resized/model" --samples 2 --set data.image_size=128 --set "device.kind=$DEVICE" $FLAGS >"$tmp/says" 2>&1 || { cat "$tmp/says"; return 1; }
     done
     grep -h '"answer"' "$tmp/resized.json"
 }
 check 'images of another size: train, eval, predict' resized
-# The tokenizer, the template and the processor of a LLaVA folder, and a tower in a third folder, are in the folder of what was put together from them.
+# The tokenizer, the template and the processor of a LLaVA folder, and a tower in a third folder,
+# are in the folder of what was put together from them.
 gathered() { # CASE SIDE TOWER
     local file with=(--set model.preset=null --set "model.path=$tmp/gather" --set data.tokenizer=null --set data.template=null --set train.steps=2)
     [ -z "$3" ] || with+=(--set "model.vision_tower=$3")
@@ -386,12 +392,12 @@ gathered() { # CASE SIDE TOWER
     printf '{"model_type": "prs_med", "decoder": "prompted", "num_attention_heads": 2, "self_attention_heads": 2, "tinysam_path": "%s", "llava_path": "../llava"}' "$PWD/$cases/tinyvit_points" >"$tmp/gather/config.json"
     train gathered "${with[@]}" || return 1
     for file in tokenizer.json tokenizer_config.json preprocessor_config.json; do same "$tmp/llava/$file" "$tmp/gathered/model/$file" || return 1; done
-    rm -rf "$tmp/llava" "$tmp/gather" && alone gathered && grep '"answer"' "$tmp/gathered.json"
+    rm -rf "$tmp/llava" "$tmp/gather" && separately gathered && grep '"answer"' "$tmp/gathered.json"
 }
 check 'a model of two folders is saved with tokenizer and processor' gathered llava_clip_llama 8 ''
 check 'a model of three folders is saved as one' gathered llava_med 16 "$PWD/$cases/clip_full"
 # --- an adapter with modules that are trained whole ---
-# The answer is generated by the language model alone, which has none of these modules.
+# The answer is generated by the language model by itself, which has none of these modules.
 saved_whole=(--set model.preset=null --set train.steps=2 --set adapter.r=4 --set 'adapter.target_modules=[q_proj,v_proj]' --set 'adapter.modules_to_save=[image_encoder,fusion,mask_head]')
 # eval has the loss of the training's evaluation, and predict the answer of the merged model.
 adapted() {
@@ -399,7 +405,7 @@ adapted() {
     { grep -o '"eval_loss": *[0-9.e-]*' "$tmp/adapted/metrics.jsonl" | tail -n 1 | grep -o '[0-9.e-]*$'; "$tools/json_get" "$tmp/reads.json" loss; } |
         awk '{ x[NR] = $1 } END { d = x[1] - x[2]; print "losses", x[1], x[2]; exit !(NR == 2 && d < 1e-4 * x[1] && d > -1e-4 * x[1]) }' || return 1
     "$binary" convert "$tmp/reads/model" --adapter "$tmp/adapted/model" -o "$tmp/merged/model" >"$tmp/merged.log" 2>&1 || { cat "$tmp/merged.log"; return 1; }
-    alone merged && alone reads --adapter "$tmp/adapted/model" || return 1
+    separately merged && separately reads --adapter "$tmp/adapted/model" || return 1
     grep -q '"answer": "[a-z]' "$tmp/reads.json" && [ "$(grep -o '"answer": "[^"]*"' "$tmp/reads.json")" = "$(grep -o '"answer": "[^"]*"' "$tmp/merged.json")" ] || { cat "$tmp/reads.json" "$tmp/merged.json"; return 1; }
 }
 check 'an adapter that saves modules: eval and predict' adapted
@@ -407,10 +413,11 @@ check 'an adapter that saves modules: eval and predict' adapted
 adapted_folders() {
     mkdir -p "$tmp/base/model" && make_model llava_clip_llama "$tmp/base/llava" || return 1
     echo "{\"model_type\": \"prs_med\", \"num_attention_heads\": 2, \"pooled_size\": 3, \"mask_channels\": [6, 4], \"tinysam_path\": \"$PWD/$cases/tinyvit_points\", \"llava_path\": \"../llava\"}" >"$tmp/base/model/config.json"
-    train folders "${saved_whole[@]}" --set "model.path=$tmp/base/model" --set data.tokenizer=null --set data.template=null && alone base --adapter "$tmp/folders/model" && grep '"answer"' "$tmp/base.json"
+    train folders "${saved_whole[@]}" --set "model.path=$tmp/base/model" --set data.tokenizer=null --set data.template=null && separately base --adapter "$tmp/folders/model" && grep '"answer"' "$tmp/base.json"
 }
 check 'an adapter that saves modules: a base of two folders' adapted_folders
-# The guide's second command: the flags of train_prs_med.py with a model folder, whose LLaVA has the tokenizer.
+# The guide's second command: the flags of train_prs_med.py with a model folder, whose LLaVA has the
+# tokenizer.
 flags_with_folder() {
     # shellcheck disable=SC2086
     expect 0 'layers whose weights are in no folder take the statistics of 2 images' "$binary" train --set "model.path=$tmp/base/model" --data_root "$data" --batch_size 2 --gradient_accumulation_steps 2 --checkpoint_dir "$tmp/flags2" \
@@ -418,7 +425,8 @@ flags_with_folder() {
     grep -E 'image_size|bn_group|effective_batch' "$tmp/flags2/config.yaml" | tr -d '\n'
 }
 check 'flags of train_prs_med.py with a model folder' flags_with_folder
-# With a learning rate of 0 only statistics move: those of the fresh decoder, over the images of a group, and not those that the folder of TinySAM has.
+# With a learning rate of 0 only statistics move: those of the fresh decoder, over the images of a
+# group, and not those that the folder of TinySAM has.
 fresh_statistics() {
     local name with=(--set model.preset=null --set "model.path=$tmp/base/model" --set data.tokenizer=null --set data.template=null --set model.bn_group=auto --set train.learning_rate=0 --set train.weight_decay=0)
     for name in once twice; do

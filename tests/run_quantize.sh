@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_quantize.sh: memory.quantize: frozen weights in 4 bits give the bits of a run on the dequantized weights, with
-# every other technique, and take 4.127 bits each; what cannot be quantized is refused.
+# run_quantize.sh: memory.quantize: frozen weights in 4 bits give the bits of a run on the
+# dequantized weights, with every other technique, and take 4.127 bits each; what cannot be
+# quantized is refused.
 #
 #   bash tests/run_quantize.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -11,7 +12,8 @@ preload fault
 sanitized || export LD_PRELOAD=$tools/fault.so
 
 losses() { sed -n 's/^{"step":[0-9]*,"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
-# tiny OUT ARGUMENT...: linear layers of llama-tiny are frozen; norms, embeddings and the head are trained.
+# tiny OUT ARGUMENT...: linear layers of llama-tiny are frozen; norms, embeddings and the head are
+# trained.
 freeze=(--set 'model.freeze=["*_proj.weight"]' --set train.steps=6)
 plain=("${freeze[@]}" --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1)
 nf4=("${plain[@]}" --set memory.quantize=nf4)
@@ -88,7 +90,8 @@ check 'LoRA, recompute: same bytes' lora_equal lora_recompute --set memory.recom
 check 'LoRA, offload: same bytes' lora_equal lora_offload --set memory.offload=optimizer+weights+activations --set memory.recompute=all
 check 'LoRA, fused step: same bytes' lora_equal lora_fused --set memory.fused_step=on
 check 'LoRA, rules: same bytes' lora_equal lora_rules --set "memory.quantize=$rules"
-# DoRA reads a weight also for the norms of its rows, which it starts with: those of the dequantized weights.
+# DoRA reads a weight also for the norms of its rows, which it starts with: those of the dequantized
+# weights.
 dora() {
     expect 0 '' train_tiny "$tmp/dora" "${lora[@]}" --set adapter.use_dora=true || return 1
     expect 0 '' train_tiny "$tmp/dora_values" "${lora[@]}" --set adapter.use_dora=true --set model.preset=null --set "model.path=$tmp/base" --set memory.quantize=none || return 1
@@ -107,7 +110,8 @@ lora_resumed() {
 }
 check 'LoRA, kill -9 and resume: same bytes' lora_resumed
 
-# A model whose plain weights would take 340 MB more: what is resident, reading included, is the arena and at most 64 MiB.
+# A model whose plain weights would take 340 MB more: what is resident, reading included, is the
+# arena and at most 64 MiB.
 resident() {
     needs_cpu 'resident memory' || return
     expect 0 '' train_tiny "$tmp/large" --set model.preset=llama-124m --set memory.quantize=nf4 --set adapter.r=4 --set adapter.target_modules=[q_proj] --set data.sequence=16 \

@@ -1,11 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_quantize_convert.sh: `plimsoll convert BASE --quantize nf4 -o OUT`: 4-bit folders as transformers writes them.
+# run_quantize_convert.sh: `plimsoll convert BASE --quantize nf4 -o OUT`: 4-bit folders as
+# transformers writes them.
 #
 #   bash tests/run_quantize_convert.sh      from the repository's root, after make; see run_lib.sh
 #
-# tests/golden/nf4 and tests/golden/peft/odd_4bit hold folders that transformers saved with bitsandbytes, of models in
-# tests/golden (check_4bit.py, which compares more of them, and reads converted folders with transformers).
+# tests/golden/nf4 and tests/golden/peft/odd_4bit hold folders that transformers saved with
+# bitsandbytes, of models in tests/golden (check_4bit.py, which compares more of them, and reads
+# converted folders with transformers).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool forge_pth
@@ -68,9 +70,11 @@ others() {
 }
 check 'tokenizer and templates are copied' others
 
-# --- runs ---------------------------------------------------------------------------------------------
+# --- runs
+# ---------------------------------------------------------------------------------------------
 
-# equal NAME [ARGUMENT...]: a step on the converted folder has the bits of one on the original with memory.quantize nf4.
+# equal NAME [ARGUMENT...]: a step on the converted folder has the bits of one on the original with
+# memory.quantize nf4.
 equal() {
     local step=("$binary" step --batch "$from/$1/batch.safetensors" --set "device.kind=$DEVICE" --set 'model.freeze=["*"]' "${@:2}")
     expect 0 'are in 4 bits' "${step[@]}" --model "$tmp/$1" --out "$tmp/folder.safetensors" && expect 0 '' "${step[@]}" --model "$from/$1" --set memory.quantize=nf4 --out "$tmp/loaded.safetensors" &&
@@ -93,7 +97,8 @@ trained() {
 }
 check 'LoRA on the folder: the bits of memory.quantize nf4' trained
 
-# --- with an adapter ----------------------------------------------------------------------------------
+# --- with an adapter
+# ----------------------------------------------------------------------------------
 
 merged() {
     local merge=$from/peft_merge
@@ -104,14 +109,16 @@ merged() {
 }
 check 'an adapter is merged, then quantized' merged
 
-# --- output and memory ------------------------------------------------------------------------------------
+# --- output and memory
+# ------------------------------------------------------------------------------------
 
 as_json() {
     quantize "$from/odd" "$tmp/json" --json && [ "$(json "$tmp/out" quantized)" = 14 ] && [ "$(json "$tmp/out" model_type)" = llama ] && [ "$(json "$tmp/out" bytes)" -lt "$(json "$tmp/out" bytes_before)" ] &&
         json "$tmp/out" bytes
 }
 check '--json' as_json
-# A weight is read in chunks: the memory of the process stays far below the 375 MB of weights, which are 0 here.
+# A weight is read in chunks: the memory of the process stays far below the 375 MB of weights, which
+# are 0 here.
 limited() (
     "$tools/forge_pth" make "$from/convert/vit_b.names" "$tmp/vit_b.pth" && expect 0 '' "$binary" convert "$tmp/vit_b.pth" -o "$tmp/vit_b" || return 1
     sanitized || ulimit -d 65536
@@ -119,7 +126,8 @@ limited() (
 )
 check 'ViT-B in 64 MiB' limited
 
-# --- refused --------------------------------------------------------------------------------------------------
+# --- refused
+# --------------------------------------------------------------------------------------------------
 
 # refused PATTERN BASE [ARGUMENT...]: status 2 with one line, and no output remains.
 refused() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks.sh: N ranks under mpirun against one process with N shares: weights, optimizer state and checkpoints have the
-# same bytes, and losses and norms the same digits.
+# run_ranks.sh: N ranks under mpirun against one process with N shares: weights, optimizer state and
+# checkpoints have the same bytes, and losses and norms the same digits.
 #
 #   bash tests/run_ranks.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -60,7 +60,8 @@ short() {
 }
 check '4 ranks, a short last step' short
 
-# The losses and norms of PyTorch's own data parallel, two processes (losses_ddp.json, made by make_ddp.py).
+# The losses and norms of PyTorch's own data parallel, two processes (losses_ddp.json, made by
+# make_ddp.py).
 pytorch() {
     expect 0 '' ranks 2 "$binary" train "$golden/run.yaml" --set train.steps=20 --set "train.out=$tmp/pytorch" --set memory.micro_batch=auto || return 1
     paste <(sed -n 's/.*"loss": \([^,]*\),.*"grad_norm": \([^}]*\)}.*/\1 \2/p' "$golden/losses_ddp.json") <(sed -n 's/.*"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2/p' "$tmp/pytorch/metrics.jsonl") |
@@ -85,11 +86,13 @@ masks() {
     same_run "$tmp/s1" "$tmp/s2" 2 && diff <(numbers "$tmp/s1") <(numbers "$tmp/s2") && numbers "$tmp/s2" | tail -n 1
 }
 check '2 ranks of sam-tiny, uneven masks' masks 2
-# An evaluation of 10 images is divided among 3 ranks; the table by prompt and category has the same bytes.
+# An evaluation of 10 images is divided among 3 ranks; the table by prompt and category has the same
+# bytes.
 scored() { masks 3 --set "data.validation=$tmp/masks/*.tar" --set train.eval_every=1 --set data.min_iou=0.5 && same "$tmp/s1/eval.csv" "$tmp/s2/eval.csv" && same "$tmp/s1/eval.txt" "$tmp/s2/eval.txt" && sed -n 2p "$tmp/s2/eval.csv"; }
 check '3 ranks score masks: the table of one' scored
 
-# Rank 0 answers prompts; with weights in shards all ranks do, and rank 0 writes. The answers are those of one process.
+# Rank 0 answers prompts; with weights in shards all ranks do, and rank 0 writes. The answers are
+# those of one process.
 head -n 3 tests/golden/chat/chats.jsonl >"$tmp/prompts.jsonl"
 cat >"$tmp/chat.yaml" <<EOF
 model: {path: tests/golden/chat/model}
@@ -106,7 +109,8 @@ answers() {
 check '2 ranks answer prompts, optimizer in shards' answers optimizer
 check '2 ranks answer prompts, weights in shards' answers weights
 
-# One of 10 images is broken, 10 %. Of the 5 that its rank reads it is 20 %: the share of all ranks counts.
+# One of 10 images is broken, 10 %. It is 20 % of the 5 that its rank reads: the share of all ranks
+# counts.
 broken() {
     cp -r "$tmp/masks" "$tmp/broken"
     local tar at
@@ -120,7 +124,8 @@ broken() {
 }
 check '2 ranks: data.max_bad is of all' broken
 
-# Every rank: the arena is the plan's, nothing is allocated in steps 3 to 50, and the process does not grow.
+# Every rank: the arena is the plan's, nothing is allocated in steps 3 to 50, and the process does
+# not grow.
 memory() {
     rm -rf "$tmp/many"
     "$binary" plan "$tmp/tiny.yaml" --ranks 3 --set memory.micro_batch=1 --json >"$tmp/plan.json" && expect 0 '' train_ranks 3 "$tmp/many" --set train.steps=50 --set memory.micro_batch=1 --json || return 1

@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015,SC2016
-# run_ranks_agree.sh: a rank that fails while others would go on to a program or an exchange with it: all of them end together, with its message
-# and within seconds. None is left to wait for it until the deadline, whose message would name a rank and no cause.
+# run_ranks_agree.sh: a rank that fails while others would go on to a program or an exchange with
+# it: all of them end together, with its message and within seconds. None is left to wait for it
+# until the deadline, whose message would name a rank and no cause.
 #
 #   bash tests/run_ranks_agree.sh    from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -15,7 +16,8 @@ tool forge_conversations
 # The deadline is longer than a test may take.
 short=(--set memory.micro_batch=1 --set parallel.timeout=120)
 
-# on_rank NUMBER COMMAND: a program that runs the command on that rank first; its name is in `other`.
+# on_rank NUMBER COMMAND: a program that runs the command on that rank first; its name is in
+# `other`.
 on_rank() {
     other=$tmp/other.sh
     printf '#!/bin/bash\nif [ "$OMPI_COMM_WORLD_RANK" = %s ]; then\n%s\nfi\nexec "%s" "$@"\n' "$1" "$2" "$(realpath "$binary")" >"$other"
@@ -73,14 +75,15 @@ memory: {precision: f32, head_chunks: 1}
 parallel: {shard: weights}
 device: cpu
 EOF
-# loses FOLDER: a command that removes the image of the first prompt there when the first step is done.
+# loses FOLDER: a command that removes the image of the first prompt there when the first step is
+# done.
 loses() { echo "cd $tmp/$1; (until [ -s $tmp/i/metrics.jsonl ]; do sleep 0.02; done; rm -f $tmp/$1/held/images/0_0.png) &"; }
 with_images() { (cd "$tmp/here" && "$@"); }
 lost_to_one() { on_rank 1 "$(loses there)" && with_images all_end 2 'rank 1 on .*0_0.png' "$tmp/i" "$tmp/images.yaml" "${short[@]}"; }
 check 'the image of a prompt is lost on one rank' lost_to_one
 other_prompts() { on_rank 1 "cd $tmp/there" && with_images all_end 2 'the list of prompts of train.eval_samples.* on rank 1 differs from that on rank 0' "$tmp/i" "$tmp/images.yaml" "${short[@]}"; }
 check 'it was not there when the run began' other_prompts
-# Another image under its name: the tokens of rank 0 count, and so many programs are run.
+# Another image under its name: the tokens of rank 0 count, and every rank runs as many programs.
 other_image() {
     on_rank 1 "cd $tmp/there"
     rm -rf "$tmp/i"

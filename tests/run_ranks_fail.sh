@@ -1,6 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks_fail.sh: what ends a run of several ranks ends all of them, within seconds, with one exit code and the cause.
+# run_ranks_fail.sh: what ends a run of several ranks ends all of them, within seconds, with one
+# exit code and the cause.
 #
 #   bash tests/run_ranks_fail.sh    from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -28,7 +29,8 @@ a_rank() {
         grep -zq '^OMPI_COMM_WORLD_RANK=1$' "/proc/$p/environ" 2>/dev/null && echo "$p" && return
     done
 }
-# ended OUT STATUS SECONDS PATTERN: the run ends in time with that status and message, and leaves no process.
+# ended OUT STATUS SECONDS PATTERN: the run ends in time with that status and message, and leaves no
+# process.
 ended() {
     local from=$SECONDS rc=0 i
     for i in $(seq $(($3 * 10))); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
@@ -48,7 +50,8 @@ stopped_rank() {
     local p
     p=$(a_rank "$tmp/s")
     stopped="$stopped $p"
-    # 3 s of waiting, 1 s for an answer; a rank may be saving before, which takes long where the disk is busy.
+    # 3 s of waiting, 1 s for an answer; a rank may be saving before, which takes long where the
+    # disk is busy.
     kill -STOP "$p" && ended "$tmp/s" any 20 'waited 3 s for rank 1 \(.*\) in .*: is it stopped, or the network down'
 }
 check 'a rank is stopped: the deadline' stopped_rank
@@ -58,7 +61,8 @@ nan() { expect 1 'the (loss|gradient norm) is -?(nan|inf)' train_ranks 2 "$tmp/n
 check 'a loss that is not finite' nan
 exists() { mkdir -p "$tmp/full" && touch "$tmp/full/file" && expect 2 'rank 0 on .*: .*full' train_ranks 2 "$tmp/full" --set train.steps=1 --set memory.micro_batch=auto && left_behind "train.out=$tmp/full"; }
 check 'rank 0 cannot use train.out' exists
-# one_fails PATTERN COMMAND: 3 ranks, of which rank 1 runs the command first; the data are in the folder data.
+# one_fails PATTERN COMMAND: 3 ranks, of which rank 1 runs the command first; the data are in the
+# folder data.
 one_fails() {
     cat >"$tmp/other.sh" <<EOF
 #!/bin/bash
@@ -86,8 +90,8 @@ EOF
         expect 0 'resuming after step 2' train_ranks 2 "$tmp/disk" --set train.steps=6 --set train.save_every=2 --set memory.micro_batch=auto --resume
 }
 check 'a full disk while saving' full_disk
-# A sample of the validation set is broken, and one rank has it: all end, without a deadline. With weights in shards the others
-# would wait for it in the program.
+# A sample of the validation set is broken, and one rank has it: all end, without a deadline. With
+# weights in shards the others would wait for it in the program.
 broken_validation() {
     "$binary" data make "$tmp/masks" --images 6 --size 96x80 --masks 5 >/dev/null && cp -r "$tmp/masks" "$tmp/broken" || return 1
     local tar at
@@ -113,7 +117,8 @@ check 'another program on one rank' other_program
 nofit() { expect 3 'smallest' train_ranks 2 "$tmp/nf" --set memory.budget=1MiB --set train.steps=1 --set memory.micro_batch=auto; }
 check 'does not fit: exit 3' nofit
 
-# --- launchers -----------------------------------------------------------------------------------------------------
+# --- launchers
+# ------------------------------------------------------------------------------------------
 torchrun() { RANK=1 WORLD_SIZE=4 MASTER_ADDR=here expect 2 'torchrun started this as rank 1 of 4.*mpirun -np 4 plimsoll train' train_tiny "$tmp/t"; }
 check 'torchrun: refused with the command to type' torchrun
 slurm() { SLURM_STEP_NUM_TASKS=4 expect 2 'srun --mpi=pmix' train_tiny "$tmp/t"; }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks_hosts.sh: ranks on two hosts, which are network namespaces of this machine with names, addresses and folders for
-# temporary files of their own, connected by one link. mpirun starts the second one's ranks by a script in place of ssh. Needs root.
+# run_ranks_hosts.sh: ranks on two hosts, which are network namespaces of this machine with names,
+# addresses and folders for temporary files of their own, connected by one link. mpirun starts the
+# second one's ranks by a script in place of ssh. Needs root.
 #
 #   bash tests/run_ranks_hosts.sh    from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -77,7 +78,8 @@ check 'four ranks on each of two hosts, weights divided among all' level 4 weigh
 check 'two ranks on each of two hosts, weights divided inside a host' equal 2 --set train.effective_batch=4 --set memory.precision=bf16 --set memory.head_chunks=1 --set parallel.shard=HYBRID_SHARD
 copies() { grep -q 'a copy of what is divided on each host' "$tmp/err" && json "$tmp/two/plan.json" settings.group_ranks; }
 check 'the log tells of the copies' copies
-# Bytes from the first host to the second in 8 steps, beside those of one exchange between all ranks (as without hosts: parallel.per_host 1).
+# Bytes from the first host to the second in 8 steps, beside those of one exchange between all ranks
+# (as without hosts: parallel.per_host 1).
 sent() {
     local each=$1 before
     shift
@@ -112,8 +114,9 @@ EOT
         END { printf "%.3f GB/s; exchanges of a step: %.1f ms predicted, %.1f ms measured\n", 1e-9 * rate, 1e3 * p, 1e3 * m; exit !(rate > 0.8 * 0.12e9 && rate < 1.2 * 0.12e9 && p < 1.3 * m) }' "$tmp/out"
 }
 check 'calibrate measures that link' measured
-# Two ranks of each host share a link of 100 Mbit/s, which then is nearly all of a step: what is predicted of a step's exchanges, and measured, in
-# two levels and (parallel.per_host 1) in one exchange between all ranks.
+# Two ranks of each host share a link of 100 Mbit/s, which then is nearly all of a step: what is
+# predicted of a step's exchanges, and measured, in two levels and (parallel.per_host 1) in one
+# exchange between all ranks.
 levels() {
     local k
     tc -n "$a" qdisc show dev "$a" | grep -q tbf || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }

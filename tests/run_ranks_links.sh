@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks_links.sh: commands besides train on several ranks: bench --calibrate measures the links between them, and plans use
-# them; bench and profile. Nothing is timed here but that numbers are there.
+# run_ranks_links.sh: commands besides train on several ranks: bench --calibrate measures the links
+# between them, and plans use them; bench and profile. Nothing is timed here but that numbers are
+# there.
 #
 #   bash tests/run_ranks_links.sh    from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -45,7 +46,8 @@ benched() {
         expect 0 '' "$binary" bench "$tmp/tiny.yaml" --ranks 2 --steps 2 --set memory.micro_batch=auto && grep -q 'of all ranks together' "$tmp/out" && grep 'a rank sends' "$tmp/out"
 }
 check 'bench on 2 ranks' benched
-# One trace: a process for each rank, a thread for each lane, and the slices of all of them on one clock. Only rank 0 writes.
+# One trace: a process for each rank, a thread for each lane, and the slices of all of them on one
+# clock. Only rank 0 writes.
 traced() {
     expect 0 '' ranks 3 "$binary" profile "$tmp/tiny.yaml" --steps 1 --set memory.micro_batch=auto -o "$tmp/profile" && grep -q 'rank [0-2] on .* works longest' "$tmp/out" || return 1
     [ "$(cd "$tmp/profile" && echo *)" = 'profile.html snapshot.pickle trace.json' ] || { ls "$tmp/profile"; return 1; }

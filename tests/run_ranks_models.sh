@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks_models.sh: models with texts and images on ranks against one process with shares: grounding with its retrieval
-# accuracy, conversations with images, questions about images.
+# run_ranks_models.sh: models with texts and images on ranks against one process with shares:
+# grounding with its retrieval accuracy, conversations with images, questions about images.
 #
 #   bash tests/run_ranks_models.sh    from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -40,7 +40,8 @@ memory: {micro_batch: 2, precision: f32}
 device: cpu
 END
 check '2 ranks: conversations with images' equal 2 "$tmp/chats.yaml" 3
-# Samples have 0 to 3 images: ranks run the frozen tower's rounds, whose weights they gather together, as often as they have images.
+# Samples have 0 to 3 images: ranks run the frozen tower's rounds, whose weights they gather
+# together, as often as they have images.
 check '2 ranks: images in rounds, weights divided' equal 2 "$tmp/chats.yaml" 3 --set parallel.shard=weights --set memory.encode=1 --set 'model.freeze=[vision_tower.*]' --set parallel.timeout=20
 "$tools/forge_questions" "$tmp/questions" 32 48 1 || exit 2
 cat >"$tmp/questions.yaml" <<END

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks_resume.sh: a run goes on with another number of ranks: 8 -> 4 -> 2 -> 1 -> 3. Shares are kept where they can be
-# divided, and then every bit is that of a run that never stopped.
+# run_ranks_resume.sh: a run goes on with another number of ranks: 8 -> 4 -> 2 -> 1 -> 3. Shares are
+# kept where they can be divided, and then every bit is that of a run that never stopped.
 #
 #   bash tests/run_ranks_resume.sh    from the repository's root, after make; see run_lib.sh
 #   KILLS=1                           how often a run is killed

@@ -1,11 +1,12 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_ranks_sums.sh: what docs/guides/ranks.md promises of sums: the same bits where their order is the same, and in another
-# order the same gradients to 1e-6 of each weight's in f32.
+# run_ranks_sums.sh: what docs/guides/ranks.md promises of sums: the same bits where their order is
+# the same, and in another order the same gradients to 1e-6 of each weight's in f32.
 #
-# A gradient is seen in the weights after one step of SGD whose learning rate is so high that little else is left in them. The
-# gradient of a bias that only shifts the scores of a softmax is 0 but for rounding: below 1e-7 of the whole gradient, a
-# difference counts relative to that (tests/compare.c).
+# A gradient is seen in the weights after one step of SGD whose learning rate is so high that little
+# else is left in them. The gradient of a bias that only shifts the scores of a softmax is 0 but for
+# rounding: below 1e-7 of the whole gradient, a difference counts relative to that
+# (tests/compare.c).
 #
 #   bash tests/run_ranks_sums.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -17,7 +18,8 @@
 tool compare forge_shapes forge_conversations forge_questions
 bound=1e-6
 sgd=(--set train.steps=1 --set memory.optimizer=sgd --set train.momentum=0 --set train.weight_decay=0 --set train.learning_rate=1099511627776)
-# layout OUT RUN RANKS SHARES MICRO_BATCH LEVEL [ARGUMENT...]: trains on one process or ranks; LEVEL is that of parallel.shard.
+# layout OUT RUN RANKS SHARES MICRO_BATCH LEVEL [ARGUMENT...]: trains on one process or ranks; LEVEL
+# is that of parallel.shard.
 layout() {
     local out=$tmp/$1 run=$2 n=$3 launch=()
     local own=(--set "parallel.shares=$4" --set "memory.micro_batch=$5" --set "parallel.shard=$6" --set memory.head_chunks=1)
@@ -35,7 +37,8 @@ near_losses() {
 }
 gradients() { "$tools/compare" "$(weights "$1")" "$(weights "$2")" --gradients --grad "$bound"; }
 
-# Three orders of the same sums. Layouts of one order have the same bits; the orders are near each other.
+# Three orders of the same sums. Layouts of one order have the same bits; the orders are near each
+# other.
 orders() {
     local run=$tmp/tiny.yaml own=("${sgd[@]}" --set train.effective_batch=12 --set train.clip_norm=1)
     layout shares "$run" 1 4 1 none "${own[@]}" && layout none "$run" 4 4 1 none "${own[@]}" && layout optimizer "$run" 2 4 1 optimizer "${own[@]}" && layout four "$run" 4 4 1 optimizer "${own[@]}" || return 1
@@ -47,7 +50,8 @@ orders() {
 }
 check 'the same bits in the same order, 1e-6 in another' orders
 
-# near RUN [ARGUMENT...]: one process with one micro-batch against ranks that add before and after micro-batches.
+# near RUN [ARGUMENT...]: one process with one micro-batch against ranks that add before and after
+# micro-batches.
 near() {
     local run=$1
     shift
@@ -78,7 +82,8 @@ run_file prs-med-first 'preset: prs-med-tiny' "$questions"
 run_file prs-med "path: $tmp/prs-med-first/model" "$questions"
 check 'grounding' near "$tmp/grounding.yaml"
 check 'conversations with images' near "$tmp/llava.yaml"
-# In the gradients of a mask decoder few terms of both signs are added: 1e-6 of the sum of their sizes is more of the sum.
+# In the gradients of a mask decoder few terms of both signs are added: 1e-6 of the sum of their
+# sizes is more of the sum.
 bound=2e-6
 check 'sam-tiny' near "$tmp/sam.yaml"
 # Statistics of batch normalization stay as they are in a model that was saved.
@@ -86,7 +91,8 @@ saved() { expect 0 '' "$binary" train "$tmp/$1-first.yaml" --set "train.out=$tmp
 check 'tinysam-tiny' saved tinysam
 check 'questions about images, with dropout' saved prs-med
 
-# AdamW divides by the size of the gradient, also where that is rounding: single weights differ, the losses do not.
+# AdamW divides by the size of the gradient, also where that is rounding: single weights differ, the
+# losses do not.
 adamw() {
     layout whole "$tmp/$1.yaml" 1 1 6 none --set train.steps=6 && layout parts "$tmp/$1.yaml" 2 2 1 weights --set train.steps=6 && near_losses whole parts
 }

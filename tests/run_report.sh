@@ -1,7 +1,7 @@
 #!/bin/bash
-# run_report.sh: report.html of a run folder, and what it shares with profile.html. The folder is written
-# here, as `train` writes it, so no training is needed. Where chromium is installed, both pages are opened
-# at the width of a phone, in light and in dark mode.
+# run_report.sh: report.html of a run folder, and what it shares with profile.html. The folder is
+# written here, as `train` writes it, so no training is needed. Where chromium is installed, both
+# pages are opened at the width of a phone, in light and in dark mode.
 #
 #   bash tests/run_report.sh     from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -50,7 +50,8 @@ bare() {
 }
 check 'a run without a plan, a configuration and a loss' bare
 
-# A folder that somebody else made: no script runs, nothing is read through a link, and what is no image is left out.
+# A folder that somebody else made: no script runs, nothing is read through a link, and what is no
+# image is left out.
 foreign() {
     local r=$tmp/foreign secret=$tmp/secret
     mkdir -p "$r/answers" "$r/images" "$tmp/pngs" && cp "$run/metrics.jsonl" "$r/" && echo 'the secret text' >"$secret" && cp docs/images/plan.png "$tmp/pngs/x.png" || return 1
@@ -90,8 +91,8 @@ colours() {
 }
 check 'the same colours as profile.html' colours
 
-# open PAGE DARK WIDTH: the page in a browser; prints the background's colour and what sticks out on the right.
-# A frame gives the page its width: a headless window is never narrower than 500 pixels.
+# open PAGE DARK WIDTH: the page in a browser; prints the background's colour and what sticks out on
+# the right. A frame gives the page its width: a headless window is never narrower than 500 pixels.
 open_page() {
     local browser
     browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || { echo 'no chromium'; return 77; }

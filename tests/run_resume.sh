@@ -7,7 +7,8 @@
 . tests/run_lib.sh
 preload fault
 
-# A run of 4 steps on copies of the golden model and its tokens, with a frozen embedding; 2 steps are done.
+# A run of 4 steps on copies of the golden model and its tokens, with a frozen embedding; 2 steps
+# are done.
 cp -r "$golden" "$tmp/model" || exit 2
 own=(--set "model.path=$tmp/model" --set "data.train=$tmp/model/tokens.bin" --set "model.freeze=[model.embed_tokens.weight]" --set train.save_every=1 --set train.keep=2)
 half() { rm -rf "$tmp/half" && expect 0 '' train "$tmp/half" "${own[@]}" --set train.steps=2 && sum "$tmp/half" >"$tmp/before"; }
@@ -31,7 +32,8 @@ killed_early() {
 }
 check 'killed before the first checkpoint: refused' killed_early
 
-# One command for every job of a queue: it begins, begins again what has no checkpoint, and continues.
+# One command for every job of a queue: it begins, begins again what has no checkpoint, and
+# continues.
 automatic() {
     rm -rf "$tmp/half"
     local run=(train "$tmp/half" "${own[@]}" --set train.steps=4 --resume auto)

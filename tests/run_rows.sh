@@ -1,8 +1,9 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_rows.sh: padded rows and rows of several conversations in `plimsoll step`: what attention_mask and
-# position_ids say is what is computed, techniques do not change it, and wrong values are refused. The numbers
-# themselves are compared with PyTorch's by golden.sh (padded, packed and their relatives).
+# run_rows.sh: padded rows and rows of several conversations in `plimsoll step`: what attention_mask
+# and position_ids say is what is computed, techniques do not change it, and wrong values are
+# refused. The numbers themselves are compared with PyTorch's by golden.sh (padded, packed and their
+# relatives).
 #
 #   bash tests/run_rows.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh

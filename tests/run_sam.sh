@@ -1,13 +1,13 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_sam.sh: training on masks gives the same result for any number of reading threads, any split into
-# micro-batches and chunks, with recomputation, and after a kill and resume.
+# run_sam.sh: training on masks gives the same result for any number of reading threads, any split
+# into micro-batches and chunks, with recomputation, and after a kill and resume.
 #
 #   bash tests/run_sam.sh         from the repository's root, after make; see run_lib.sh
 #
 # sam-tiny on a synthetic dataset. Bit-equal: killed and resumed, any number of reading threads,
-# recomputation; with broken samples too. Within 1e-5 over five steps: micro-batches and chunks, with one
-# round of prompts and with three.
+# recomputation; with broken samples too. Within 1e-5 over five steps: micro-batches and chunks,
+# with one round of prompts and with three.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
@@ -90,7 +90,8 @@ check '1 % broken, killed, resumed: same bytes and count' broken_resumed
 too_many() { expect 1 '2 of 200 samples are broken, but data.max_bad is 0.005; .*last .*sa_(17|90)' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/stop" "${small[@]}" --set data.max_bad=0.005; }
 check 'more broken samples than data.max_bad: the run stops' too_many
 
-# --- memory techniques ------------------------------------------------------------------------------
+# --- memory techniques
+# ------------------------------------------------------------------------------
 
 # losses RUN: the loss of each step.
 losses() { sed -n 's/.*"loss":\([^,]*\),"learning.*/\1/p' "$tmp/$1/metrics.jsonl"; }
@@ -135,9 +136,11 @@ for rounds in 1 3; do
     check "rounds $rounds: plan = run, micro-batches of 2" as_planned "micro-$rounds" --set "prompts.iterations=$rounds" --set memory.micro_batch=2
 done
 
-# --- freezing and the folder ------------------------------------------------------------------------------
+# --- freezing and the folder
+# ------------------------------------------------------------------------------
 
-# tensors FILE: name, shape, and first and last byte offset after the header of each tensor, one per line.
+# tensors FILE: name, shape, and first and last byte offset after the header of each tensor, one per
+# line.
 tensors() {
     local n
     n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
@@ -149,7 +152,8 @@ names() {
 }
 check "the folder has transformers' names and shapes" names
 
-# A frozen encoder has no gradient, no optimizer state and no saved activation, whatever is trained after it.
+# A frozen encoder has no gradient, no optimizer state and no saved activation, whatever is trained
+# after it.
 frozen=(--set 'model.freeze=vision_encoder.*')
 frozen_plan() {
     planned && cp "$tmp/out" "$tmp/all.plan" && planned "${frozen[@]}" && cp "$tmp/out" "$tmp/frozen.plan" || return 1

@@ -3,9 +3,10 @@
 #
 #   bash tests/run_search.sh      from the repository's root, after make; see run_lib.sh
 #
-# At the smallest budget the run trains. One byte below, it is refused; the message names the phase and module of
-# the peak, the tensors alive there, the smallest budget and a change that would fit. A plan for a GPU
-# that is not in this machine is possible; it states whether its profile was measured.
+# At the smallest budget the run trains. One byte below, it is refused; the message names the phase
+# and module of the peak, the tensors alive there, the smallest budget and a change that would fit.
+# A plan for a GPU that is not in this machine is possible; it states whether its profile was
+# measured.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 
@@ -53,7 +54,8 @@ gpu() {
 }
 check 'a plan for a GPU that is not in this machine' gpu
 
-# seconds_of YAML ARG...: the predicted seconds of a step on an H200, which need not be in this machine.
+# seconds_of YAML ARG...: the predicted seconds of a step on an H200, which need not be in this
+# machine.
 seconds_of() { expect 0 '' "$binary" plan "$@" --set device.kind=cuda --set device.profile=h200 --set memory.host_budget=none --json && json "$tmp/out" predicted_step_seconds; }
 # is_least A B: A is at most B, up to rounding.
 is_least() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && a <= b * (1 + 1e-6)) }' || { echo "$1 s, $2 s"; return 1; }; }
@@ -66,8 +68,8 @@ never_slower() {
 }
 check 'more budget is not slower where copies overlap with compute' never_slower
 printf 'model: {preset: llama-1b}\ndata: {sequence: 2048}\ntrain: {effective_batch: 64, clip_norm: 1}\n' >"$tmp/streamed.yaml"
-# not_beaten YAML BY_HAND...: settings chosen by hand are not faster than the plan that the search finds
-# in as many bytes.
+# not_beaten YAML BY_HAND...: settings chosen by hand are not faster than the plan that the search
+# finds in as many bytes.
 not_beaten() {
     local found by_hand bytes yaml=$1
     shift

@@ -57,7 +57,8 @@ chat() {
 }
 check '--chat: text, ids and labels of a conversation' chat
 
-# A template that drops thoughts has no labels for what it drops: text and ids are shown all the same.
+# A template that drops thoughts has no labels for what it drops: text and ids are shown all the
+# same.
 unlabelled() {
     echo '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]' >"$tmp/chat.json"
     expect 0 'warning: .*chat.json: the answer in message 2 is not found in the text: the template drops a part of it once other messages follow it' "$binary" tokenize --model tests/golden/chat/model --template tests/golden/chat/thinking.jinja --chat --json "$tmp/chat.json" || return 1

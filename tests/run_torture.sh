@@ -1,6 +1,7 @@
 #!/bin/bash
-# run_torture.sh: the smallest run of every command, with its N-th fallible call failing (tests/torture.c): an allocation, an
-# open, a read, a write, a rename, a mapping, a thread, a call of MPI or CUDA.
+# run_torture.sh: the smallest run of every command, with its N-th fallible call failing
+# (tests/torture.c): an allocation, an open, a read, a write, a rename, a mapping, a thread, a call
+# of MPI or CUDA.
 #
 #   bash tests/run_torture.sh                from the repository's root, after make; see run_lib.sh
 #   CALLS=2                                  2 calls of each command fail, one a run, spread over the distinct places
@@ -10,9 +11,10 @@
 #   COMMANDS='plan train'                    these commands; default: all
 #   JOBS=2                                   runs in parallel
 #
-# Whatever fails, a command ends by itself with status 0, 1, 2 or 3, never by a signal. With 0, it has written what it writes
-# without the failure. Otherwise its last line on standard error says why, no partly written or temporary file is left, and each
-# file that it wrote is whole. `train` then ends with the same weights when it is started again with --resume auto.
+# Whatever fails, a command ends by itself with status 0, 1, 2 or 3, never by a signal. With 0, it
+# has written what it writes without the failure. Otherwise its last line on standard error says
+# why, no partly written or temporary file is left, and each file that it wrote is whole. `train`
+# then ends with the same weights when it is started again with --resume auto.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload torture
@@ -110,10 +112,11 @@ says_why() {
         *) echo "a crash"; return 1 ;;
     esac
 }
-# whole STATUS: every file in $out is one of an undisturbed run and equal to it; with status 0 none is missing.
-# - A command that warns and goes on, as with a sample that cannot be read, may write other values.
-# - A run that ends while it saves, and data make, leave what they remove or finish when they are started again, as after a kill.
-# - Files with times differ, and so does the sheet of samples: it shows that a sample cannot be read.
+# whole STATUS: every file in $out is one of an undisturbed run and equal to it; with status 0 none
+# is missing. - A command that warns and goes on, as with a sample that cannot be read, may write
+# other values. - A run that ends while it saves, and data make, leave what they remove or finish
+# when they are started again, as after a kill. - Files with times differ, and so does the sheet of
+# samples: it shows that a sample cannot be read.
 whole() {
     local f good=$tmp/whole.$name
     if [ "$1" -eq 0 ] && grep -qE '^ *(warning|left out): ' "$err" "$err.out"; then return 0; fi
@@ -131,7 +134,8 @@ whole() {
     [ "$1" -eq 0 ] || return 0
     while read -r f; do [ -f "$out/$f" ] || { echo "missing: $f"; return 1; }; done < <(cd "$good" && find . -type f ! -path '*/tb/*' ! -name '*.idx' -printf '%P\n')
 }
-# again STATUS: a training run that failed ends with the weights of an undisturbed one when it is started again.
+# again STATUS: a training run that failed ends with the weights of an undisturbed one when it is
+# started again.
 again() {
     local f
     [ "$1" -ne 0 ] && [[ $name == train* ]] || return 0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_train.sh: the length of a run and its files: epochs and their boundaries, evaluation, the best model,
-# event files.
+# run_train.sh: the length of a run and its files: epochs and their boundaries, evaluation, the best
+# model, event files.
 #
 #   bash tests/run_train.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -11,7 +11,8 @@ preload fault
 # fault.so replaces fsync, which would take most of the time: these runs need not reach the disk.
 sanitized || export LD_PRELOAD=$tools/fault.so
 
-# samples FILE FROM COUNT...: writes samples of the golden tokens, 16 tokens of two bytes each, to FILE.
+# samples FILE FROM COUNT...: writes samples of the golden tokens, 16 tokens of two bytes each, to
+# FILE.
 samples() {
     local to=$1
     shift
@@ -29,15 +30,16 @@ near() {
     awk -v a="${1:-none}" -v b="${2:-none}" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-6 * b) }' ||
         { echo "found ${1:-none}, expected ${2:-none}"; return 1; }
 }
-# as_step_1 RUN STEP OTHER: in a run with learning rate 0, the step has the loss and gradient norm of step 1
-# of the run OTHER.
+# as_step_1 RUN STEP OTHER: in a run with learning rate 0, the step has the loss and gradient norm
+# of step 1 of the run OTHER.
 as_step_1() {
     near "$(member "$1" "$2" loss)" "$(member "$3" 1 loss)" && near "$(member "$1" "$2" grad_norm)" "$(member "$3" 1 grad_norm)"
 }
 
 # --- epochs -------------------------------------------------------------------------------
 
-# Twelve samples in batches of eight, with learning rate 0: the loss of a step identifies its samples.
+# Twelve samples in batches of eight, with learning rate 0: the loss of a step identifies its
+# samples.
 samples "$tmp/twelve.bin" 0 12
 samples "$tmp/rest.bin" 8 4
 samples "$tmp/border.bin" 8 4 0 4
@@ -121,7 +123,8 @@ best() {
     same "$tmp/best/checkpoints/best/model.safetensors" "$tmp/best/checkpoints/step-$step/model.safetensors" && no_debris "$tmp/best" && echo "step $step"
 }
 check 'the best model is that of the lowest evaluation loss' best
-# The printed rate is that of the steps: evaluations and saves, here after every step or two, are not in it.
+# The printed rate is that of the steps: evaluations and saves, here after every step or two, are
+# not in it.
 rate() {
     local steps
     steps=$(grep '"loss":' "$tmp/best/metrics.jsonl" | sed -E 's/.*"seconds":([0-9.]+),"tokens_per_second":([0-9.]+).*/\1 \2/' | awk '{ s += $1; t += $1 * $2 } END { print s, t / s }')
@@ -180,10 +183,10 @@ check 'other validation files: the best begins anew' other_validation
 
 # --- event files ------------------------------------------------------------------------------
 
-# test_events checks every record. Here: a run writes one record per line of its metrics, and a run that was
-# killed and resumed has as many records as an undisturbed run.
-# events RUN: how many scalars of each tag its event files hold. In the file a tag stands between its length
-# and the key of its value.
+# test_events checks every record. Here: a run writes one record per line of its metrics, and a run
+# that was killed and resumed has as many records as an undisturbed run. events RUN: how many
+# scalars of each tag its event files hold. In the file a tag stands between its length and the key
+# of its value.
 events() {
     local tag
     for tag in loss learning_rate grad_norm tokens_per_second eval_loss; do

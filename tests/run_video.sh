@@ -1,12 +1,14 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_video.sh: videos: the frames that are taken from files that the program ffmpeg makes, and training on videos.
+# run_video.sh: videos: the frames that are taken from files that the program ffmpeg makes, and
+# training on videos.
 #
 #   bash tests/run_video.sh       from the repository's root, after make; see run_lib.sh
 #
-# Frame number N of a file has the luma 16 + 6 N, so that the frames which come out tell their numbers. Without ffmpeg, or in
-# a build without FFmpeg's libraries, files are skipped. Training is on folders of images (forge_videos.c): whether a video
-# grows lighter. The model is that of tests/golden/llava_clip_llama, whose images have 4 tokens; its frames have one.
+# Frame number N of a file has the luma 16 + 6 N, so that the frames which come out tell their
+# numbers. Without ffmpeg, or in a build without FFmpeg's libraries, files are skipped. Training is
+# on folders of images (forge_videos.c): whether a video grows lighter. The model is that of
+# tests/golden/llava_clip_llama, whose images have 4 tokens; its frames have one.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 # shellcheck source=tests/tiny_llava.sh
@@ -28,7 +30,8 @@ make_video() {
     shift 3
     ffmpeg -nostdin -v error -y -f lavfi -i "color=gray:size=48x32:rate=$rate" -frames:v "$frames" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p" "$@" "$file"
 }
-# frames FPS MAX_FRAMES FILE COUNTS NUMBERS: the frames that are taken are these, and so many are replaced.
+# frames FPS MAX_FRAMES FILE COUNTS NUMBERS: the frames that are taken are these, and COUNTS of them
+# are replaced.
 frames() {
     local got
     "$tools/video" "$1" "$2" "$3" >"$tmp/frames" 2>&1 || { cat "$tmp/frames"; return 1; }
@@ -39,7 +42,8 @@ frames() {
     }
     echo "fps $1, max_frames $2: $got"
 }
-# times FPS MAX_FRAMES FILE TIMES: when these frames are shown, in whole seconds, and how long the video is.
+# times FPS MAX_FRAMES FILE TIMES: when these frames are shown, in whole seconds, and how long the
+# video is.
 times() {
     "$tools/video" "$1" "$2" "$3" >"$tmp/frames" 2>&1 && grep -q ", at $4 s:" "$tmp/frames" || { echo "$3 at fps $1, max_frames $2: expected times $4: $(cat "$tmp/frames")"; return 1; }
 }
@@ -78,7 +82,8 @@ untimed() {
     has_ffmpeg mpeg4 || return
     make_video 10 30 "$tmp/untimed.avi" -c:v mpeg4 -qscale:v 2 -bf 2 && frames 0 0 "$tmp/untimed.avi" 0 "$(seq -s ' ' 0 29)" && frames 2 0 "$tmp/untimed.avi" 0 '0 5 10 15 20 25'
 }
-# Frames 0 to 9 come 10 a second, from 10 on they come 2 a second: frame 10 at 1.0, 11 at 1.5, ... 15 at 3.5.
+# Frames 0 to 9 come 10 a second, from 10 on they come 2 a second: frame 10 at 1.0, 11 at 1.5, ...
+# 15 at 3.5.
 variable() {
     has_ffmpeg mpeg4 || return
     make_video 10 16 "$tmp/variable.mkv" -vf "geq=lum='16+6*N':cb=128:cr=128,format=yuv420p,setpts='if(lt(N,10),N*0.1,1+(N-10)*0.5)/TB'" -fps_mode passthrough -c:v mpeg4 -qscale:v 2 2>/dev/null ||
@@ -179,7 +184,8 @@ resumes() {
     expect 0 'resuming after step 2' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/other" --set train.save_every=2 --resume $FLAGS && same "$(weights plain)" "$(weights other)"
 }
 check 'resume: same bytes' resumes
-# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
+# A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row
+# of its own.
 gradients() {
     local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
     sgd+=(--set "data.train=$held/chats.json" --set "data.images=$held/videos")
@@ -187,7 +193,7 @@ gradients() {
     "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
     expect 0 '' run other "${sgd[@]}" --set train.effective_batch=27 --set memory.micro_batch=5 && "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6
 }
-check 'packed rows: the gradients of the samples alone, within 1e-6' gradients
+check 'packed rows: the gradients of the samples by themselves, within 1e-6' gradients
 # The frames as images of a conversation give the same, if they are not pooled.
 as_images() {
     local alone=(--set data.max_images=0 --set data.max_frames=4 --set data.tokens_per_frame=0 --set data.packing=false)
@@ -224,7 +230,8 @@ check 'a video file at data.fps' from_file
 # --- what cannot be used ---
 no_room() { expect 2 'it has a video: set data.max_frames' run plain --set data.max_frames=0; }
 check 'data.max_frames is 0' no_room
-# init without --max-frames says which conversations are left out, with the remedy, in the run file too.
+# init without --max-frames says which conversations are left out, with the remedy, in the run file
+# too.
 left_out() {
     local i said='1 of 40 samples cannot be used: 1 .*it has a video: set data.max_frames'
     { echo '{"video": "0", "conversations": [{"from": "human", "value": "<video> up?"}, {"from": "gpt", "value": "yes"}]}'
@@ -241,7 +248,8 @@ marks() {
     expect 2 'its text has 2 <video> for 1 video; expected one where each video stands' run plain --set "data.train=$tmp/marks.json"
 }
 check 'more <video> than videos' marks
-# Videos that are missing, and whose folder is empty, when the text becomes ids; and one that is gone when it is read.
+# Videos that are missing, and whose folder is empty, when the text becomes ids; and one that is
+# gone when it is read.
 missing() {
     rm -rf "$tmp/gone" && cp -r "$held" "$tmp/gone" && rm -r "$tmp/gone/videos/5" && rm "$tmp/gone/videos/7/"* || return 1
     local with=(--set "data.train=$tmp/gone/chats.json" --set "data.images=$tmp/gone/videos")
@@ -259,7 +267,8 @@ check 'damaged frames: replaced, and said' frame_damaged
 # --- learning ---
 # loss OUT: the last evaluation's.
 loss() { sed -n 's/.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
-# The answer is y or n, then the end of the turn: half of ln 2, 0.35, is what cannot be known without the order of the frames.
+# The answer is y or n, then the end of the turn: half of ln 2, 0.35, is what cannot be known
+# without the order of the frames.
 learns() {
     local with=(--set train.effective_batch=16 --set memory.micro_batch=16 --set "data.validation=$held/chats.json") seen blind fresh
     local frames=(--set "data.images=$train/videos" --set "data.validation_images=$held/videos") blank=(--set "data.images=$train/blank" --set "data.validation_images=$held/blank")
@@ -293,7 +302,8 @@ generated() {
     [ "$("$tools/json_get" "$tmp/a.json" frames)" = 4 ] && [ "$right" -ge 5 ]
 }
 check 'generate --video answers about the order of frames' generated
-# The budget of the plan is what the run takes: that of the smallest plan runs, a byte less does not.
+# The budget of the plan is what the run takes: that of the smallest plan runs, a byte less does
+# not.
 budget() {
     local least question=(--video "$held/videos/3" --prompt 'u:<video> lighter? a:')
     ask "${question[@]}" >"$tmp/a.json" && expect 3 'budget' ask "${question[@]}" --memory 4KiB || return 1
@@ -323,8 +333,9 @@ evaluated() {
     awk -v x="$exact" -v y="$("$tools/json_get" "$tmp/eval.json" exact_match)" 'BEGIN { exit !(y < x - 25) }'
 }
 check 'eval answers about videos' evaluated
-# Evaluations in training answer as `eval` does, in the planned memory, and change no bit of training. The loader lists frames on the heap, here those of
-# the validation loss; answers add no allocation.
+# Evaluations in training answer as `eval` does, in the planned memory, and change no bit of
+# training. The loader lists frames on the heap, here those of the validation loss; answers add no
+# allocation.
 trained() {
     local answers=(--set train.eval_samples=60 --set train.eval_max_new=4) with=(--json --set "data.validation=$held/chats.json" --set "data.validation_images=$held/videos" --set train.steps=2 --set train.eval_every=2)
     with+=(--set "model.path=$tmp/seen/model" --set "data.train=$tmp/text.json" --set train.effective_batch=1 --set memory.micro_batch=1)
@@ -338,12 +349,13 @@ check 'evaluations in training answer about videos' trained
 unplanned() { expect 2 'a video is given: set data.max_frames' ask --video "$held/videos/0" --prompt Hi --set data.max_frames=0; }
 check 'generate --video without data.max_frames' unplanned
 check 'generate --video without a video' expect 2 'video:.*none: there is no such file' ask --video "$tmp/none" --prompt Hi
-check 'generate --video of a model of text' expect 2 'takes only text' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
+check 'generate --video of a model of text' expect 2 'takes .*text' "$binary" generate --model tests/golden/chat/model --video "$held/videos/0" --prompt Hi
 check 'generate: more <video> than videos' expect 2 'its text has 2 <video> for 1 video' ask --video "$held/videos/0" --prompt '<video><video>'
 
 # --- SmolVLM: a video is described in the text ---
 golden=tests/golden/smolvlm_video smol=tests/golden/llava_text/smolvlm
-# about_golden N: question N of the golden file, without its answer, beside the videos; fps, in $fps.
+# about_golden N: question N of the golden file, without its answer, beside the videos; fps, in
+# $fps.
 about_golden() {
     sed -n "$1p" $golden/chats.jsonl | sed 's/, {"role": "assistant", "content": \[[^]]*\]}\]}$/]}/; s|"path": "|&'"$PWD/$golden/|g" >"$tmp/chat.json"
     fps=$(sed -n "$1s/.*\"fps\": \([0-9.]*\),.*/\1/p" $golden/expected.jsonl)
@@ -363,7 +375,8 @@ smol_answers() {
     done
 }
 check 'SmolVLM answers about videos as in transformers' smol_answers
-# Eight conversations, and the same with what a video's text is, written out, and its frames as images.
+# Eight conversations, and the same with what a video's text is, written out, and its frames as
+# images.
 smol_train() {
     local i frames
     mkdir -p "$tmp/smol" && for i in 0 1 2 3 4 5 6 7; do

@@ -1,7 +1,8 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# slurm_ranks.sh: ranks under Slurm, on this machine alone: munged, slurmctld and slurmd are started for this script, with files
-# and ports of their own. Needs root and the packages slurm-wlm and munge; `make test-slurm` runs it, `make test` does not.
+# slurm_ranks.sh: ranks under Slurm, only on this machine: munged, slurmctld and slurmd are started
+# for this script, with files and ports of their own. Needs root and the packages slurm-wlm and
+# munge; `make test-slurm` runs it, `make test` does not.
 #
 #   bash tests/slurm_ranks.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh

@@ -1,6 +1,6 @@
 /*
  * test_augment.c: turns and flips against permutations by hand, masks against images that show
- * them, intensities against their definitions. That a sample depends on its position alone is
+ * them, intensities against their definitions. That a sample depends only on its position is
  * tested in test_loader.c.
  */
 #include "base/random.h"

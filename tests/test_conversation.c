@@ -218,7 +218,9 @@ static void same_messages(const char *json, const char *want)
     if (strcmp(plain, want)) fail_msg("%s\n  gives    %s\n  expected %s", json, plain, want);
 }
 #define TWO "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
-#define THREE "[{\"role\":\"system\",\"content\":\"Be kind\"},{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
+#define THREE                                                                                                          \
+    "[{\"role\":\"system\",\"content\":\"Be "                                                                          \
+    "kind\"},{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
 
 TEST(test_formats)
 {

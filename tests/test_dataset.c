@@ -707,7 +707,7 @@ TEST(test_sampler)
 }
 
 /* Every quarter of the size range is represented, also the largest mask's own, and also when that
- * mask is alone in it. */
+ * mask is by itself in it. */
 TEST(test_balance)
 {
     static struct mask masks[MANY];

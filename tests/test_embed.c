@@ -295,7 +295,7 @@ TEST(test_hashes)
     assert_true(decoder.weights == x.weights && decoder.layers == x.layers);
 }
 
-/* An image's embedding depends on that image alone, and on all of it. */
+/* An image's embedding depends only on that image, and on all of it. */
 TEST(test_embedder)
 {
     enum { PIXELS = 64 * 64 * 3 };

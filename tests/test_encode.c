@@ -50,9 +50,11 @@ struct shape {
     const char *config;
     int side, features;
 };
-#define LLAVA(TOWER)                                                                                                              \
-    "{\"model_type\": \"llava\", \"image_token_index\": 256, \"vision_feature_layer\": -2, \"vision_config\": {\"model_type\": "     \
-    "\"clip_vision_model\", " TOWER "}, \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, " \
+#define LLAVA(TOWER)                                                                                                   \
+    "{\"model_type\": \"llava\", \"image_token_index\": 256, \"vision_feature_layer\": -2, \"vision_config\": "        \
+    "{\"model_type\": "                                                                                                \
+    "\"clip_vision_model\", " TOWER                                                                                    \
+    "}, \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, "                       \
     "\"intermediate_size\": 128, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 2}}"
 static const struct shape tiny = {NULL, 64, 64};
 /* One feature an image: the projector of few images has few rows. */
@@ -381,7 +383,7 @@ static void test_trips(void **state)
     check_trips();
 }
 
-/* Frames after the images, or alone: the same, in the same number of iterations. */
+/* Frames after the images, or by itself: the same, in the same number of iterations. */
 static void test_frames(void **state)
 {
     for (frames = 2; frames <= ROOM; frames += 2) {

@@ -114,7 +114,7 @@ static struct text_tokens text_of(int i, int64_t place)
     return (struct text_tokens){place, ids + 3 * i, length_of(i)};
 }
 
-/* A text's logits are those of the text alone; and at the same number of texts at once they have
+/* A text's logits are those of the only text; and at the same number of texts at once they have
  * the same bits, whatever the others are, where the text is, and when it begins. */
 TEST(test_texts)
 {
@@ -180,7 +180,8 @@ static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e
     (void)e;
     if (!(*more = q->given < PROMPTS)) return PL_OK;
     const int i = (int)q->given++;
-    *out = i == q->bad ? (struct prompt){.ids = wrong, .n = 2} : (struct prompt){.ids = ids + i % 19, .n = 1 + i * 5 % 20};
+    *out =
+        i == q->bad ? (struct prompt){.ids = wrong, .n = 2} : (struct prompt){.ids = ids + i % 19, .n = 1 + i * 5 % 20};
     return PL_OK;
 }
 

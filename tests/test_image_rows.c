@@ -1,6 +1,6 @@
 /*
- * test_image_rows.c: rows of conversations with images are a function of source and position alone;
- * every image stands where its tokens are; a broken image costs its conversation alone; the rest of
+ * test_image_rows.c: rows of conversations with images are a function of only source and position;
+ * every image stands where its tokens are; a broken image costs only its conversation; the rest of
  * a row's room is zeros, whatever was there.
  */
 #include "data/image_rows.h"
@@ -110,7 +110,8 @@ static void open_rows(struct fixture *f, uint32_t most, uint32_t threads, uint32
 {
     struct error e;
     const struct conversations_options o = row_options(most, TOO_MANY_DROP);
-    *f = (struct fixture){.o = {.sequence = T, .images = most, .threads = threads, .slots = slots, .reader = {.room = 1 << 20}}};
+    *f = (struct fixture){
+        .o = {.sequence = T, .images = most, .threads = threads, .slots = slots, .reader = {.room = 1 << 20}}};
     image_processor_default(&f->o.reader.processor, IMAGES_SIGLIP, SIDE);
     f->o.reader.processor.rescale = f->o.reader.processor.normalize = false;
     f->o.reader.frame_processor = f->o.reader.processor;

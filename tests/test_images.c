@@ -156,7 +156,7 @@ static bool has_op(const struct graph *g, enum program p, enum op op)
     return false;
 }
 
-/* Text alone: the graph has no images, and nothing of the tower runs. */
+/* Only text: the graph has no images, and nothing of the tower runs. */
 TEST(test_no_images)
 {
     struct config c;

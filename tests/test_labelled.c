@@ -1,5 +1,5 @@
 /*
- * test_labelled.c: an LM head in chunks runs on the rows with labels alone (labelled_first.c,
+ * test_labelled.c: an LM head in chunks runs on the rows with labels by itself (labelled_first.c,
  * engine/loop_trips.c).
  *
  *     rows     labels            chunks of 4 rows, one micro-batch

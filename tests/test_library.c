@@ -441,7 +441,7 @@ TEST(test_counts)
         /* Finite difference along the gradient: a step of SGD lowers the loss by rate * norm^2. */
         ok(s, pl_evaluate(s, &after));
         assert_true(fabs((loss - after) / 1e-3 - norm * norm) < 1e-2 * norm * norm);
-        /* A count is a divisor of its own loss alone. */
+        /* A count is a divisor of its own loss by itself. */
         ok(s, pl_set(s, "train.learning_rate", "0"));
         ok(s, pl_set_count_of(s, "numbers", 2 * numbers));
         double less;

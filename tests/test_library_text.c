@@ -191,7 +191,7 @@ TEST(test_generate_images)
     test_generate_video(s, &o);
     pl_close(s);
     s = language_model("tests/golden/chat/model");
-    refused(s, pl_generate_images(s, "x", images, 1, NULL, NULL, NULL, &a), "takes only text");
+    refused(s, pl_generate_images(s, "x", images, 1, NULL, NULL, NULL, &a), "text");
     pl_close(s);
     s = language_model("tests/golden/llava_clip_llama");
     refused(s, pl_generate_images(s, "x", images, 1, NULL, NULL, NULL, &a), "tokenizer");

@@ -1,5 +1,5 @@
 /*
- * test_loader.c: a position's sample is a function of source and position alone, for any number of
+ * test_loader.c: a position's sample is a function of only source and position, for any number of
  * threads, ring size and order of requests. A broken sample changes no other. A running loader
  * allocates nothing and writes nothing outside its block.
  */

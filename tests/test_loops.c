@@ -240,8 +240,8 @@ TEST(test_same_bits)
     for (int i = 0; i < WEIGHTS; i++) assert_true(fabsf(first[i] - w[i]) < 1e-5f);
 }
 
-/* Dropout alone: the loss is the sum of dropout(w[t] * x), x = 1, so the gradient of w[t] is the
- * mask of iteration t. */
+/* Dropout by itself: the loss is the sum of dropout(w[t] * x), x = 1, so the gradient of w[t] is
+ * the mask of iteration t. */
 enum { WIDE = 256 };
 static void masks(struct pl_builder *b, int64_t batch, void *user)
 {

@@ -1,5 +1,5 @@
 /*
- * test_lora.c: what an adapter makes of a plan: which inputs the backward keeps, where the
+ * test_lora.c: what an adapter computes from a plan: which inputs the backward keeps, where the
  * adapter's product is added, what is trained.
  *
  * golden.sh compares the numbers with PEFT's (tests/golden/peft), run_adapters.sh whole runs.
@@ -76,7 +76,7 @@ TEST(test_sums)
     planned_preset_free(&p);
 }
 
-/* The weights of the modules alone are trained; with modules_to_save and biases those too. */
+/* Only the weights of the modules are trained; with modules_to_save and biases those too. */
 TEST(test_trained)
 {
     struct planned_preset p;

@@ -41,7 +41,7 @@ static uint64_t bytes_of_kind(const struct graph *g, enum kind k)
     return sum;
 }
 
-/* The block that alone uses a weight in the step and in the evaluation; 0: there is none. */
+/* The only block that uses a weight in the step and in the evaluation; 0: there is none. */
 static id block_of_weight(const struct graph *g, id s)
 {
     id block = 0;

@@ -401,12 +401,12 @@ TEST(test_groups)
     text_free(&warning);
 }
 
-/* --- embeddings alone ------------------------------------------------------------------------- */
+/* --- only embeddings ------------------------------------------------------------------------- */
 
 enum { TOKENS = 3, WIDTH = 5 };
 
-/* A store of these references, each with so many embeddings, all numbers of which are its index and
- * the embedding's; 0: broken. */
+/* A store of these references, each with `counts` embeddings, all numbers of which are its index
+ * and the embedding's; 0: broken. */
 static void write_outputs(const char *path, const char *const *references, const uint32_t *counts, uint32_t n)
 {
     static float values[4][TOKENS * WIDTH];

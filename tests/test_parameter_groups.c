@@ -249,7 +249,7 @@ TEST(test_parts)
     expect_frozen("llama-tiny", none, "");
 }
 
-/* The blocks of a language model, alone or with a tower, and not those of the tower. */
+/* The blocks of a language model, by itself or with a tower, and not those of the tower. */
 static void expect_recomputed(const char *preset, const char *const *sets, const char *only)
 {
     struct config c;

@@ -70,7 +70,7 @@ static int parse_whole(struct model *m, const struct value *config, struct error
 }
 static const struct family whole_family = {"test", parse_whole, build_whole, "", false};
 
-/* The projector and the decoder alone, on what the part before them computed. */
+/* The projector and the decoder by itself, on what the part before them computed. */
 static void build_projector(const struct model *m, struct graph *g, const struct batch *b)
 {
     (void)m, (void)b;

@@ -688,7 +688,7 @@ struct span {
     bool write;
 };
 
-/* The byte ranges that an entry accesses, from its launch alone; dense operands. */
+/* The byte ranges that an entry accesses, from its launch by itself; dense operands. */
 static int spans_of(const struct entry *e, struct span *s)
 {
     int n = 0;

@@ -111,8 +111,13 @@ TEST(test_skipped)
     open_rig(&r, &m, &s);
     for (int bad = 0; bad < 3; bad++) { /* a scale beyond f16, one within it, and the first once more */
         uint64_t before = hash_persistent(&r);
-        *block_of(&r) = (struct step_block){.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = bad == 1 ? 256 : 0x1p40f,
-                                            .step = bad + 1, .adam_t = bad == 2, .scale_window = 9};
+        *block_of(&r) = (struct step_block){.learning_rate = 1e-2f,
+                                            .inv_count = {0.125f},
+                                            .clip_norm = 1,
+                                            .loss_scale = bad == 1 ? 256 : 0x1p40f,
+                                            .step = bad + 1,
+                                            .adam_t = bad == 2,
+                                            .scale_window = 9};
         rig_run(&r);
         run_update(&r);
         const struct step_block *b = block_of(&r);

@@ -129,7 +129,7 @@ TEST(test_reference)
     mem_free(text);
 }
 
-/* Prompts in one batch give the same results as each alone; after a shorter batch no data of an
+/* Prompts in one batch give the same results as each by itself; after a shorter batch no data of an
  * earlier one remains. */
 TEST(test_batches)
 {

@@ -262,7 +262,7 @@ TEST(test_bytes)
         assert_true(none.saved > half.saved && half.saved > all.saved);
         assert_true(none.seconds < half.seconds && half.seconds < all.seconds);
         assert_true(none.blocks == 0 && half.blocks > 0 && all.blocks > half.blocks);
-        /* Block recompute and selective recompute together keep less than either alone. */
+        /* Block recompute and selective recompute together keep less than either by itself. */
         struct memory_use both = measure_plan(model, "every:2+selective", NULL),
                           cheap = measure_plan(model, "selective", NULL);
         assert_true(both.saved < half.saved && both.saved < cheap.saved);
@@ -277,7 +277,7 @@ TEST(test_segments)
     for (int model = 0; model < (int)COUNT(presets); model++) {
         struct memory_use all = measure_plan(model, "all", NULL), runs = measure_plan(model, "segments:1", NULL),
                           parts = measure_plan(model, "all+halves", NULL);
-        /* The largest recomputation of tinysam-tiny is a block that is alone in its stage and has
+        /* The largest recomputation of tinysam-tiny is the only block of its stage and has
          * no submodules. */
         bool strict = model != TINYSAM;
         assert_true(runs.saved < all.saved &&

@@ -129,7 +129,7 @@ static id param(struct graph *g, const char *name, enum dtype f, int rank, const
     return graph_param(g, name, f, rank, dim, (struct init){INIT_NORMAL, 0.3f, 0});
 }
 
-/* --- an activation in the product of few rows that alone reads it ----------------------------- */
+/* --- an activation in the product of few rows, its only reader -------------------------------- */
 
 enum { RESHAPED = 1, RELU = 2, SECOND_READER = 4, MANY_ROWS = 8, NOT_TRANSPOSED = 16, LOWER = 32, STRIDED = 64 };
 
@@ -641,7 +641,8 @@ static struct suite suites[] = {
      .cases = add_norm_apart_cases},
 };
 
-/* --- first_sum, linear_add: what the values alone do not show --------------------------------- */
+/* --- first_sum, linear_add: what the values do not show
+ * ---------------------------------------- */
 
 /* A fill remains where a node other than a sum reads it, where it is not 0, or where the sum covers
  * only a slice of it. */

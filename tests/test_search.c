@@ -130,8 +130,8 @@ static const struct freedom ALL_FREE = {.effective_batch = 3,
                                         .allow_bf16 = true,
                                         .allow_8bit = true};
 
-/* Also a technique that the search does not know: its ladder is a dimension by the table alone. How
- * many images a frozen tower encodes at once. The chunks of two heads alone. What is divided among
+/* Also a technique that the search does not know: its ladder is a dimension only by the table. How
+ * many images a frozen tower encodes at once. Only the chunks of two heads. What is divided among
  * 2 ranks, among 8 with two shares, and among 4 GPUs of two hosts. Also a fused step, on a GPU. */
 enum freedoms {
     SOME_FREE,
@@ -282,7 +282,7 @@ static void check_drafts(const struct enumeration *w, const char *name)
             graph_print(&g, program, &alone);
             graph_print(&drafts.graph, program, &shared);
         }
-        if (strcmp(alone.at, shared.at)) fail_msg("%s, draft %d is not the graph that is compiled alone", name, i);
+        if (strcmp(alone.at, shared.at)) fail_msg("%s, draft %d is not the graph that is compiled by itself", name, i);
         text_free(&alone);
         text_free(&shared);
         graph_free(&g);

@@ -9,7 +9,7 @@
  *        3       #  #  #  .
  *
  * Two tests: Every split gives the gradient of the whole batch. That gradient is the sum of the
- * gradients of single images, each computed alone with slots for its own masks only. A mean of
+ * gradients of single images, each computed by itself with slots for its own masks only. A mean of
  * means, or an empty slot with a weight, would fail there.
  *
  * Slots that must have no weight contain noise, not zeros.

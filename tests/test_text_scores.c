@@ -1,6 +1,6 @@
 /*
  * test_text_scores.c: scores of texts against sacrebleu, rouge-score and SQuAD's evaluation
- * (tests/golden/text_scores.json, made by make_text_scores.py): of each pair alone, and of all.
+ * (tests/golden/text_scores.json, made by make_text_scores.py): of each pair by itself, and of all.
  */
 #include "infer/text_scores.h"
 #include "io/json.h"

@@ -4,7 +4,7 @@
  * backward: the weights must be bit-equal.
  *
  * The shapes make every kernel divide its work: row counts not divisible by the number of threads,
- * and more elements than one thread handles alone.
+ * and more elements than one thread handles by itself.
  */
 #include "optest.h"
 

@@ -250,7 +250,9 @@ TEST(test_threads)
 /* Each character comes when its last byte does. */
 TEST(test_stream)
 {
-    static const struct { const char *name, *text; } cases[] = {{"gpt2", "日🦄"}, {"llama2", "🦄"}, {"sp_llama2", "🦄"}};
+    static const struct {
+        const char *name, *text;
+    } cases[] = {{"gpt2", "日🦄"}, {"llama2", "🦄"}, {"sp_llama2", "🦄"}};
     for (size_t k = 0; k < COUNT(cases); k++) {
         struct tokenizer *t = open_golden(cases[k].name);
         struct token_list l = {0};

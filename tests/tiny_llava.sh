@@ -1,7 +1,9 @@
-# tiny_llava.sh: small models of images and text, and their training by $tmp/run.yaml, for test scripts, which source it after run_lib.sh.
+# tiny_llava.sh: small models of images and text, and their training by $tmp/run.yaml, for test
+# scripts, which source it after run_lib.sh.
 # shellcheck shell=bash disable=SC2015
 
-# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles of SmolVLM.
+# make_model CASE DIR: a golden model with a tokenizer. Tokens from 43 on are those around the tiles
+# of SmolVLM.
 make_model() {
     local id=2 c vocab='"<s>": 0, "</s>": 1' more='' model=$2
     mkdir -p "$model" && cp "tests/golden/$1/config.json" "tests/golden/$1/model.safetensors" "$model" || return 1

@@ -398,7 +398,9 @@ static void *function_of(const char *library, const char *name)
 
 /* The arguments are integers and pointers: up to 16 words are handed over as they came, in
  * registers and on the stack. */
-#define WORDS long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l, long m, long n, long o, long p
+#define WORDS                                                                                                          \
+    long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l, long m, long n,    \
+        long o, long p
 #define LIBRARY(kind, library, code, name)                                                      \
     long name(WORDS)                                                                            \
     {                                                                                           \

@@ -100,7 +100,8 @@ static inline void input_inv_count(struct trial *t, double count)
 static inline void input_step(struct trial *t)
 {
     struct operand *x = input(t, DT_U8, DIM(sizeof(struct step_block)));
-    *(struct step_block *)x->data = (struct step_block){.learning_rate = 1e-2f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+    *(struct step_block *)x->data =
+        (struct step_block){.learning_rate = 1e-2f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
 }
 
 /* An input with the values of another trial's oracle, rounded to a dtype. */

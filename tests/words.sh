@@ -3,14 +3,16 @@
 #
 #   bash tests/words.sh       from the repository's root
 #
-# Reads comments, messages, identifiers, documents and file names, and what `plimsoll COMMAND --help`
-# prints where $BUILD/plimsoll exists. Leaves out the golden data, the fuzz corpora and this file.
+# Reads comments, messages, identifiers, documents and file names, and what `plimsoll COMMAND
+# --help` prints where $BUILD/plimsoll exists. Leaves out the golden data, the fuzz corpora and this
+# file.
 #
 # Each row of the table below is one check. Each hit is printed as
 #
 #   FILE:LINE: the words found -> use instead
 #
-# (line 0: the file's name), and 'N passed, M failed' comes last. To ban a word, add a row. Columns are separated by tabs:
+# (line 0: the file's name), and 'N passed, M failed' comes last. To ban a word, add a row. Columns
+# are separated by tabs:
 #
 #   pattern       extended regular expression; case does not matter. It matches between characters that
 #                 are not letters: `cards?` finds "card", "Cards" and "card_name", but not "discard"
@@ -45,8 +47,8 @@ TABLE
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 
-# The files to search, one per line. The --help text of each command becomes a file. Of tests/golden only the
-# scripts and documents are searched.
+# The files to search, one per line. The --help text of each command becomes a file. Of tests/golden
+# only the scripts and documents are searched.
 find README.md Makefile .ci docs include src examples tools bench tests -type f \
     -not \( -path 'tests/golden/*' -not -name '*.py' -not -name '*.md' \) -not -path 'tests/fuzz/corpus/*' \
     -not -path '*/__pycache__/*' -not -path tests/words.sh -not -name LICENSE | sort >"$tmp/files"

@@ -2,7 +2,7 @@
  * fuzz_packed.c: any bytes as a packed store. The checksums are corrected first, so that the checks
  * after them are tested. Every byte that the index of an accepted store points to is read; then the
  * store is opened as the file of a dataset, and every sample is read as training reads it;
- * embeddings alone by the references of their images.
+ * only embeddings by the references of their images.
  */
 #include "base/crc32c.h"
 #include "data/dataset.h"
@@ -101,7 +101,7 @@ static uint64_t read_dataset(char *path, const struct packed_file *f, bool by_ca
     return sum;
 }
 
-/* A store of embeddings alone, as where conversations have their images. */
+/* A store of only embeddings, as where conversations have their images. */
 static uint64_t read_outputs(const char *path, const struct packed_file *f)
 {
     struct image_files *files;

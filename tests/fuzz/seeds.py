@@ -147,8 +147,9 @@ for layout, name in enumerate(("tokens", "tiles", "pieces")):
 put("chat_images", "none", b"\x00\x00<s>no image")
 put("chat_images", "video", b"\x82\x00<image><image> and <video>")
 
-# A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of lines of
-# tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a byte in front.
+# A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of
+# lines of tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a
+# byte in front.
 
 # Tokenizers: each part of a tokenizer.json, and SentencePiece models of each type of piece.
 def tokenizer(model=None, **parts):

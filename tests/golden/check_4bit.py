@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares `plimsoll convert DIR --quantize nf4` with what transformers and bitsandbytes make of the same folder.
+"""Compares `plimsoll convert DIR --quantize nf4` with what transformers and bitsandbytes computes from the same folder.
 
     python check_4bit.py PLIMSOLL [DIR]...          in tests/golden; needs torch, transformers, bitsandbytes, safetensors
     python check_4bit.py PLIMSOLL --write           the same, and writes the folders nf4/NAME of GOLDEN, which transformers saved

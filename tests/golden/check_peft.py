@@ -33,7 +33,8 @@ import make_sam
 from common import relative
 
 LIST = ["adapter.target_modules=[q_proj, v_proj]"]
-# base, then the keys of the run. The bases have the vocabulary of train_untied/tokens.bin or a larger one.
+# base, then the keys of the run. The bases have the vocabulary of train_untied/tokens.bin or a
+# larger one.
 CASES = {
     "list": ("basic", LIST),
     "regex": ("basic", [r"adapter.target_modules=model\.layers\.\d+\.(?:self_attn\.[qo]_proj|mlp\.down_proj)"]),

@@ -143,7 +143,8 @@ def vocabulary(work, name):
 
 # --- corpora ------------------------------------------------------------------------------------
 
-# First on the line, before a letter, behind one, with a mark, between digits, between marks, twice, last on the line.
+# First on the line, before a letter, behind one, with a mark, between digits, between marks, twice,
+# last on the line.
 CONTEXTS = "{0} {0}a b{0} {0}\u0301 1{0}2 .{0}! {0}{0} a {0}"
 
 

@@ -39,7 +39,7 @@ CASES = {
 
 
 def values(name, shape):
-    """Normal values rounded to multiples of 1/16, a function of the name alone."""
+    """Normal values rounded to multiples of 1/16, a function of only the name."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     return (x * 16).round() / 16

@@ -12,7 +12,7 @@ Each case is one folder:
                             query_index, target_masks, position_ids where a row has several queries
     expect.safetensors      similarity, mask_embeds, text_embeds, loss, grad.<name> for every parameter
 
-What holds: the reference reads the folder's weights, in float32 with eager attention. It embeds each query alone
+What holds: the reference reads the folder's weights, in float32 with eager attention. It embeds each query by itself
 and each mask by its average, and its loss is written down query by query: cross-entropy over the masks of the
 image; where another query of the image has another target, the mean of that and of the cross-entropy over the
 queries of the image without those of the same target.
@@ -90,7 +90,7 @@ class Grounding(torch.nn.Module):
         return F.normalize(self.mask_projection(mean), dim=-1)
 
     def embed_queries(self, ids, index, positions):
-        """Each query alone: [B,Q,D]; zeros for queries that are none."""
+        """Each query by itself: [B,Q,D]; zeros for queries that are none."""
         rows = []
         for b in range(len(ids)):
             for end in index[b].tolist():
@@ -149,7 +149,7 @@ def write_model(folder, c, generator):
 
 
 def load_model(folder, c, dtype):
-    """The reference, from the folder alone. Refuses one that does not fill it."""
+    """The reference, only from the folder. Refuses one that does not fill it."""
     model = Grounding(c).to(dtype).eval()
     weights = load_file(os.path.join(folder, "model.safetensors"))
     with torch.no_grad():

@@ -119,7 +119,7 @@ def make_batch(c, generator):
 
 
 def load_model(folder, c, dtype):
-    """The reference, from the folder alone. Refuses one that does not fill it."""
+    """The reference, only from the folder. Refuses one that does not fill it."""
     model, info = CLASSES[c["kind"], bool(c["names"])].from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v}
     if bad:

@@ -100,8 +100,8 @@ CASES = {
     "pad_tied": case(family="qwen2", tied=True, style=5, vocab=31, hidden=12, heads=2, kv_heads=2, layers=1,
                      inter=18, T=9, extra=dict(pad_token_id=-1, use_sliding_window=False)),
 }
-# Padding at the left, at the right, at both ends and nowhere; conversations of several lengths, one of
-# them a single token. The windows are shorter than a conversation.
+# Padding at the left, at the right, at both ends and nowhere; conversations of several lengths, one
+# of them a single token. The windows are shorter than a conversation.
 ROWS = dict(vocab=29, hidden=12, heads=2, kv_heads=1, layers=2, inter=18, T=16)
 PADDED = dict(ROWS, B=4, padded=((5, 0), (0, 4), (3, 2), (0, 0)))
 PACKED = dict(ROWS, B=2, packed=((7, 1, 8), (10, 6)))
@@ -201,7 +201,7 @@ def write_model(folder, c, generator):
 
 
 def load_model(folder, dtype=torch.float32):
-    """The reference, from the folder alone. Refuses a folder that does not fill it."""
+    """The reference, only from the folder. Refuses a folder that does not fill it."""
     model, info = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v}
@@ -247,7 +247,7 @@ def conversations(position_ids):
 
 
 def packed_outputs(model, batch):
-    """Each conversation alone. The loss is the mean over all labels of the batch."""
+    """Each conversation by itself. The loss is the mean over all labels of the batch."""
     ids, labels = batch["input_ids"].long(), batch["labels"].long()
     logits, total, count = [], 0, 0
     for row, begin, end in conversations(batch["position_ids"]):
@@ -260,7 +260,7 @@ def packed_outputs(model, batch):
 
 
 def check_packed(folder, batch, expect):
-    """transformers' own packed rows are the conversations alone."""
+    """transformers' own packed rows are the conversations by themselves."""
     with torch.no_grad():
         theirs = load_model(folder)(input_ids=batch["input_ids"].long(), position_ids=batch["position_ids"], use_cache=False).logits
     assert relative(theirs, expect["logits"]) < 1e-5, folder

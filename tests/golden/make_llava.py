@@ -183,7 +183,7 @@ def folder_weights(folder, c):
 
 
 def load_model(folder, c, dtype):
-    """The reference, from the folder alone. Refuses one that does not fill it."""
+    """The reference, only from the folder. Refuses one that does not fill it."""
     if not is_original(c):
         model, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
         bad = {k: v for k, v in info.items() if v}
@@ -272,7 +272,7 @@ def inputs_of(c, batch, dtype):
 
 
 def packed_outputs(model, c, batch, dtype):
-    """Each conversation alone. The loss is the mean over all labels of the batch."""
+    """Each conversation by itself. The loss is the mean over all labels of the batch."""
     given, labels = inputs_of(c, batch, dtype), batch["labels"].long()
     token, n = text_case(c)["vocab"] - 1, features_of(c)
     logits, total, count, at = [], 0, 0, 0

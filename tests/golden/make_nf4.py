@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes nf4.safetensors: weights, and what bitsandbytes makes of them in NF4.
+"""Writes nf4.safetensors: weights, and what bitsandbytes computes from them in NF4.
 
     python make_nf4.py [OUT.safetensors]
 

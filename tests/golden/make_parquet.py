@@ -110,7 +110,8 @@ for codec in ("none", "snappy", "gzip", "zstd"):
 put("types_v2", table, types, compression="snappy", data_page_version="2.0", row_group_size=23)
 put("types_plain", table, types, compression="snappy", use_dictionary=False, data_page_size=64, write_batch_size=4, row_group_size=40)
 
-# images and masks, as datasets writes them now (not compressed) and as it did before (dictionary, snappy)
+# images and masks, as datasets writes them now (not compressed) and as it did before (dictionary,
+# snappy)
 samples = [scene(i) for i in range(6)]
 rows = [{"image": {"bytes": encode(im, "JPEG" if i % 2 else "PNG"), "path": f"{i}.png"}, "mask": {"bytes": encode(m, "PNG"), "path": None}, "label": i, "split": "train" if i < 4 else "test"}
         for i, (im, m) in enumerate(samples)]
@@ -142,7 +143,8 @@ for talk in talks:
         put_file("talks/" + x["path"], x["bytes"])
 (here / "talks.json").write_text(json.dumps([{**talk, "images": ["talks/" + x["path"] for x in talk["images"]]} for talk in talks], indent=0) + "\n")
 
-# a nullable column of text, as fastparquet writes it: its pages state BIT_PACKED for repetition levels, which they do not have, as those of Spark do
+# a nullable column of text, as fastparquet writes it: its pages state BIT_PACKED for repetition
+# levels, which they do not have, as those of Spark do
 flat = [{"text": None if i % 5 == 3 else f"Line {i % 7}."} for i in range(30)]
 fastparquet.write(str(here / "fast.parquet"), pandas.DataFrame({"text": [r["text"] for r in flat]}), object_encoding="utf8", has_nulls=True, compression="GZIP")
 expect("fast", pq.read_schema(here / "fast.parquet").remove_metadata(), flat)
@@ -160,7 +162,8 @@ put("words", pa.table({"text": words}), [{"text": "word 3"}, {"text": None}, {"t
 pq.write_table(pa.table({"text": ["a", "ab", "abc"]}), here / "delta.parquet", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
 
 
-# --- tables that no program writes: Thrift's compact protocol by hand --------------------------------------------------
+# --- tables that no program writes: Thrift's compact protocol by hand
+# --------------------------------------------------
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 
@@ -241,7 +244,8 @@ entry = (2).to_bytes(4, "little") + b"\4\1" + b"\3\0\0\0two\7\0\0\0members"
 members = gzip.compress(entry[:9], mtime=0) + gzip.compress(entry[9:], mtime=0)
 two = fields({1: (I32, 0), 2: (I32, len(entry)), 3: (I32, len(members)), 5: (STRUCT, {1: (I32, 2), 2: (I32, 0), 3: (I32, 3), 4: (I32, 4)})}) + members
 hostile("members", 2, [root(1), optional(b"text")], [([b"text"], 6, 2, two)], codec=2)
-# a chunk whose size lacks the header of its dictionary's page, as parquet-mr wrote them before 1.2.9
+# a chunk whose size lacks the header of its dictionary's page, as parquet-mr wrote them before
+# 1.2.9
 words = b"\3\0\0\0one\3\0\0\0two"
 entry = (2).to_bytes(4, "little") + b"\4\1" + b"\1\3\2"  # two definition levels of 1; indices of 1 bit: 0 and 1
 pages = page(2, 2, words), page(0, 2, entry, len(entry))

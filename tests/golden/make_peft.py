@@ -103,7 +103,8 @@ CASES = {
     "bf16": case("bf16", ["q_proj", "down_proj"], r=2, dtype=torch.bfloat16),
     "clip": case("clip_vision", ["q_proj", "v_proj", "fc1"], r=2),
     "clip_old": case("clip_vision", ["q_proj", "v_proj", "fc1"], r=2, old="vision_model."),
-    # Full names, as CLIPVisionModel has them in memory; a name in full is no matter of layers_to_transform.
+    # Full names, as CLIPVisionModel has them in memory; a name in full is no matter of
+    # layers_to_transform.
     "clip_regex": case("clip_vision", r"encoder\.layers\.\d\.(self_attn\.v_proj|mlp\.fc2)", r=2, exclude_modules=r"encoder\.layers\.1\.mlp\..*"),
     "clip_names": case("clip_odd", ["encoder.layers.0.mlp.fc2", "q_proj"], r=2, layers_to_transform=[1]),
     "clip_full": case("clip_full", ["k_proj", "fc2"], r=3),  # nothing reaches the last layer
@@ -111,8 +112,8 @@ CASES = {
     "siglip": case("siglip_vision", ["q_proj", "out_proj", "fc2"], r=2),
     "sam": case("sam_target", ["qkv"], modules_to_save=["mask_decoder"]),
     "sam_parts": case("sam_both", ["qkv", "lin1", "v_proj", "proj_in"], r=2, modules_to_save=["neck"]),
-    # Full names, as LlavaForConditionalGeneration has them in memory: other ones than the folder's. Nothing reaches the
-    # tower's last layer.
+    # Full names, as LlavaForConditionalGeneration has them in memory: other ones than the folder's.
+    # Nothing reaches the tower's last layer.
     "llava": case("llava_clip_llama", r"model\.(language_model\.layers\.\d\.self_attn\.[qv]_proj|vision_tower\.encoder\.layers\.\d\.mlp\.fc1|multi_modal_projector\.linear_2)", r=2),
     "llava_save": case("llava_clip_mistral", ["o_proj", "out_proj"], r=2, modules_to_save=["multi_modal_projector"]),
     "llava_nf4": case("llava_clip_mistral", "all-linear", r=2, nf4=NF4),

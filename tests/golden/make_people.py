@@ -18,7 +18,7 @@ tests/test_dataset_survey.c. Needs numpy, Pillow, pycocotools and datumaro:
     deep_rgb    16-bit RGB images of 12 bits
     black       8-bit images of values 0 to 15: 12 bits divided by 256
     painted     COCO as Datumaro (CVAT) exports painted masks: run lengths with iscrowd 1, one part each
-    crowd       COCO with pycocotools' run lengths: a mask, a crowd of two parts, a box alone, a mask of one pixel
+    crowd       COCO with pycocotools' run lengths: a mask, a crowd of two parts, only a box, a mask of one pixel
 """
 import json, os, shutil, struct, zlib
 import numpy as np

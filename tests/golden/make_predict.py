@@ -112,7 +112,8 @@ def main():
     at = lambda name: os.path.join(args.out, name)
     image(200, 120, 1).save(at("wide.png"), optimize=True)
     image(41, 57, 2).save(at("tall.png"), optimize=True)
-    # Masks of random weights often fill the image or are empty; the first seed that gives neither is used.
+    # Masks of random weights often fill the image or are empty; the first seed that gives neither
+    # is used.
     for seed in range(args.seed, args.seed + 1000):
         model, processor = write_model(at("model"), seed)
         shares = [answer(model, processor, Image.open(at(p)).convert("RGB"), *rest)[0].mean() for p, *rest in CASES.values()]

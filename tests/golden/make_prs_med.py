@@ -43,9 +43,11 @@ def case(**changes):
     base = dict(
         decoder="fusion", tiny={}, llava={}, heads=2, pooled=3, channels=(6, 4), prompt_hidden=14, self_heads=4, self_inner=18, classes=0,
         dtype="float32", std=0.2,
-        # the batch: tokens of each sample's question (with its image) and answer; group as in make_tinyvit.py
+        # the batch: tokens of each sample's question (with its image) and answer; group as in
+        # make_tinyvit.py
         lengths=((9, 5), (12, 7)), group=0,
-        # the mask loss: "" is binary cross-entropy + dice; "structure" the original's, with weights in both terms
+        # the mask loss: "" is binary cross-entropy + dice; "structure" the original's, with weights
+        # in both terms
         loss="",
     )
     unknown = set(changes) - set(base)
@@ -207,7 +209,8 @@ class PRSMed(nn.Module):
         return self.llava.lm_head(states), masks[:, 0], self.cls(image.mean((2, 3))) if hasattr(self, "cls") else None
 
 
-# --- cases -----------------------------------------------------------------------------------------
+# --- cases
+# -----------------------------------------------------------------------------------------
 
 
 def folder_name(c, name):

@@ -27,7 +27,8 @@ from make_sam import mask_loss, metadata
 from make_tinyvit import case, random_batch, reference, write_model
 
 CASES = {
-    # maps of 28, 14, 7 and 7 positions, windows as published: exact, larger than the map, as large as the map
+    # maps of 28, 14, 7 and 7 positions, windows as published: exact, larger than the map, as large
+    # as the map
     "mobilesam_points": dict(package="mobile_sam", **case(image=112, windows=(7, 7, 14, 7), B=1, single=False)),
     # maps of 20, 10, 5 and 5: zeros fill every window; one mask for each of three boxes
     "mobilesam_boxes": dict(package="mobile_sam", **case(image=80, windows=(7, 7, 14, 7), B=1, M=3, points=0, boxes=True, single=True,

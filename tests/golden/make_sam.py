@@ -45,7 +45,8 @@ def case(**changes):
         C=16, mask_channels=16, point_kinds=None, decoder_layers=2, decoder_heads=2, decoder_inner=14, downsample=None,
         candidates=None, iou_depth=None, iou_hidden=9, decoder_eps=None, prompt_scale=1, prompt_eps=None,
         dtype="float32", tied_copy=False, std=0.25,
-        # the batch; points 0: none; labels None: not given; masks: 0, 1 or "each"; size: of the images, None: the configuration's
+        # the batch; points 0: none; labels None: not given; masks: 0, 1 or "each"; size: of the
+        # images, None: the configuration's
         B=2, M=2, points=2, labels=(1, 0, -1, -10), boxes=False, masks=0, single=None, targets=False, loss_output=None,
         size=None,
     )
@@ -132,7 +133,7 @@ def write_model(folder, c, generator):
 
 
 def load_model(folder, c, dtype):
-    """The reference, from the folder alone. Refuses one that does not fill it."""
+    """The reference, only from the folder. Refuses one that does not fill it."""
     model, info = model_class(c).from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v}
     if bad:

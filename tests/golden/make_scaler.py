@@ -23,7 +23,7 @@ def run(window, scale, steps, share, choice, out):
         found = choice.random() < share
         before = weight.detach().clone()
         optimizer.zero_grad()
-        # The weight's own gradient is tiny, so that a large scale alone makes no inf.
+        # The weight's own gradient is tiny, so that a large scale by itself makes no inf.
         scaler.scale((weight * 1e-3).sum()).backward()
         if found:
             weight.grad[choice.randrange(4)] = choice.choice([float("inf"), float("-inf"), float("nan")])

@@ -88,7 +88,8 @@ for tag in (273, 279):  # of the offsets and byte counts of three strips two are
 (here / "missing_strip.tif").write_bytes(whole)
 
 
-# DICOM. Values by pydicom and order by SimpleITK, whose DICOMOrient names the ways that columns, rows and slices run.
+# DICOM. Values by pydicom and order by SimpleITK, whose DICOMOrient names the ways that columns,
+# rows and slices run.
 def header(frame, uid, k, position, orientation, syntax):
     meta = FileMetaDataset()
     meta.TransferSyntaxUID = syntax
@@ -178,7 +179,8 @@ def jpeg_of_rgb(d, frame):
 dicom("jpeg_rgb", numpy.kron(rng.integers(0, 256, (1, 2, 3, 3), dtype=numpy.uint8), numpy.ones((1, 8, 8, 1), numpy.uint8)), syntax=JPEGBaseline8Bit, change=jpeg_of_rgb)
 by_pydicom("jpeg_rgb")
 
-# Implicit elements in a file whose syntax is explicit; and a private sequence of unknown representation, whose items are implicit.
+# Implicit elements in a file whose syntax is explicit; and a private sequence of unknown
+# representation, whose items are implicit.
 for name, implicit in (("implicit", True), ("unknown", False)):
     os.makedirs(here / name)
     frame = rng.integers(0, 256, (5, 4), dtype=numpy.uint8)

@@ -221,7 +221,8 @@ continued' }}
 {{ x|string }}|{{ 1e15 }}|{{ 1e16 }}|{{ 0.1 + 0.2 }}|{{ 100 / 3 }}|{{ 1 / 3 }}|{{ 1e-4 }}|{{ 1e-5 }}|{{ 2 ** 0.5 }}|{{ 5 // 0.3 }}
 {{ big == big }}|{{ big|string|length }}|{{ [big] }}
 """.strip("\n").replace("\\\ncontinued", "\\\x00continued").split("\n")
-# Expressions with a bar between them are templates of their own, so that a refused one hides no other.
+# Expressions with a bar between them are templates of their own, so that a refused one hides no
+# other.
 LINES = [piece.replace("\x00", "\n") for line in LINES for piece in re.split(r"(?<=\}\})\|(?=\{\{)", line)]
 
 

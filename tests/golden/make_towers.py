@@ -148,7 +148,7 @@ def write_model(folder, c, generator):
 
 
 def load_model(folder, c, dtype):
-    """The reference, from the folder alone. Refuses one that does not fill it."""
+    """The reference, only from the folder. Refuses one that does not fill it."""
     model, info = tower_class(c).from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v and k != "unexpected_keys"}

@@ -25,7 +25,7 @@ def case(frames, side, **changes):
 CASES = {
     # 3 x 3 features to 2 x 2: windows that share features
     "video_clip_llama": case((0, 2, 3), 2, images=(2, 1, 0), vision=dict(patch=4, image=12), T=27),
-    # frames alone, 4 x 4 features to one
+    # only frames, 4 x 4 features to one
     "video_siglip_qwen2": case((3, 0, 5), 1, images=(0, 0, 0), names="memory", strategy="full", layer=-1, text=dict(family="qwen2"), vision=dict(kind="siglip", patch=3, image=12), T=13),
     # not pooled
     "video_whole": case((1, 2), 2, images=(1, 0), names="saved", T=15, ids="int32"),

@@ -83,7 +83,7 @@ def read_sample(jpeg, notes):
 
 
 def read_shards(paths):
-    """Samples with at least one mask; none has so many that there was something to choose."""
+    """Samples with at least one mask; in none is there a choice of masks."""
     out = []
     for path in sorted(paths):
         with tarfile.open(path) as tar:
