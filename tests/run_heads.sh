@@ -191,5 +191,5 @@ check 'a language model' expect 2 'model.head classes, which data.format classes
 check 'conversations' expect 2 'data.format is conversations, and a clip with a head takes pixel_values, labels; set data.format to classes' "$binary" plan "$tmp/run.yaml" --set model.head=classes --set 'model.classes=[a, b]' --set data.format=conversations
 check 'a table without classes' expect 2 'list.csv has no column for the class, such as label or class: its columns are name, file; name it with data.label_column' sh -c "printf 'name,file\nx,y\n' >'$tmp/list.csv' && '$binary' train '$tmp/run.yaml' --set data.train='$tmp/list.csv' --set 'model.classes=[a, b]'"
 check 'an image outside of the folder' expect 2 'outside' sh -c "printf 'image,label\n/etc/hostname,a\n' >'$tmp/list.csv' && '$binary' train '$tmp/run.yaml' --set data.train='$tmp/list.csv' --set 'model.classes=[a, b]'"
-check 'augmentation, which this data does not have' expect 2 'data.flip is given, but the model is a clip' "$binary" plan "$tmp/run.yaml" --set data.flip=0.5
+check 'augmentation, which this data does not have' expect 2 'data.flip' "$binary" plan "$tmp/run.yaml" --set data.flip=0.5
 summary

@@ -105,7 +105,7 @@ chosen() {
 check 'model.decoder: the mask decoder of a run' chosen
 check 'model.decoder: another than the folder has' expect 2 'model.decoder is prompted, and the folder has the weights of the decoder fusion' step prs_med_fusion "$tmp/out.safetensors" --set model.decoder=prompted
 check 'model.decoder: of another model' expect 2 'model.decoder is for a prs_med, and .*llava_clip_llama is a llava' step llava_clip_llama "$tmp/out.safetensors" --set model.decoder=prompted
-check 'model.decoder: of another preset' expect 2 'model.decoder is for a prs_med, and sam-tiny is a sam' "$binary" modules "$tmp/chosen.yaml" --set model.preset=sam-tiny --set model.decoder=fusion
+check 'model.decoder: of another preset' expect 2 'model.decoder.*prs_med, and sam-tiny' "$binary" modules "$tmp/chosen.yaml" --set model.preset=sam-tiny --set model.decoder=fusion
 
 # --- refused ---
 # config TEXT: a model folder with this config.json, in $tmp/bad.
@@ -141,7 +141,7 @@ check 'prs-med plans in 8 GiB' plans prs-med '[image_encoder,fusion,mask_head]' 
 check 'prs-med-prompted plans in 8 GiB' plans prs-med-prompted '[image_encoder,mask_decoder]' 8GiB
 check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set device=cpu
 
-check 'structure: a weight of other losses' expect 2 'loss.focal is given, but loss.preset is structure, expected sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set loss.preset=structure --set loss.focal=2
+check 'structure: a weight of other losses' expect 2 'loss.focal.*loss.preset.*equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set loss.preset=structure --set loss.focal=2
 check 'structure: of a mask model' expect 2 'loss.preset is structure, which is a loss of prs_med; a sam takes sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=sam-tiny --set data.format=sa1b --set loss.preset=structure
 
 # --- training on a table --- Two shapes an image; the question asks for the one at the top or at
@@ -274,7 +274,7 @@ broken() {
 }
 check 'a broken image is replaced' broken
 check 'a flipped image' expect 2 'data.flip is given: questions and answers name places in the image' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.flip=0.5
-check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
+check 'another format' expect 2 'data.format.*prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
 check 'images of no whole number of patches' expect 2 'data.image_size is 70, expected a multiple of the patches of 16 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=70
 
 # The flags of train_prs_med.py.
@@ -444,8 +444,8 @@ check 'fresh layers take batch statistics, loaded ones stay' fresh_statistics
 # A name that no part of the model has is refused, in the part that answers too.
 misspelled() {
     cp -r "$tmp/adapted/model" "$tmp/misspelled" && sed -i 's/"mask_head"/"mask_heat"/' "$tmp/misspelled/adapter_config.json" || return 1
-    expect 2 'adapter.modules_to_save: "mask_heat" matches no module' "$binary" eval "$tmp/questions.yaml" --model "$tmp/reads/model" --adapter "$tmp/misspelled" &&
-        expect 2 'adapter.modules_to_save: "mask_heat" matches no module' "$binary" generate --model "$tmp/reads/model" --adapter "$tmp/misspelled" --prompt 'top?' --max-new 2
+    expect 2 'adapter.modules_to_save: "mask_heat"' "$binary" eval "$tmp/questions.yaml" --model "$tmp/reads/model" --adapter "$tmp/misspelled" &&
+        expect 2 'adapter.modules_to_save: "mask_heat"' "$binary" generate --model "$tmp/reads/model" --adapter "$tmp/misspelled" --prompt 'top?' --max-new 2
 }
 check 'an adapter that saves modules: a name of none' misspelled
 check 'a question to another model' expect 2 'answers no question with a mask; expected a prs_med' "$binary" predict --model $cases/sam_points "$data/images_and_masks/shapes/test_images/513.png" --question x -o "$tmp/x.png"

@@ -100,7 +100,7 @@ broken_validation() {
     head -c 300 /dev/zero | dd of="$tar" bs=1 seek=$((at + 512)) conv=notrunc 2>/dev/null
     printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: "%s/*.tar", validation: "%s/*.tar", max_masks: 3, max_bad: 0, threads: 1}\n' "$tmp/masks" "$tmp/broken" >"$tmp/sam.yaml"
     printf 'train: {steps: 2, effective_batch: 2, eval_every: 1, out: "%s"}\nmemory: {micro_batch: 1, precision: f32}\nparallel: {shard: weights}\ndevice: cpu\n' "$tmp/bv" >>"$tmp/sam.yaml"
-    expect 1 'rank 1 on .*: .* samples are broken, but data.max_bad is 0' ranks 2 "$binary" train "$tmp/sam.yaml" && left_behind "$tmp/sam.yaml" && grep -o 'rank 1 on .* broken' "$tmp/err"
+    expect 1 'rank 1 on.*:.*data.max_bad is 0' ranks 2 "$binary" train "$tmp/sam.yaml" && left_behind "$tmp/sam.yaml" && grep -o 'rank 1 on .* broken' "$tmp/err"
 }
 check 'a broken sample in an evaluation, weights in shards' broken_validation
 other_program() {
@@ -125,7 +125,7 @@ slurm() { SLURM_STEP_NUM_TASKS=4 expect 2 'srun --mpi=pmix' train_tiny "$tmp/t";
 check 'srun without PMIx: refused' slurm
 without_mpi() {
     mkdir -p "$tmp/bin" && cp "$binary" "$tmp/bin/plimsoll" && OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_RANK=3 expect 2 'launched as rank 3 of 8, and this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --set "train.out=$tmp/t" &&
-        expect 2 '^plimsoll train: --ranks 2: this build has no MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --ranks 2 && [ "$(wc -l <"$tmp/err")" = 1 ] && cat "$tmp/err"
+        expect 2 '^plimsoll train: --ranks 2:.*MPI' "$tmp/bin/plimsoll" train "$tmp/tiny.yaml" --ranks 2 && [ "$(wc -l <"$tmp/err")" = 1 ] && cat "$tmp/err"
 }
 check 'a launcher and no plug-in: refused' without_mpi
 # Without MPI the program is the same, and only the plug-in is missing.
@@ -139,7 +139,7 @@ check 'the plug-in is rebuilt with the headers that it includes' headers
 commands() { expect 2 'only .plimsoll train., bench and profile run on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
 check 'other commands on ranks: refused' commands
 number_of_ranks() {
-    expect 2 'parallel.ranks is 4, and 1 process was started' train_tiny "$tmp/t" --set parallel.ranks=4 && expect 2 'parallel.shares is 3, which is not divisible by the 2 ranks' train_ranks 2 "$tmp/t" --set parallel.shares=3 &&
+    expect 2 'parallel.ranks is 4, and 1 process was started' train_tiny "$tmp/t" --set parallel.ranks=4 && expect 2 'parallel.shares is 3,.*2 ranks' train_ranks 2 "$tmp/t" --set parallel.shares=3 &&
         expect 2 'gradients of a weight are complete only after all shares' train_tiny "$tmp/t" --set parallel.shares=2 --set memory.fused_step=on --set memory.micro_batch=auto
 }
 check 'numbers that do not fit' number_of_ranks

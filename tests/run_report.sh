@@ -59,7 +59,7 @@ foreign() {
     ln -s "$secret" "$r/images/x.png" && ln -s "$secret" "$r/eval.txt" && ln -s "$secret" "$r/config.yaml" && ln -s "$tmp/pngs" "$r/worst" && mkfifo "$r/images/f.png" && cp "$secret" "$r/images/s.png" && cp docs/images/plan.png "$r/images/y.png" || return 1
     expect 0 'left out of the report: .*images/x.png: it is a link' "$binary" report "$r" && grep -q 'f.png: it is no regular file' "$tmp/err" && grep -q 's.png: it is no PNG' "$tmp/err" || { cat "$tmp/err"; return 1; }
     [ "$(grep -c '<img ' "$r/report.html")" = 1 ] && ! grep -e '<script>' -e 'secret' -e "$(head -c 12 "$secret" | base64)" "$r/report.html" && grep -o '&lt;script&gt;alert(1)&lt;/script&gt;' "$r/report.html" || return 1
-    rm "$r/metrics.jsonl" && ln -s "$run/metrics.jsonl" "$r/metrics.jsonl" && expect 2 'metrics.jsonl: it is a link' "$binary" report "$r"
+    rm "$r/metrics.jsonl" && ln -s "$run/metrics.jsonl" "$r/metrics.jsonl" && expect 2 'metrics.jsonl:' "$binary" report "$r"
 }
 check 'the folder of a stranger' foreign
 # Absolute paths are cut to their last part; so are headings.

@@ -66,10 +66,10 @@ unlabelled() {
 }
 check '--chat: text and ids without labels' unlabelled
 echo '{"config": {"pattern": "x"}, "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": "\u0000"}]}' >"$tmp/tekken.json"
-check 'tekken.json' expect 2 'tekken.json: it is a tokenizer of Mistral.s tekken format, which is not read; transformers' "$binary" tokenize --model "$tmp/tekken.json" "$tmp/text"
+check 'tekken.json' expect 2 'tekken.json:.*Mistral.s' "$binary" tokenize --model "$tmp/tekken.json" "$tmp/text"
 
 check 'no folder' expect 2 'no/such: cannot open it' "$binary" tokenize --model no/such "$tmp/text"
-check 'a folder without a tokenizer' expect 2 'basic: has neither tokenizer.json nor tokenizer.model; transformers' "$binary" tokenize --model tests/golden/basic "$tmp/text"
+check 'a folder without a tokenizer' expect 2 'tokenizer.json nor tokenizer.model; transformers' "$binary" tokenize --model tests/golden/basic "$tmp/text"
 check 'no arguments' expect 2 'expected --model FOLDER and a file: plimsoll tokenize' "$binary" tokenize
 check 'no file' expect 2 'no/such' "$binary" tokenize --model $vocabularies/gpt2 no/such
 check 'a mistyped option' expect 2 'unknown option --decod; did you mean --decode' "$binary" tokenize --decod
