@@ -9,45 +9,21 @@
 #include <sys/stat.h>
 
 #include "feed/batch_plan.h"
-#include "feed/feed.h"
 #include "graph/ops.h"
-#include "io/file.h"
 #include "planning/parameter_groups.h"
-#include "engine/run.h"
+#include "model_run.h"
 
-#include "harness.h"
-
-enum { BATCH = 4, MASKS = 3, POINTS = 2 };
+enum { MASKS = 3, POINTS = 2 };
+static const char *const f32[] = {"memory.precision=f32", NULL};
 
 static void begin(struct config *c, const char *model, const char *const *sets)
 {
-    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1",
-                                       "device.threads=2", "memory.precision=f32"};
     struct error e = {0};
-    config_init(c);
-    int rc = config_set(c, model, &e);
-    for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], &e);
-    for (; *sets && !rc; sets++) rc = config_set(c, *sets, &e);
-    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, &e);
-    must(rc, &e);
+    must(model_configure(c, model, f32, sets, &e), &e);
 }
 
 /* --- splits ---------------------------------------------------------------------------- */
 
-/* Fills an input of the step by its own rule. */
-static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
-{
-    struct planned_input x;
-    struct error e = {0};
-    assert_true(planned_input(&r->planned, name, &x));
-    uint64_t bytes = x.sample * BATCH;
-    char *data = mem_alloc(bytes);
-    for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, rule((int64_t)i));
-    must(run_write_input(r, name, 0, data, bytes, &e), &e);
-    mem_free(data);
-}
-
-static float wave(int64_t i) { return (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97)); }
 static float coordinate(int64_t i) { return 0.5f + 0.45f * wave(3 * i); }
 static float kind(int64_t i) { return (float)(i % 4); }
 static float bits(int64_t i) { return (float)(i * 37 % 251); }
@@ -82,18 +58,7 @@ static float *gradients(const struct prompting *p, void (*put)(struct run *), co
          &e);
     must(run_start(&r, NULL, true, &e), &e);
     put(&r);
-    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e),
-         &e);
-    must(run_program(&r, PROGRAM_STEP, &e), &e);
-    VEC(float) all = {0};
-    vec_push(&all, 0);
-    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
-        id g = r.planned.graph.params.at[i].grad;
-        if (!g) continue;
-        const float *x = (const float *)tape_address(&r.tape, g);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.planned.graph, g)); k++) vec_push(&all, x[k]);
-    }
+    floats all = model_gradients(&r, 0.125f);
     run_close(&r);
     config_free(&c);
     *count = all.n;
@@ -265,56 +230,18 @@ static void save(const char *model, const char *dir)
 {
     static const char *const sets[] = {"memory.micro_batch=2", "memory.recompute=none", NULL};
     struct config c;
-    struct run r = {0};
-    struct error e = {0};
     begin(&c, model, sets);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
-    must(run_start(&r, NULL, true, &e), &e);
-    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING,
-                      dir, &e),
-         &e);
-    run_close(&r);
+    model_save(&c, dir);
     config_free(&c);
-}
-
-static void drop(const char *dir)
-{
-    static const char *const names[] = {"model.safetensors", "config.json"};
-    char path[256];
-    for (size_t i = 0; i < COUNT(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    rmdir(dir);
-}
-
-static void read_whole(const char *dir, char **bytes, size_t *n)
-{
-    char path[256];
-    struct error e = {0};
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
 }
 
 /* Read and written back, a folder's weights are the same bytes: with the copy of the frequencies in
  * published folders, with tensors that no prompt uses, in bf16. */
 TEST(test_written_back)
 {
-    static const char *const models[] = {"tests/golden/sam_target", "tests/golden/sam_odd", "tests/golden/sam_vision"};
-    for (size_t m = 0; m < COUNT(models); m++) {
-        char dir[] = "/tmp/sam.XXXXXX", model[160], *a, *b;
-        size_t n, k;
-        assert_non_null(mkdtemp(dir));
-        snprintf(model, sizeof model, "model.path=%s", models[m]);
-        save(model, dir);
-        read_whole(models[m], &a, &n);
-        read_whole(dir, &b, &k);
-        assert_int_equal(n, k);
-        assert_memory_equal(a, b, n);
-        mem_free(a);
-        mem_free(b);
-        drop(dir);
-    }
+    static const char *const models[] = {"tests/golden/sam_target", "tests/golden/sam_odd", "tests/golden/sam_vision",
+                                         NULL};
+    check_written_back(models, f32);
 }
 
 /* A preset's saved folder can be opened. */
@@ -329,7 +256,7 @@ TEST(test_preset_folder)
     save("model.preset=sam-tiny", dir);
     must(model_open(&m, dir, &e), &e);
     model_close(&m);
-    if (!keep) drop(dir);
+    if (!keep) drop_folder(dir);
 }
 
 /* --- parameters --------------------------------------------------------------------------- */

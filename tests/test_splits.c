@@ -15,16 +15,13 @@
  * Slots that must have no weight contain noise, not zeros.
  */
 #include "feed/batch_plan.h"
-#include "feed/feed.h"
-#include "engine/run.h"
 
-#include "harness.h"
+#include "model_run.h"
 
 enum { IMAGES = 6, MASKS = 4, ROWS = 7, TOKENS = 16, CHUNKS = 4, SIDE = 64 };
 static const int masks_of[IMAGES] = {1, 4, 0, 3, 2, 4};  /* 14 */
 static const int labels_of[ROWS] = {15, 1, 0, 7, 4, 15, 2}; /* 44 */
 
-typedef VEC(float) floats;
 
 /* A number in [0, 1) for each element of an input. */
 static double draw(uint64_t what, int64_t row, int64_t i)
@@ -156,18 +153,7 @@ static floats gradients(const struct task *t)
     assert_int_equal(r.planned.plan.settings.micro_batch, t->micro_batch);
     must(run_start(&r, NULL, true, &e), &e);
     put_all(&r, t);
-    const struct step_block b = {.inv_count = {(float)(1 / counted(t))}, .loss_scale = 1, .step = 1, .adam_t = 1};
-    must(run_put_step(&r, &b, &e), &e);
-    must(run_program(&r, PROGRAM_STEP, &e), &e);
-    floats all = {0};
-    vec_push(&all, 0);
-    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
-        id g = r.planned.graph.params.at[i].grad;
-        if (!g) continue;
-        const float *x = (const float *)tape_address(&r.tape, g);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.planned.graph, g)); k++) vec_push(&all, x[k]);
-    }
+    floats all = model_gradients(&r, (float)(1 / counted(t)));
     run_close(&r);
     config_free(&c);
     return all;
@@ -274,7 +260,7 @@ TEST(test_tinysam_folder)
 {
     const struct task t =
         {.model = "model.preset=tinysam-tiny", .samples = 1, .masks = 1, .rounds = 1, .micro_batch = 1, .chunks = 1};
-    char dir[] = "/tmp/splits.XXXXXX", model[64], path[64];
+    char dir[] = "/tmp/splits.XXXXXX", model[64];
     struct config c;
     struct run r = {0};
     struct error e = {0};
@@ -290,12 +276,7 @@ TEST(test_tinysam_folder)
     snprintf(model, sizeof model, "model.path=%s", dir);
     for (int rounds = 1; rounds <= 3; rounds += 2)
         check_every_split((struct task){.model = model, .samples = IMAGES, .masks = MASKS, .rounds = rounds}, true);
-    static const char *const names[] = {"model.safetensors", "config.json"};
-    for (size_t i = 0; i < COUNT(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    rmdir(dir);
+    drop_folder(dir);
 }
 
 TEST(test_llama)

@@ -6,27 +6,19 @@
  * Run from the repository's root: the models are those of tests/golden.
  */
 #include "feed/batch_plan.h"
-#include "feed/feed.h"
-#include "io/file.h"
 #include "io/safetensors.h"
 #include "models/sam_names.h"
-#include "engine/run.h"
 #include "folder/train_state.h"
 
-#include "harness.h"
+#include "model_run.h"
 
 #define GOLDEN "tests/golden/tinyvit_train"
-enum { BATCH = 4 };
+
+static const char *const none[] = {NULL};
 
 static int configure(struct config *c, const char *model, const char *const *sets, struct error *e)
 {
-    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1",
-                                       "device.threads=2"};
-    config_init(c);
-    int rc = config_set(c, model, e);
-    for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], e);
-    for (; *sets && !rc; sets++) rc = config_set(c, *sets, e);
-    return rc ? rc : config_check(c, CONFIG_NEEDS_MODEL, e);
+    return model_configure(c, model, none, sets, e);
 }
 
 /* --- a run of one step after another ----------------------------------------------------- */
@@ -36,18 +28,6 @@ struct trial {
     struct run r;
     struct train_state state;
 };
-
-static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
-{
-    struct planned_input x;
-    struct error e = {0};
-    assert_true(planned_input(&r->planned, name, &x));
-    uint64_t bytes = x.sample * BATCH;
-    char *data = mem_alloc(bytes);
-    for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, rule((int64_t)i));
-    must(run_write_input(r, name, 0, data, bytes, &e), &e);
-    mem_free(data);
-}
 
 static float coordinate(int64_t i) { return 0.5f + 0.45f * (float)sin(1.11 * (double)i); }
 static float foreground(int64_t i) { return (void)i, (float)POINT_FOREGROUND; }
@@ -108,14 +88,6 @@ static void step(struct trial *t)
     must(run_put_step(&t->r, &b, &e), &e);
     must(run_program(&t->r, PROGRAM_STEP, &e), &e);
     must(run_program(&t->r, PROGRAM_UPDATE, &e), &e);
-}
-
-typedef VEC(float) floats;
-
-static void append(floats *all, const struct run *r, id tensor)
-{
-    const float *x = (const float *)tape_address(&r->tape, tensor);
-    for (int64_t k = 0; k < tensor_elements(tensor_at(&r->planned.graph, tensor)); k++) vec_push(all, x[k]);
 }
 
 /* Collects the statistics, the gradients or the master weights of all parameters. */
@@ -261,18 +233,6 @@ TEST(test_groups)
 
 /* --- files ----------------------------------------------------------------------------------- */
 
-static void drop(const char *dir)
-{
-    static const char *const names[] = {"model.safetensors", "config.json", "flags",
-                                        "state.safetensors", "state.json",  "rounding.txt"};
-    char path[256];
-    for (size_t i = 0; i < COUNT(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    if (rmdir(dir)) fail_msg("%s is not empty", dir);
-}
-
 static void save(struct trial *t, const char *dir)
 {
     struct error e = {0};
@@ -328,7 +288,7 @@ static void resume_is_exact(const char *model, const char *const *sets)
     x = collect(&a.r, MASTERS), y = collect(&b.r, MASTERS);
     same_bits(&x, &y);
     stop(&a), stop(&b);
-    drop(dir);
+    drop_folder(dir);
 }
 
 TEST(test_resume)
@@ -341,33 +301,8 @@ TEST(test_resume)
  * f32 and in bf16. */
 TEST(test_written_back)
 {
-    static const char *const models[] = {GOLDEN, "tests/golden/tinyvit_masks", "tests/golden/tinyvit_boxes"};
-    for (size_t i = 0; i < COUNT(models); i++) {
-        char dir[] = "/tmp/tinyvit.XXXXXX", path[256], *a, *b;
-        size_t n, k;
-        struct config c;
-        struct run r = {0};
-        struct error e = {0};
-        assert_non_null(mkdtemp(dir));
-        snprintf(path, sizeof path, "model.path=%s", models[i]);
-        must(configure(&c, path, (const char *const[]){"memory.precision=f32", NULL}, &e), &e);
-        must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
-        must(run_start(&r, NULL, true, &e), &e);
-        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r),
-                          PLAN_STAGING, dir, &e),
-             &e);
-        run_close(&r);
-        config_free(&c);
-        snprintf(path, sizeof path, "%s/model.safetensors", models[i]);
-        must(file_read(path, UINT64_MAX, &a, &n, &e), &e);
-        snprintf(path, sizeof path, "%s/model.safetensors", dir);
-        must(file_read(path, UINT64_MAX, &b, &k, &e), &e);
-        assert_int_equal(n, k);
-        assert_memory_equal(a, b, n);
-        mem_free(a);
-        mem_free(b);
-        drop(dir);
-    }
+    static const char *const models[] = {GOLDEN, "tests/golden/tinyvit_masks", "tests/golden/tinyvit_boxes", NULL};
+    check_written_back(models, (const char *const[]){"memory.precision=f32", NULL});
 }
 
 /* --- names and counts ------------------------------------------------------------------------ */

@@ -4,26 +4,16 @@
  *
  * Run from the repository's root: the models are those of tests/golden.
  */
-#include "io/file.h"
-#include "engine/run.h"
+#include "model_run.h"
 
-#include "harness.h"
-
-enum { BATCH = 4 };
+static const char *const f32[] = {"memory.precision=f32", NULL};
 
 static void begin(struct config *c, const char *model, const char *const *sets)
 {
-    static const char *const base[] = {"memory.precision=f32", "train.effective_batch=4", "memory.offload=none",
-                                       "memory.head_chunks=1", "device.threads=2"};
     struct error e = {0};
     char path[160];
     snprintf(path, sizeof path, "model.path=%s", model);
-    config_init(c);
-    int rc = config_set(c, path, &e);
-    for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], &e);
-    for (; *sets && !rc; sets++) rc = config_set(c, *sets, &e);
-    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, &e);
-    if (rc) fail_msg("%s", e.text);
+    must(model_configure(c, path, f32, sets, &e), &e);
 }
 
 /* The loss, followed by the step's gradients in the order of the parameters. Pixels are the same
@@ -36,24 +26,8 @@ static float *gradients(const char *model, const char *const *sets, int64_t *cou
     begin(&c, model, sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    const struct port *p = &r.planned.model.ports[0];
-    int64_t n = p->dim[1] * p->dim[2] * p->dim[3];
-    float *pixels = mem_alloc((size_t)n * BATCH * sizeof *pixels);
-    for (int64_t i = 0; i < n * BATCH; i++) pixels[i] = (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97));
-    must(run_write_input(&r, p->name, 0, pixels, (uint64_t)n * BATCH * sizeof *pixels, &e), &e);
-    must(run_put_step(&r, &(struct step_block){.inv_count = {1e-3f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
-    must(run_program(&r, PROGRAM_STEP, &e), &e);
-
-    VEC(float) all = {0};
-    vec_push(&all, 0);
-    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
-        id g = r.planned.graph.params.at[i].grad;
-        if (!g) continue;
-        const float *x = (const float *)tape_address(&r.tape, g);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.planned.graph, g)); k++) vec_push(&all, x[k]);
-    }
-    mem_free(pixels);
+    put_input(&r, r.planned.model.ports[0].name, wave);
+    floats all = model_gradients(&r, 1e-3f);
     run_close(&r);
     config_free(&c);
     *count = all.n;
@@ -93,48 +67,13 @@ TEST(test_micro_batches)
     }
 }
 
-static void read_whole(const char *dir, char **bytes, size_t *n)
-{
-    char path[256];
-    struct error e = {0};
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
-}
-
 /* Read and written back, a folder's weights are the same bytes: with the unused norm and head, with
  * buffers and text tensors, in bf16. */
 TEST(test_written_back)
 {
     static const char *const models[] = {"tests/golden/clip_full", "tests/golden/siglip_vision",
-                                         "tests/golden/siglip_odd"};
-    static const char *const sets[] = {"memory.micro_batch=2", "memory.recompute=none", NULL};
-    for (size_t m = 0; m < COUNT(models); m++) {
-        struct config c;
-        struct run r = {0};
-        struct error e = {0};
-        char dir[] = "/tmp/towers.XXXXXX", path[64], *a, *b;
-        size_t n, k;
-        assert_non_null(mkdtemp(dir));
-        begin(&c, models[m], sets);
-        must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
-        must(run_start(&r, NULL, true, &e), &e);
-        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r),
-                          PLAN_STAGING, dir, &e),
-             &e);
-        read_whole(models[m], &a, &n);
-        read_whole(dir, &b, &k);
-        assert_int_equal(n, k);
-        assert_memory_equal(a, b, n);
-        mem_free(a);
-        mem_free(b);
-        run_close(&r);
-        config_free(&c);
-        snprintf(path, sizeof path, "%s/model.safetensors", dir);
-        unlink(path);
-        snprintf(path, sizeof path, "%s/config.json", dir);
-        unlink(path);
-        rmdir(dir);
-    }
+                                         "tests/golden/siglip_odd", NULL};
+    check_written_back(models, f32);
 }
 
 TEST(test_unreached)
