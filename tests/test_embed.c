@@ -9,7 +9,7 @@
 #include "feed/embed.h"
 #include "infer/embed_make.h"
 
-#include "harness.h"
+#include "loader_fixture.h"
 
 enum { N = 6, SIDE = 32, CELLS = 8, C = 3, GRID = 4, ELEMENTS = C * GRID * GRID, M = 2 };
 #define MODEL "tests/golden/predict/model"
@@ -89,13 +89,7 @@ static struct dataset *open_sets(char *const *paths, uint32_t n)
     return d;
 }
 
-struct loader_fixture {
-    struct loader *l;
-    void *block;
-    uint64_t bytes;
-};
-
-static struct loader_fixture loader_fixture_open(uint64_t embedding_bytes)
+static struct loader_fixture open_loader(uint64_t embedding_bytes)
 {
     struct loader_options o = {.side = SIDE,
                                .cells = CELLS,
@@ -104,24 +98,7 @@ static struct loader_fixture loader_fixture_open(uint64_t embedding_bytes)
                                .slots = 3,
                                .room = 1 << 16,
                                .embedding = embedding_bytes};
-    struct loader_fixture b = {.bytes = loader_bytes(&o), .block = mem_alloc(loader_bytes(&o) + 64)};
-    struct error e;
-    if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
-    return b;
-}
-
-static void loader_fixture_close(struct loader_fixture *b)
-{
-    loader_close(b->l);
-    mem_free(b->block);
-}
-
-static const struct loader_sample *next_sample(struct loader_fixture *b)
-{
-    const struct loader_sample *x;
-    struct error e;
-    if (loader_next(b->l, &x, &e)) fail_msg("%s", e.text);
-    return x;
+    return loader_fixture_open(&o);
 }
 
 /* --- the store ---------------------------------------------------------------------------- */
@@ -136,8 +113,8 @@ TEST(test_loader)
     struct dataset *a = open_sets(paths, 1), *b = open_sets(paths + 1, 1);
     assert_int_equal(packed_embedding_bytes(dataset_embeddings(a)), ELEMENTS * sizeof(float));
     assert_null(dataset_embeddings(b));
-    struct loader_fixture images = loader_fixture_open(0), other = loader_fixture_open(0),
-                          embedded = loader_fixture_open(ELEMENTS * sizeof(float));
+    struct loader_fixture images = open_loader(0), other = open_loader(0),
+                          embedded = open_loader(ELEMENTS * sizeof(float));
     assert_true(embedded.bytes < images.bytes);
     struct loader_source s = {.set = a,
                               .seed = 5,

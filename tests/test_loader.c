@@ -14,8 +14,7 @@
 #include "io/file.h"
 #include "io/png.h"
 
-#include "harness.h"
-#include "guarded.h"
+#include "loader_fixture.h"
 
 enum { N = 100, W = 96, H = 72, SIDE = 64, CELLS = 32, M = 4 };
 
@@ -85,29 +84,6 @@ static int number_of(const struct dataset *d, uint64_t sample)
     dataset_name(d, sample, name, sizeof name);
     assert_int_equal(sscanf(strchr(name, '/'), "/sa_%d", &i), 1);
     return i - 1;
-}
-
-/* A loader in a block between guards. */
-struct loader_fixture {
-    struct loader *l;
-    char *at;
-    uint64_t bytes;
-};
-
-static struct loader_fixture loader_fixture_open(const struct loader_options *o)
-{
-    struct error e;
-    struct loader_fixture b = {.bytes = loader_bytes(o)};
-    b.at = guarded_new(NULL, b.bytes);
-    if (loader_open(&b.l, o, b.at, &e)) fail_msg("%s", e.text);
-    return b;
-}
-
-static void loader_fixture_close(struct loader_fixture *b)
-{
-    loader_close(b->l);
-    guarded_check("loader", "its block", b->at, b->bytes);
-    guarded_free(b->at);
 }
 
 static struct loader_options options(uint32_t threads, uint32_t slots)

@@ -14,7 +14,7 @@
 #include "data/images/image_files.h"
 #include "io/file.h"
 
-#include "harness.h"
+#include "loader_fixture.h"
 
 enum { N = 24, W = 200, H = 150, SIDE = 96, CELLS = 48, M = 5 };
 
@@ -87,12 +87,7 @@ static struct dataset *open_dataset(const char *format, char *path, double fract
     return d;
 }
 
-struct loader_fixture {
-    struct loader *l;
-    void *block;
-};
-
-static struct loader_fixture loader_fixture_open(uint32_t side, uint32_t cells)
+static struct loader_fixture open_loader(uint32_t side, uint32_t cells)
 {
     struct loader_options o = {.side = side,
                                .cells = cells,
@@ -102,24 +97,7 @@ static struct loader_fixture loader_fixture_open(uint32_t side, uint32_t cells)
                                .room = 1 << 20,
                                .least = 0.5,
                                .moves = true};
-    struct loader_fixture b = {.block = mem_alloc(loader_bytes(&o) + 64)};
-    struct error e;
-    if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
-    return b;
-}
-
-static void loader_fixture_close(struct loader_fixture *b)
-{
-    loader_close(b->l);
-    mem_free(b->block);
-}
-
-static const struct loader_sample *next_sample(struct loader_fixture *b)
-{
-    const struct loader_sample *x;
-    struct error e;
-    if (loader_next(b->l, &x, &e)) fail_msg("%s", e.text);
-    return x;
+    return loader_fixture_open(&o);
 }
 
 /* --- the tests ---------------------------------------------------------------------------- */
@@ -129,7 +107,7 @@ TEST(test_same_batches)
     const enum sampler_strategy strategies[] = {SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED};
     struct dataset *from = open_dataset("sa1b", tar, 0.25), *to = open_dataset("packed", store, 0.25);
     assert_int_equal(dataset_count(from), dataset_count(to));
-    struct loader_fixture a = loader_fixture_open(SIDE, CELLS), b = loader_fixture_open(SIDE, CELLS);
+    struct loader_fixture a = open_loader(SIDE, CELLS), b = open_loader(SIDE, CELLS);
     struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read a source until the next seek */
     for (size_t k = 0; k < COUNT(strategies); k++) {
         s[k] = (struct loader_source){.set = from,
@@ -178,7 +156,7 @@ static double overlap(const uint8_t *a, const uint8_t *b, size_t n)
 static void compare_loosely(struct loader_augment augment, uint32_t side, uint32_t cells, bool mirrored, double least)
 {
     struct dataset *from = open_dataset("sa1b", tar, 0), *to = open_dataset("packed", store, 0);
-    struct loader_fixture a = loader_fixture_open(side, cells), b = loader_fixture_open(side, cells);
+    struct loader_fixture a = open_loader(side, cells), b = open_loader(side, cells);
     struct loader_source s = {.set = from,
                               .seed = 9,
                               .shuffle = true,

@@ -1,0 +1,40 @@
+/*
+ * loader_fixture.h: a loader in a block of memory between guards, which close checks.
+ */
+#ifndef LOADER_FIXTURE_H
+#define LOADER_FIXTURE_H
+
+#include "data/loader.h"
+#include "guarded.h"
+
+struct loader_fixture {
+    struct loader *l;
+    char *at;
+    uint64_t bytes;
+};
+
+static inline struct loader_fixture loader_fixture_open(const struct loader_options *o)
+{
+    struct error e = {0};
+    struct loader_fixture b = {.bytes = loader_bytes(o)};
+    b.at = guarded_new(NULL, b.bytes);
+    must(loader_open(&b.l, o, b.at, &e), &e);
+    return b;
+}
+
+static inline void loader_fixture_close(struct loader_fixture *b)
+{
+    loader_close(b->l);
+    guarded_check("loader", "its block", b->at, b->bytes);
+    guarded_free(b->at);
+}
+
+static inline const struct loader_sample *next_sample(struct loader_fixture *b)
+{
+    const struct loader_sample *x;
+    struct error e = {0};
+    must(loader_next(b->l, &x, &e), &e);
+    return x;
+}
+
+#endif
