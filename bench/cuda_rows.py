@@ -37,8 +37,7 @@ def read(paths):
     return rows
 
 
-# --- rows of our program
-# ----------------------------------------------------------------------------------
+# --- rows of our program ------------------------------------------------------------------------
 
 def from_bench(path, more):
     with open(path) as f:
@@ -109,8 +108,7 @@ def table_prs_med(rows):
     table(("", "", "samples/s", "ms", "predicted", "peak GiB", "allocated", "times PyTorch's best", "of its memory"), lines)
 
 
-# --- tables
-# -----------------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------
 
 def gib(n):
     return f"{n / GIB:.1f}" if n else "-"

@@ -47,8 +47,7 @@ class Take(nn.Module):
         return x
 
 
-# --- TinySAM's encoder
-# --------------------------------------------------------------------------------
+# --- TinySAM's encoder --------------------------------------------------------------------------
 
 
 def conv_norm(i, o, k=1, stride=1, groups=1):
@@ -129,8 +128,7 @@ class Encoder(Take):
         return self.run(self.parts, x)
 
 
-# --- fusion and mask head
-# -----------------------------------------------------------------------------
+# --- fusion and mask head -----------------------------------------------------------------------
 
 
 class Fusion(nn.Module):
@@ -202,8 +200,7 @@ class Model(nn.Module):
         return F.cross_entropy(logits.float(), b["labels"]), mask_loss(masks.float()[:, 0], b["masks"])
 
 
-# --- data
-# ---------------------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------
 
 
 def read_table(path, folder, features):

@@ -30,8 +30,7 @@ SHAPES = {  # hidden size, blocks, heads, indices of the blocks with global atte
 }
 
 
-# --- transformers' model
-# ------------------------------------------------------------------------------
+# --- transformers' model ------------------------------------------------------------------------
 
 def make_sam(kind, image):
     from transformers import SamConfig, SamModel, SamVisionConfig
@@ -104,8 +103,7 @@ def run_sam(a, rows):
         clean()
 
 
-# --- the encoder, by hand
-# ------------------------------------------------------------------------------
+# --- the encoder, by hand -----------------------------------------------------------------------
 
 class Attention(nn.Module):
     def __init__(self, width, heads, side, route):

@@ -100,8 +100,7 @@ report() {
     ((failed == 0))
 }
 
-# --- parts
-# -------------------------------------------------------------------------------------------
+# --- parts --------------------------------------------------------------------------------------
 
 # by itself NAME COMMAND...: for programs that watch the free memory of the GPU.
 alone() { finish; start "$@"; finish; }
@@ -140,8 +139,7 @@ part_matrix() {
 part_ranks() { alone cuda_ranks bash tests/cuda_ranks.sh; }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
-# --- compute-sanitizer
-# -------------------------------------------------------------------------------
+# --- compute-sanitizer --------------------------------------------------------------------------
 
 # The cases cover every kernel once and are divided among programs of one process each. A program
 # passes when its cases pass and every summary of the tool reports no errors. racecheck skips
@@ -231,8 +229,7 @@ sanitize() {
     done
 }
 
-# --- the command line
-# --------------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------
 
 if [ "${1:-}" = sanitize ]; then
     shift

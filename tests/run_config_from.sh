@@ -55,8 +55,7 @@ plans() {
 }
 check 'a preset in the place of the model: all plan' plans
 
-# --- scripts that are known by name
-# ---------------------------------------------------------------------------
+# --- scripts that are known by name -------------------------------------------------------------
 
 # set_to FILE LINE...: the list of the file has the lines.
 set_to() {
@@ -104,8 +103,7 @@ check 'names of accumulation, services and hubs' set_to "$tmp/allocate.sh" 'trai
 no_room() { expect 2 'data.sequence is 256.* 576 tokens .*704' "$binary" plan --preset prs-med --memory 12GiB; }
 check 'rows that the image by itself fills' no_room
 
-# --- data of LLaMA-Factory
-# ------------------------------------------------------------------------------------
+# --- data of LLaMA-Factory ----------------------------------------------------------------------
 
 answers=(--set data.template=model)
 datasets() {
@@ -152,8 +150,7 @@ percentage() {
 }
 check 'validation_split_percentage becomes data.holdout' percentage
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 
 refused() { # NAME PATTERN: a file from standard input
     local path
@@ -316,8 +313,7 @@ check 'two training commands' refused ad.sh ':2: a second command that trains .t
 python train.py --batch_size 2
 python train.py --batch_size 4
 EOT
-# --- variables of the shell are asked for
-# ------------------------------------------------------------------------
+# --- variables of the shell are asked for -------------------------------------------------------
 
 # shellcheck disable=SC2016
 check 'a variable without a value: the key that it would set is named' refused ae.sh ':2: learning_rate: \$1 has no value in this file: write the value in its place, or set train.learning_rate; and so has \$OUT .output_dir, line 3.$' <<'EOT'
@@ -378,8 +374,7 @@ check 'a file that names itself' circle
 missing() { expect 2 'no-such.yaml' from "$tmp/no-such.yaml" && expect 2 '' "$binary" plan --config-from; }
 check 'no such file, no file' missing
 
-# --- what changes memory or results
-# -----------------------------------------------------------------------------
+# --- what changes memory or results -------------------------------------------------------------
 
 # gives NAME PATTERN...: a file from standard input gives the lines.
 gives() {
@@ -465,8 +460,7 @@ trains_no_tower() {
 }
 check '... of which the tower is frozen' trains_no_tower
 
-# --- files that do not train
-# --------------------------------------------------------------------------------------
+# --- files that do not train --------------------------------------------------------------------
 
 check 'a file of LLaMA-Factory for inference' refused chat.yaml ':1: model_name_or_path: this file of LLaMA-Factory has neither stage nor dataset: it is for inference' <<'EOT'
 model_name_or_path: m
@@ -506,8 +500,7 @@ EOT
 }
 check 'a command before the one that trains' prepared
 
-# --- ranks, eval, generate
-# -----------------------------------------------------------------------------------------
+# --- ranks, eval, generate ----------------------------------------------------------------------
 
 ranks_of_file() {
     printf 'model: {preset: llama-tiny}\nparallel: {ranks: 8}\n' >"$tmp/ranks.yaml"
@@ -531,8 +524,7 @@ some_samples() { # half of 9 samples, by 2: 3 steps
 }
 check 'the first samples, and half an epoch of them' some_samples
 
-# --- with a run file and options
-# ---------------------------------------------------------------------------------------
+# --- with a run file and options ----------------------------------------------------------------
 
 order() {
     printf 'train: {learning_rate: 3e-4, warmup_steps: 5}\n' >"$tmp/mine.yaml"

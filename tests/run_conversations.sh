@@ -39,8 +39,7 @@ refused() {
 }
 losses() { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
 
-# --- data
-# ------------------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------
 
 inspects() {
     "$binary" data inspect "$tmp/chats.jsonl" --model $model --set data.sequence=128 --samples 1 >"$tmp/out" || return 1
@@ -172,8 +171,7 @@ if part data; then
     check "a preset has no tokenizer" refused 'there is no tokenizer: a preset has none' --set model.path=null --set model.preset=llama-tiny
 fi
 
-# --- training
-# ----------------------------------------------------------------------------------------
+# --- training -----------------------------------------------------------------------------------
 
 trains() {
     run "$tmp/a" >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }

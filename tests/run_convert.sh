@@ -72,8 +72,7 @@ summary_json() {
 }
 check '--json' summary_json
 
-# --- settings that a checkpoint cannot hold
-# ---------------------------------------------------------
+# --- settings that a checkpoint cannot hold -----------------------------------------------------
 
 # config KIND EDIT PATTERN: sed edits the config.json of a folder; convert refuses the folder and
 # names the key and both values.
@@ -128,8 +127,7 @@ vit_b_real() {
 }
 check 'ViT-B: the names of transformers, exactly' vit_b_real
 
-# --- refused
-# ---------------------------------------------------------------------------------------
+# --- refused ------------------------------------------------------------------------------------
 
 # refused PATTERN INPUT: status 2, and no output remains.
 refused() {

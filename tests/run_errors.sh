@@ -151,8 +151,7 @@ check 'a nonsensical config.json' bad_config
 pad_token() { sed 's/"hidden_size"/"pad_token_id": 61, &/' "$golden/config.json" >"$tmp/bare/config.json" && refused 2 'pad_token_id is 61, it must be an id of the vocabulary of 61' --set "model.path=$tmp/bare"; }
 check 'a padding token outside the vocabulary' pad_token
 
-# --- the data
-# ---------------------------------------------------------------------------------------
+# --- the data -----------------------------------------------------------------------------------
 
 : >"$tmp/empty.bin"
 printf '\1\0\2\0\3\0' >"$tmp/short.bin"
@@ -265,8 +264,7 @@ diverged() {
 check 'a loss that is not finite: step and tensor' diverged 1e20 loss
 check 'a gradient that is not finite: step and tensor' diverged 1e30 'gradient norm'
 
-# --- memory
-# ------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------
 
 smallest() {
     local free=(--set memory.micro_batch=auto) least
@@ -304,8 +302,7 @@ check 'its own plan is followed' own_plan
 plan_nowhere() { expect 3 '' "$binary" plan "$golden/run.yaml" --memory 1 -o "$tmp/no-plan.json" && absent "$tmp/no-plan.json"; }
 check 'plan -o writes nothing that does not fit' plan_nowhere
 
-# --- disks
-# ----------------------------------------------------------------------------------------------
+# --- disks --------------------------------------------------------------------------------------
 
 # disk OPTIONS: mounts a small file system at $tmp/disk.
 disk() {

@@ -228,8 +228,7 @@ stops() {
 }
 check "an answer ends before a stop string" stops
 
-# --- a model that was taught
-# --------------------------------------------------------------------------
+# --- a model that was taught --------------------------------------------------------------------
 
 # right MODEL [ARGUMENT]...: how many of 40 prompts that were held out a model answers exactly.
 right() {
@@ -301,8 +300,7 @@ saved_tokenizers() {
 }
 check "a saved model has its tokenizer and template" saved_tokenizers
 
-# --- a file of prompts
-# -----------------------------------------------------------------------------------
+# --- a file of prompts --------------------------------------------------------------------------
 
 # Prompts of different lengths in a file: the answers that each has by itself, in their order,
 # whatever the number at once is; drawn ones do not depend on it either, and the first has the draws
@@ -348,8 +346,7 @@ check "a file of prompts refused: images of the command" expect 2 'name their ow
 check "a file of prompts refused: --batch for one prompt" expect 2 'batch is for a file of prompts' generate --model $model --ids 1 --batch 2
 check "a file of prompts refused: too many at once" expect 2 'expected at most .* tokens in all' generate --model "$tmp/taught/model" --prompts "$tmp/prompts.txt" --batch 99999999 --max-new 99
 
-# --- eval: scores of answers
-# -----------------------------------------------------------------------------
+# --- eval: scores of answers --------------------------------------------------------------------
 
 # shellcheck disable=SC2086
 evaluate() { "$binary" eval --set "device.kind=$DEVICE" --set memory.precision=f32 --set "data.tokenizer=$words" --max-new 8 $FLAGS "$@"; }

@@ -89,8 +89,7 @@ check "a file of prompts: chats of a smolvlm" many smolvlm
 lost_image() { echo '{"prompt": "<image> what?", "image": "images/none.png"}' >>"$tmp/many.jsonl"; expect 2 'many.jsonl:7: .*none.png' generate --model $text/llava --prompts "$tmp/many.jsonl" --max-new 2; }
 check "a file of prompts: an image that is missing" lost_image
 
-# --- memory
-# --------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------
 
 # The plan holds the tower; one byte less than the smallest plan is refused, and that plan gives the
 # same answer.
@@ -106,8 +105,7 @@ budget() {
 }
 check "the smallest budget" budget
 
-# --- evaluation
-# -----------------------------------------------------------------------------------------
+# --- evaluation ---------------------------------------------------------------------------------
 
 evaluate() {
     local i
@@ -159,8 +157,7 @@ trains() {
 }
 check "evaluations in training answer about images" trains
 
-# --- what is refused
-# --------------------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 
 llava=(--model $text/llava --max-new 2)
 check "a model of text" expect 2 'takes .*text' generate --model tests/golden/chat/model --image $images/small.png --prompt Hi

@@ -73,8 +73,7 @@ failing_disk() {
 check 'a disk that fails by itself' failing_disk
 check 'a disk below an overlay that fails by itself' failing_disk overlay
 
-# --- inputs that change, and inputs that are no files
-# ------------------------------------------------
+# --- inputs that change, and inputs that are no files -------------------------------------------
 
 "$binary" data make "$tmp/set" --images 12 --shards 1 --size 96x80 --masks 3 >/dev/null || exit 2
 "$binary" data pack "$tmp/set" -o "$tmp/set.pack" --size 64 --masks-size 32 >/dev/null || exit 2
@@ -274,8 +273,7 @@ agree() {
 }
 check 'data verify and train reject the same samples' agree
 
-# --- the process
-# ---------------------------------------------------------------------------------------
+# --- the process --------------------------------------------------------------------------------
 
 # A limit on the size of files, in blocks of 1 KiB: the command names the file.
 limited() {
@@ -333,8 +331,7 @@ small_stacks() {
 }
 check 'small stacks' small_stacks
 
-# --- long and odd names, large files
-# -------------------------------------------------------------------
+# --- long and odd names, large files ------------------------------------------------------------
 
 # A run folder whose path has more than 511 bytes.
 long_path() {

@@ -123,8 +123,7 @@ twice_killed() {
 }
 check 'killed again during the resume: same bytes' twice_killed
 
-# --- signals
-# ------------------------------------------------------------------------------------------
+# --- signals ------------------------------------------------------------------------------------
 
 # paused OUT N ARGUMENT...: starts a run that stops itself at its N-th change of metrics.jsonl, and
 # waits for that. The first change opens the file, so N - 1 steps are done.
@@ -208,8 +207,7 @@ stopped_early() {
 }
 check 'SIGTERM before the first step: resumed' stopped_early
 
-# --- one run at a time
-# --------------------------------------------------------------------------------
+# --- one run at a time --------------------------------------------------------------------------
 
 locked() {
     needs_preload || return
@@ -223,8 +221,7 @@ locked() {
 }
 check 'a second run on a folder in use: refused, harmless' locked
 
-# --- --resume
-# ---------------------------------------------------------------------------------------------
+# --- --resume -----------------------------------------------------------------------------------
 
 # resumable: a fresh $tmp/half, stopped after step 6 by a kill.
 resumable() {

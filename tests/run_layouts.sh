@@ -153,8 +153,7 @@ check "CHASE: two annotators" expect 2 'fit in two ways, 2 files each: with data
 pairs "x/1 x/2 y/1" image.png nested/images/%.png binary.png nested/masks/%.png
 check "a folder for each patient" works nested 3 pairs
 
-# --- without init: data.format pairs by itself
-# ----------------------------------------------------------
+# --- without init: data.format pairs by itself --------------------------------------------------
 
 alone() {
     rm -rf "$tmp/run"
@@ -202,8 +201,7 @@ table train.csv 'image,mask\npics/a.jpg,seg/a.png\npics/b.jpg,\n' && printf 'ima
 check "a table for each part" works table 1 csv 'train: \[".*/train.csv"\]' 'validation: \[".*/val.csv"\]'
 check "rows without a mask are counted" grep -q 'Not used: 1 row has no mask' "$tmp/run.yaml"
 
-# --- COCO as Roboflow exports it
-# -------------------------------------------------------------------
+# --- COCO as Roboflow exports it ----------------------------------------------------------------
 
 # roboflow PART NAMES: the file begins with many categories.
 roboflow() {
@@ -233,8 +231,7 @@ coco absolute "s|\"file_name\": \"|\"file_name\": \"$tmp/absolute/images/|g" && 
 coco null 's/"segmentation": \[\[[^]]*\]\]/"segmentation": null/' && check "COCO with a segmentation of null" expect 0 '' "$binary" init --model sam-tiny --data "$tmp/null" && grep -q '# left out: 1 without a segmentation' "$tmp/out"
 coco orphan 's/"image_id": 0/"image_id": 7/' && check "annotations of no image: one line" expect 0 '1 annotation has an image_id that no image has' "$binary" init --model sam-tiny --data "$tmp/orphan"
 
-# --- what is refused
-# --------------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 
 # refused PATTERN FOLDER: by init, inspect and, as pairs, train.
 refused() {

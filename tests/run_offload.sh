@@ -109,8 +109,7 @@ for model in $(part around && models llama sam tinysam); do
     check "$model: poisoned, recompute all" poisoned "$model" --set memory.recompute=all
 done
 
-# --- resuming, plans, budgets
-# -----------------------------------------------------------------------
+# --- resuming, plans, budgets -------------------------------------------------------------------
 
 # Killed in its first steps and after its first checkpoint, and resumed each time.
 resumed() {

@@ -15,8 +15,7 @@ export OMP_WAIT_POLICY=passive
 # trained OUT ARGUMENT...: trains $tmp/run.yaml into OUT.
 trained() { expect 0 '' run "$@"; }
 
-# --- conversations
-# -----------------------------------------------------------------------------------
+# --- conversations ------------------------------------------------------------------------------
 cat >"$tmp/run.yaml" <<END
 model: {path: tests/golden/chat/model}
 data: {format: conversations, train: $from/chats.jsonl, sequence: 128}
@@ -42,8 +41,7 @@ mkdir -p "$tmp/held" && cp $from/chats.parquet "$tmp/held/validation.parquet" &&
 held() { "$binary" init --model tests/golden/chat/model --data "$tmp/held" >"$tmp/init.yaml" && grep -q 'train: .*validation.parquet' "$tmp/init.yaml" && grep 'validation: .*test.parquet' "$tmp/init.yaml"; }
 check 'a folder without a part to train on' held
 
-# --- images with conversations
-# ---------------------------------------------------------------------------
+# --- images with conversations ------------------------------------------------------------------
 make_model llava_clip_llama "$tmp/llava" || exit 2
 cat >"$tmp/run.yaml" <<END
 model: {path: $tmp/llava}
@@ -61,8 +59,7 @@ check 'data inspect shows rows and images' talks
 initial() { "$binary" init --model "$tmp/llava" --data $from/talks.parquet --out "$tmp/talks" >"$tmp/init.yaml" && grep '^  max_images: 3 ' "$tmp/init.yaml" || { cat "$tmp/init.yaml"; return 1; }; }
 check 'init' initial
 
-# --- images and masks
-# -----------------------------------------------------------------------------------------
+# --- images and masks ---------------------------------------------------------------------------
 cat >"$tmp/run.yaml" <<END
 model: {preset: sam-tiny}
 data: {format: pairs, train: $from/pairs, image_size: 32, max_masks: 2}
@@ -94,8 +91,7 @@ packed() {
 }
 check 'data pack: the store of image files' packed
 
-# --- what is refused
-# -----------------------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 head -c 9000 $from/masks.parquet >"$tmp/cut.parquet"
 { head -c 4 $from/masks.parquet; head -c 20 /dev/zero | tr '\0' '\377'; tail -c +25 $from/masks.parquet; } >"$tmp/pages.parquet"
 { head -c -5 $from/masks.parquet; printf '\377PAR1'; } >"$tmp/footer.parquet"

@@ -79,8 +79,7 @@ check 'sam: two epochs with a short last step' both sam sam
 check 'sam: one image at a time, the smallest ring buffer' both ring sam --set data.prefetch=1 --set data.threads=3 --set train.effective_batch=1 --set memory.micro_batch=1
 check 'tinysam: running statistics' both tinysam tinysam
 
-# --- f16
-# ---------------------------------------------------------------------------------------------
+# --- f16 ----------------------------------------------------------------------------------------
 
 f16=(--set memory.precision=f16 --set train.loss_scale=4194304 --set train.scale_window=3 --set train.steps=16 --set train.learning_rate=0.001)
 scaled() {
@@ -90,8 +89,7 @@ scaled() {
 }
 check 'f16: the scale halves and grows' scaled
 
-# --- numbers that are not finite
-# ---------------------------------------------------------------------
+# --- numbers that are not finite ----------------------------------------------------------------
 
 # fails NAME PATTERN YAML ARGUMENT...: both modes give the same message for the first bad step, and
 # save nothing of that step.
@@ -127,8 +125,7 @@ check 'masks: a loss that is not finite' fails masks 'the (loss|gradient norm) i
 check 'running statistics: a loss that is not finite' fails running 'the (loss|gradient norm) is -?(nan|inf); first seen in ' tinysam "${far[@]}" --set train.learning_rate=1e20
 check 'f16: nothing but skipped steps' fails hopeless 'the loss scale fell below 1: [0-9]+ steps in a row' llama "${far[@]}" --set memory.precision=f16 --set train.learning_rate=1e7 --set train.steps=40
 
-# --- kills, signals and broken data
-# ------------------------------------------------------------------
+# --- kills, signals and broken data -------------------------------------------------------------
 
 # Killed twice while metrics.jsonl is written, and resumed: the bytes of the undisturbed run.
 killed() {

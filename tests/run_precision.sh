@@ -33,8 +33,7 @@ falls() { losses "$1" | awk 'NR == 1 { a = $1 } { b = $1 } !($1 > 0) { bad = 1 }
 near() { awk -v a="$(losses "$1" | tail -n 1)" -v b="$(losses "$2" | tail -n 1)" -v most="$3" 'BEGIN { d = (a - b) / b; if (d < 0) d = -d; print a " and " b; exit d > most }'; }
 bytes() { json "$1/plan.json" arena_bytes; }
 
-# --- three models in four precisions
-# ---------------------------------------------------------------
+# --- three models in four precisions ------------------------------------------------------------
 
 # model NAME PRECISION
 model() {
@@ -67,8 +66,7 @@ for m in $tried; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller "$m"; 
 
 part runs || { summary; exit; }
 
-# --- the loss scale
-# ------------------------------------------------------------------------------------
+# --- the loss scale -----------------------------------------------------------------------------
 
 # From a scale that is far too high: it halves until gradients are finite, and doubles after three
 # good steps.
@@ -149,8 +147,7 @@ changed() {
 }
 check 'from bf16-pure to bf16 with masters to f16' changed
 
-# --- modules
-# ------------------------------------------------------------------------------------------------
+# --- modules ------------------------------------------------------------------------------------
 
 # The last matching rule applies: layer 0, with its MLP, is in f16, so the loss is scaled.
 sed 's/precision: f32/precision: bf16, modules: [{match: "model.layers.*.mlp", precision: f32}, {match: "model.layers.0", precision: f16}]/' "$tmp/tiny.yaml" >"$tmp/modules.yaml"
@@ -175,8 +172,7 @@ tied() {
 }
 check 'a head in f32 that shares its weight with a table in bf16' tied
 
-# --- runs that cannot be trained
-# ------------------------------------------------------------------------
+# --- runs that cannot be trained ----------------------------------------------------------------
 
 hopeless() { expect 1 'the loss scale fell below 1: 17 steps in a row had gradients that are not finite in f16; first seen in [a-z_.0-9]+' train_tiny "$tmp/hopeless" \
     "${small[@]}" --set memory.precision=f16 --set train.learning_rate=1e7 --set train.steps=40; }

@@ -70,8 +70,7 @@ others() {
 }
 check 'tokenizer and templates are copied' others
 
-# --- runs
-# ---------------------------------------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------
 
 # equal NAME [ARGUMENT...]: a step on the converted folder has the bits of one on the original with
 # memory.quantize nf4.
@@ -97,8 +96,7 @@ trained() {
 }
 check 'LoRA on the folder: the bits of memory.quantize nf4' trained
 
-# --- with an adapter
-# ----------------------------------------------------------------------------------
+# --- with an adapter ----------------------------------------------------------------------------
 
 merged() {
     local merge=$from/peft_merge
@@ -109,8 +107,7 @@ merged() {
 }
 check 'an adapter is merged, then quantized' merged
 
-# --- output and memory
-# ------------------------------------------------------------------------------------
+# --- output and memory --------------------------------------------------------------------------
 
 as_json() {
     quantize "$from/odd" "$tmp/json" --json && [ "$(json "$tmp/out" quantized)" = 14 ] && [ "$(json "$tmp/out" model_type)" = llama ] && [ "$(json "$tmp/out" bytes)" -lt "$(json "$tmp/out" bytes_before)" ] &&
@@ -126,8 +123,7 @@ limited() (
 )
 check 'ViT-B in 64 MiB' limited
 
-# --- refused
-# --------------------------------------------------------------------------------------------------
+# --- refused ------------------------------------------------------------------------------------
 
 # refused PATTERN BASE [ARGUMENT...]: status 2 with one line, and no output remains.
 refused() {

@@ -117,8 +117,7 @@ check 'another program on one rank' other_program
 nofit() { expect 3 'smallest' train_ranks 2 "$tmp/nf" --set memory.budget=1MiB --set train.steps=1 --set memory.micro_batch=auto; }
 check 'does not fit: exit 3' nofit
 
-# --- launchers
-# ------------------------------------------------------------------------------------------
+# --- launchers ----------------------------------------------------------------------------------
 torchrun() { RANK=1 WORLD_SIZE=4 MASTER_ADDR=here expect 2 'torchrun started this as rank 1 of 4.*mpirun -np 4 plimsoll train' train_tiny "$tmp/t"; }
 check 'torchrun: refused with the command to type' torchrun
 slurm() { SLURM_STEP_NUM_TASKS=4 expect 2 'srun --mpi=pmix' train_tiny "$tmp/t"; }

@@ -90,8 +90,7 @@ check '1 % broken, killed, resumed: same bytes and count' broken_resumed
 too_many() { expect 1 '2 of 200.*data.max_bad is 0.005;.*last.*sa_(17|90)' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/stop" "${small[@]}" --set data.max_bad=0.005; }
 check 'more broken samples than data.max_bad: the run stops' too_many
 
-# --- memory techniques
-# ------------------------------------------------------------------------------
+# --- memory techniques --------------------------------------------------------------------------
 
 # losses RUN: the loss of each step.
 losses() { sed -n 's/.*"loss":\([^,]*\),"learning.*/\1/p' "$tmp/$1/metrics.jsonl"; }
@@ -136,8 +135,7 @@ for rounds in 1 3; do
     check "rounds $rounds: plan = run, micro-batches of 2" as_planned "micro-$rounds" --set "prompts.iterations=$rounds" --set memory.micro_batch=2
 done
 
-# --- freezing and the folder
-# ------------------------------------------------------------------------------
+# --- freezing and the folder --------------------------------------------------------------------
 
 # tensors FILE: name, shape, and first and last byte offset after the header of each tensor, one per
 # line.

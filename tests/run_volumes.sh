@@ -190,8 +190,7 @@ room() { # init writes what the slices of the data need
 }
 check "init: memory for large slices" room
 
-# --- TIFF, DICOM
-# ------------------------------------------------------------------------------------
+# --- TIFF, DICOM --------------------------------------------------------------------------------
 
 for c in a b; do put stack16.tif tiff/images/$c.tif && put stack_labels.tif tiff/masks/$c.tif; done
 check "TIFF stacks" with libtiff inspects tiff samples 8 labels.kind classes labels.values 2 range.images_of_16_bits 8 has '"width":23,'
@@ -214,8 +213,7 @@ put ../scans/gap gap/images/a && put series_labels.nii.gz gap/labels/a.nii.gz
 check "a series with a missing slice" refused '1 slice is missing between slices 2 and 3 \(06.dcm and 09.dcm\), which are 4 mm apart' gap
 check "two series in a folder: the others are used" expect 0 '1 of 3.*several series' "$binary" data inspect "$tmp/dicom"
 
-# --- what cannot be used
-# ----------------------------------------------------------------------------
+# --- what cannot be used ------------------------------------------------------------------------
 
 for c in a b; do put lps.nii.gz bad/images/$c.nii.gz && put labels.nii.gz bad/labels/$c.nii.gz; done
 head -c 300 "$from/lps.nii.gz" >"$tmp/bad/images/b.nii.gz"

@@ -641,8 +641,7 @@ static struct suite suites[] = {
      .cases = add_norm_apart_cases},
 };
 
-/* --- first_sum, linear_add: what the values do not show
- * ---------------------------------------- */
+/* --- first_sum, linear_add: what the values do not show ------------------------------------- */
 
 /* A fill remains where a node other than a sum reads it, where it is not 0, or where the sum covers
  * only a slice of it. */

@@ -64,8 +64,7 @@ chats.append([{"role": "user", "content": "Say <|im_end|> aloud: é 漢字 \U000
 chats.append([{"role": "user", "content": "  blanks  "}, {"role": "assistant", "content": "a\n\n  b\t"}])
 (here / "chats.jsonl").write_text("".join(json.dumps({"messages": m}, ensure_ascii=i % 2 == 0) + "\n" for i, m in enumerate(chats)))
 
-# --- the tokenizer
-# ---------------------------------------------------------------------------------
+# --- the tokenizer ------------------------------------------------------------------------------
 
 tokenizer = tokenizers.Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -81,8 +80,7 @@ tokenizer.save(str(folder / "tokenizer.json"))
 (here / "generation.jinja").write_text(MARKED)
 (here / "thinking.jinja").write_text(THINKING)
 
-# --- the model
-# ---------------------------------------------------------------------------------------
+# --- the model ----------------------------------------------------------------------------------
 
 torch.manual_seed(1)
 config = transformers.LlamaConfig(vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -90,8 +88,7 @@ config = transformers.LlamaConfig(vocab_size=320, hidden_size=32, intermediate_s
 transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 (folder / "generation_config.json").unlink(missing_ok=True)
 
-# --- what transformers gives
-# ----------------------------------------------------------------------------
+# --- what transformers gives --------------------------------------------------------------------
 
 hf = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), bos_token="<s>", eos_token="<|im_end|>", pad_token="</s>")
 

@@ -31,8 +31,7 @@ here = pathlib.Path("tests/golden/llava_text")
 SIDE, PATCH, TILE = 16, 4, 16
 NEW, MARGIN = 8, 2e-3
 
-# --- images and conversations
-# --------------------------------------------------------------------------
+# --- images and conversations -------------------------------------------------------------------
 
 (here / "images").mkdir(parents=True, exist_ok=True)
 SIZES = {"small": (9, 7), "square": (16, 16), "wide": (61, 17), "tall": (20, 70), "large": (130, 120)}
@@ -96,8 +95,7 @@ for i, x in enumerate(lines):
     key = "messages" if "messages" in x else "conversations"
     (here / f"prompt-{i + 1}.json").write_text(json.dumps(dict(x, **{key: x[key][:-1]})) + "\n")
 
-# --- tokenizers
-# ------------------------------------------------------------------------------------------
+# --- tokenizers ---------------------------------------------------------------------------------
 
 corpus = [p["text"] for c in CHATS for m in c for p in m["content"] if p["type"] == "text"] * 3 + ["USER: ASSISTANT: User: Assistant:\n[INST] [/INST]"] * 9
 
@@ -125,8 +123,7 @@ def byte_level():
     return t
 
 
-# --- templates
-# -------------------------------------------------------------------------------------------
+# --- templates ----------------------------------------------------------------------------------
 
 # Images first, then texts.
 PARTS = ("{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
@@ -140,8 +137,7 @@ SMOL = ("<|im_start|>{% for m in messages %}{{ m['role'] | capitalize }}{% if m[
         "{% for c in m['content'] %}{% if c['type'] == 'text' %}{{ c['text'] }}{% elif c['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
         "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}")
 
-# --- folders
-# ---------------------------------------------------------------------------------------------
+# --- folders ------------------------------------------------------------------------------------
 
 VISION = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE, patch_size=PATCH)
 LM = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512)
@@ -169,8 +165,7 @@ def llava_config(vocabulary, token):
                 vision_config=VISION, text_config=dict(model_type="llama", vocab_size=vocabulary, **LM))
 
 
-# --- what the references give
-# ------------------------------------------------------------------------------
+# --- what the references give -------------------------------------------------------------------
 
 
 def images_of(messages):

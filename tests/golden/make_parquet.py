@@ -162,8 +162,7 @@ put("words", pa.table({"text": words}), [{"text": "word 3"}, {"text": None}, {"t
 pq.write_table(pa.table({"text": ["a", "ab", "abc"]}), here / "delta.parquet", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
 
 
-# --- tables that no program writes: Thrift's compact protocol by hand
-# --------------------------------------------------
+# --- tables that no program writes: Thrift's compact protocol by hand ---------------------------
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 

@@ -42,8 +42,7 @@ def paint(rng, w, h, kind):
     return np.repeat(a[:, :, :1], 3, 2) if kind == "grey" else a
 
 
-# --- processors: as transformers saves them, and as earlier versions did
-# -------------------------------------
+# --- processors: as transformers saves them, and as earlier versions did ------------------------
 
 clip_mean, clip_std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 
@@ -94,8 +93,7 @@ def processed(processor, image):
     return a.reshape(-1, *a.shape[-3:]), batch["rows"][0][0] if "rows" in batch else 0, batch["cols"][0][0] if "cols" in batch else 0
 
 
-# --- WebP, transparent PNGs and data: URLs
-# ------------------------------------------------------------------
+# --- WebP, transparent PNGs and data: URLs ------------------------------------------------------
 
 def encoded(image, kind, **options):
     b = io.BytesIO()
@@ -165,8 +163,7 @@ def main():
     save_file(tensors, out / "pixels.safetensors", {"pillow": pillow_version})
 
 
-# --- random sizes against the tool
-# ---------------------------------------------------------------------------
+# --- random sizes against the tool --------------------------------------------------------------
 
 def run(tool, *arguments):
     r = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True)

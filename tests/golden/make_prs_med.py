@@ -209,8 +209,7 @@ class PRSMed(nn.Module):
         return self.llava.lm_head(states), masks[:, 0], self.cls(image.mean((2, 3))) if hasattr(self, "cls") else None
 
 
-# --- cases
-# -----------------------------------------------------------------------------------------
+# --- cases --------------------------------------------------------------------------------------
 
 
 def folder_name(c, name):

@@ -87,8 +87,7 @@ def after(model, *tokens):
     return added(*rows)
 
 
-# --- models
-# ------------------------------------------------------------------------------------------
+# --- models -------------------------------------------------------------------------------------
 
 def byte_level(pre, size=330, **fields):
     t = Tokenizer(models.BPE())
@@ -229,8 +228,7 @@ def make_words():
     put_json("gpt1", {"model": gpt, "normalizer": bert, "pre_tokenizer": words, "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}, offsets="wide")
 
 
-# --- tokenizer.model
-# --------------------------------------------------------------------------------
+# --- tokenizer.model ----------------------------------------------------------------------------
 
 # A table of replacements: what is replaced, and by what.
 RULES = {"ﬁ": "fi", "½": "1\u20442", "①": "1", "\u3000": " ", "\u00a0": " ", "\u2009": " ", "\t": " ", "e\u0301": "é", "i\u0308": "ï", "\u200b": "", "\ufeff": "", "\u0001": "", "\u212b": "\u00c5", "\u212a": "K", "ẞ": "ss",
