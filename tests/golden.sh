@@ -56,7 +56,8 @@ trap 'exit 1' HUP INT TERM
 passed=0
 failed=0
 
-# report STATUS NAME: prints the case's line with the last line of $tmp/log; on failure the whole log.
+# report STATUS NAME: prints the case's line with the last line of $tmp/log; on failure the whole
+# log.
 report() {
     if [ "$1" -eq 0 ]; then
         passed=$((passed + 1))

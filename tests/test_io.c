@@ -934,11 +934,17 @@ TEST(test_read_documents)
 
 static void put_twice(struct json_writer *w, const void *of) { json_put_int(w, "twice", 2 * *(const int *)of); }
 
-/* One table as text, JSON and HTML: formats, absent values, notes, a limit, and a sum in text only. */
+/* One table as text, JSON and HTML: formats, absent values, notes, a limit, and a sum in text
+ * only. */
 TEST(test_table)
 {
-    static const struct report_column columns[] = {{"name", "op"}, {"calls", "calls", ""}, {"seconds", "ms", "%.1f", 1e3},
-                                                   {"bytes", "moved", "bytes"}, {"exact", NULL, ""}, {NULL, "why"}, {0}};
+    static const struct report_column columns[] = {{"name", "op"},
+                                                   {"calls", "calls", ""},
+                                                   {"seconds", "ms", "%.1f", 1e3},
+                                                   {"bytes", "moved", "bytes"},
+                                                   {"exact", NULL, ""},
+                                                   {NULL, "why"},
+                                                   {0}};
     const int number = 21;
     struct report_table t = REPORT_TABLE(columns);
     struct text out = {0}, html = {0}, json = {0};
@@ -962,10 +968,11 @@ TEST(test_table)
               FACT_MAP("in", FACT("x", 0.5), FACT("b", (bool)true)), FACT_NUMBERS("list", ((double[]){1, 2}), 2),
               FACT_CALL(put_twice, &number));
     json_end(&w);
-    assert_string_equal(json.at, "{\"n\": 1, \"none\": null, \"rows\": [{\"name\": \"A<B\", \"calls\": 3, \"seconds\": 0.25, "
-                                 "\"bytes\": -2048, \"exact\": 1, \"twice\": 42}, {\"name\": \"a long name\", \"seconds\": 1}, "
-                                 "{\"name\": \"not shown\"}], \"in\": {\"x\": 0.5, \"b\": true}, \"list\": [1, 2], "
-                                 "\"twice\": 42}");
+    assert_string_equal(json.at,
+                        "{\"n\": 1, \"none\": null, \"rows\": [{\"name\": \"A<B\", \"calls\": 3, \"seconds\": 0.25, "
+                        "\"bytes\": -2048, \"exact\": 1, \"twice\": 42}, {\"name\": \"a long name\", \"seconds\": 1}, "
+                        "{\"name\": \"not shown\"}], \"in\": {\"x\": 0.5, \"b\": true}, \"list\": [1, 2], "
+                        "\"twice\": 42}");
     text_free(&out);
     text_free(&html);
     text_free(&json);

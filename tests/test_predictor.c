@@ -99,8 +99,8 @@ static void check_case(const struct prompt_case *c)
     assert_true(expect.width == p.width && expect.height == p.height);
     int64_t best = predictor_best(&a, 0);
     uint8_t *mask = mem_alloc((size_t)p.width * p.height);
-    double stability = predictor_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.width * p.height),
-           score = expected_score(c->name);
+    double stability = predictor_mask(&a, 0, best, 0.02f, mask),
+           same = iou(mask, expect.at, (size_t)p.width * p.height), score = expected_score(c->name);
     print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same,
                   (double)a.scores[best], score, stability);
     assert_true(same > 0.999);
