@@ -102,11 +102,11 @@ report() {
 
 # --- parts --------------------------------------------------------------------------------------
 
-# by itself NAME COMMAND...: for programs that watch the free memory of the GPU.
-alone() { finish; start "$@"; finish; }
-part_steady() { alone cuda_steady bash tests/cuda_steady.sh; }
+# by_itself NAME COMMAND...: for programs that watch the free memory of the GPU.
+by_itself() { finish; start "$@"; finish; }
+part_steady() { by_itself cuda_steady bash tests/cuda_steady.sh; }
 part_ops() {
-    alone cuda_seam "$tools/cuda_seam" ${on[@]+"${on[@]}"}
+    by_itself cuda_seam "$tools/cuda_seam" ${on[@]+"${on[@]}"}
     start cuda_ops "$tools/cuda_ops" ${on[@]+"${on[@]}"}
 }
 part_golden() {
@@ -136,7 +136,7 @@ part_matrix() {
     start run_eval_samples bash tests/run_eval_samples.sh
     start test_encode "$tools/test_encode" "$DEVICE"
 }
-part_ranks() { alone cuda_ranks bash tests/cuda_ranks.sh; }
+part_ranks() { by_itself cuda_ranks bash tests/cuda_ranks.sh; }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
 # --- compute-sanitizer --------------------------------------------------------------------------

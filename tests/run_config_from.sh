@@ -74,7 +74,7 @@ write part >/dev/null <<'EOT'
 EOT
 check 'its options by themselves, with the preset' set_to "$tmp/part" 'memory.precision = f16 ' 'memory.recompute = all ' 'train.effective_batch = 8 ' 'adapter.r = 16 ' 'memory.micro_batch = 1 '
 alone() { "$binary" init --config-from "$tmp/part" | grep -q 'read as a PyTorch training script'; }
-check '... and without: any script' by itself
+check '... and without: any script' alone
 write ddp.sh >/dev/null <<'EOT'
 CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc_per_node=2 train_ddp.py \
   --model_path llava-med --data_path images --annotation_path tables --save_dir out \
@@ -473,7 +473,7 @@ finetuning_type: lora
 do_predict: true
 predict_with_generate: true
 EOT
-check 'version 1 of LLaMA-Factory' refused v1.yaml 'LLaMA-Factory v1:.*1' <<'EOT'
+check 'version 1 of LLaMA-Factory' refused v1.yaml ' .*LLaMA-Factory v1:.*1' <<'EOT'
 model: m
 model_class: llm
 peft_config: {name: lora, r: 16}
@@ -544,7 +544,7 @@ same_plan() { # the run file that init prints gives the same plan
     "$binary" plan "$tmp/run.yaml" "${args[@]}" >"$tmp/a" 2>"$tmp/err" || { tail -n 1 "$tmp/err"; return 1; }
     "$binary" plan --config-from "$files/$1" "${args[@]}" >"$tmp/b" 2>/dev/null && cmp "$tmp/a" "$tmp/b"
 }
-for f in by itself.json recipe.yaml axolotl.yaml factory.yaml; do check "init writes a run file with the plan of $f" same_plan $f; done
+for f in alone.json recipe.yaml axolotl.yaml factory.yaml; do check "init writes a run file with the plan of $f" same_plan $f; done
 
 rates() { sed -n 's/.*"learning_rate": *\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
 trains() {

@@ -137,7 +137,7 @@ damaged() {
 check 'a missing and a broken image: replaced and counted as without the store' damaged
 # The store has all that training needs.
 alone() { expect 0 '' run plain "${broken[@]}" && mv "$chats/images" "$tmp/away" && expect 0 '' run other "${broken[@]}" --set "data.images=$tmp/broken.pack" && same "$(weights plain)" "$(weights other)"; }
-check 'the images are gone' by itself
+check 'the images are gone' alone
 mv "$tmp/away" "$chats/images"
 
 looked() {

@@ -165,7 +165,7 @@ model: {preset: sam-tiny}
 data: {format: pairs, image_size: 32, max_masks: 4}
 train: {steps: 1, effective_batch: 1, learning_rate: 1e-4}
 EOF2
-for d in kvasir isic nnunet voc flat; do check "data.format: pairs finds $d" by itself $d; done
+for d in kvasir isic nnunet voc flat; do check "data.format: pairs finds $d" alone $d; done
 
 # --- tables -------------------------------------------------------------------------------------
 

@@ -235,7 +235,8 @@ TEST(test_builder)
         g.at.program = PROGRAM_STEP;
         assert_int_equal(op_dropout(&g, x, samples, bad == 1 ? 1 : bad == 2 ? -0.1f : 0.5f), 0);
         assert_int_equal(graph_error(&g, &e), PL_USAGE);
-        if (!strstr(e.text, bad ? bad == 1 ? "p is 1, expected p<1" : "expected p>=0" : "samples must be i32 [4]")) fail_msg("%s", e.text);
+        if (!strstr(e.text, bad ? bad == 1 ? "p is 1, expected p<1" : "expected p>=0" : "samples must be i32 [4]"))
+            fail_msg("%s", e.text);
         graph_free(&g);
     }
 }
