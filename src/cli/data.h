@@ -42,7 +42,7 @@ int inspect_text(const struct inspect_text *o, struct error *e);
 bool data_parse_size(const char *s, uint32_t size[2]);
 
 /* Reports whether the first path is a store of the embeddings of conversations' images; inspects it
- * or, with `check`, verifies it (data_embeddings.c). */
+ * or, with `check`, verifies it (data_inspect.c). */
 bool embeddings_alone(const struct names *paths);
 int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);
 

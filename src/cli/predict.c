@@ -13,7 +13,6 @@
 #include "cli/data.h"
 #include "models/model.h"
 #include "data/detect/match.h"
-#include "data/masks/rle.h"
 #include "feed/feed.h"
 #include "infer/ask.h"
 #include "infer/classifier.h"
@@ -21,7 +20,7 @@
 #include "infer/many.h"
 #include "io/json.h"
 #include "io/png.h"
-#include "report/draw.h"
+#include "report/masks.h"
 
 enum { NEW_TOKENS = 128, CLASSES_PRINTED = 5 };
 
@@ -118,30 +117,6 @@ static void put_mask(struct json_writer *w, const char *key, const struct traced
     json_end(w);
 }
 
-/* Draws the mask over the image and the prompt over both. Lines and discs scale with the image, so
- * that they are visible at any size. */
-static int write_overlay(const struct predict *p, const char *path, const uint8_t *mask,
-                         const struct predictor_prompt *q, const struct predictor_shape *shape, struct error *e)
-{
-    const uint32_t w = p->image.width, h = p->image.height;
-    const int line = (int)max_i64(1, (int64_t)(w > h ? w : h) / 400), radius = 4 + 2 * line;
-    const struct colour blue = {30, 144, 255}, foreground = {40, 190, 60}, background = {220, 50, 47},
-                        box = {255, 200, 0};
-    struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
-    draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = mask, .stride = w, .w = w, .h = h},
-                 blue, 0.45, line);
-    const float *b = q->box;
-    if (shape->box)
-        draw_box(&out, (int)lroundf(b[0]), (int)lroundf(b[1]), (int)max_i64(lroundf(b[2] - b[0]), 1),
-                 (int)max_i64(lroundf(b[3] - b[1]), 1), line + 1, box);
-    for (int64_t k = 0; k < shape->points; k++)
-        draw_point(&out, (int)q->points[k][0], (int)q->points[k][1], radius,
-                   q->labels[k] ? foreground : background);
-    int rc = png_write(path, PNG_RGB, w, h, out.rgb, 0, e);
-    canvas_free(&out);
-    return rc;
-}
-
 /* Prints the path of candidate k: OUT.png becomes OUT-2.png for the second. */
 static void numbered_path(const char *path, int64_t k, char *out, size_t room)
 {
@@ -174,7 +149,7 @@ static int write_mask(const struct predict *p, struct predictor *a, int64_t k, c
     if (!rc && p->overlay) rc = check_not_input(p, overlay, e);
     if (!rc) rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
     if (!rc && p->overlay)
-        rc = write_overlay(p, overlay, mask, q, &a->shape, e);
+        rc = masks_write_prompted(overlay, &p->image, mask, q, &a->shape, e);
     put_mask(json, NULL, &t, w, h, &(double){a->scores[k]});
     if (!rc) printf("%s: predicted IoU %.4f, %u of %u x %u pixels\n", path, (double)a->scores[k], t.area, w, h);
     trace_free(&t);
@@ -234,7 +209,7 @@ static int write_answer(const struct predict *p, struct predictor *m, const stru
     trace_bytes(&t, mask, w, h);
     int rc = png_write(p->many.output, PNG_BITS, w, h, mask, 0, e);
     if (!rc && p->overlay)
-        rc = write_overlay(p, p->overlay, mask, &none, &(struct predictor_shape){0}, e);
+        rc = masks_write_prompted(p->overlay, &p->image, mask, &none, &(struct predictor_shape){0}, e);
     json_begin_map(&json, NULL);
     json_put_string(&json, "question", p->question);
     json_put_bytes(&json, "answer", a->text.n ? a->text.at : "", a->text.n);
@@ -268,45 +243,6 @@ static int predict_question(struct predict *p, struct error *e)
 
 /* --- everything ------------------------------------------------------------------------------- */
 
-static int largest_first(const void *a, const void *b)
-{
-    const struct everything_mask *const *x = a, *const *y = b;
-    if ((*x)->shape.area != (*y)->shape.area) return (*x)->shape.area < (*y)->shape.area ? 1 : -1;
-    return (*x > *y) - (*x < *y);
-}
-
-/* Unpacks runs, which go down the columns, to rows of bytes. */
-static void unpack(const struct traced *t, uint32_t w, uint32_t h, uint8_t *columns, uint8_t *rows)
-{
-    struct rle runs = {RLE_RUNS, h, w, t->runs.at, t->runs.n};
-    enum rle_status s = rle_to_pixels(&runs, columns);
-    CHECK(s == RLE_OK, "invalid runs: %s", rle_status_text(s));
-    for (uint32_t x = 0; x < w; x++)
-        for (uint32_t y = 0; y < h; y++) rows[(size_t)y * w + x] = columns[(size_t)x * h + y];
-}
-
-/* Draws the largest masks first, so that small masks on top of them stay visible. */
-static int write_image(const struct predict *p, const struct everything *g, struct error *e)
-{
-    const uint32_t w = p->image.width, h = p->image.height, n = g->masks.n;
-    const struct everything_mask **order = mem_alloc((n + 1) * sizeof *order);
-    uint8_t *columns = mem_alloc((size_t)w * h), *rows = mem_alloc((size_t)w * h);
-    struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
-    for (uint32_t i = 0; i < n; i++) order[i] = &g->masks.at[i];
-    if (n) qsort(order, n, sizeof *order, largest_first);
-    for (uint32_t i = 0; i < n; i++) {
-        unpack(&order[i]->shape, w, h, columns, rows);
-        draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h},
-                     draw_colour(i), 0.5, (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
-    }
-    int rc = png_write(p->many.output, PNG_RGB, w, h, out.rgb, 0, e);
-    canvas_free(&out);
-    mem_free(columns);
-    mem_free(rows);
-    mem_free(order);
-    return rc;
-}
-
 static int write_annotations(const struct predict *p, const struct everything *g, struct error *e)
 {
     const uint32_t w = p->image.width, h = p->image.height;
@@ -331,7 +267,7 @@ static int predict_everything(struct predict *p, struct error *e)
     struct everything g;
     p->every.points = (int64_t)p->everything, p->every.batch = (int64_t)p->batch, p->every.side = (int64_t)p->side;
     int rc = everything_find(&g, &p->config, &p->image, &p->every, e);
-    if (!rc) rc = write_image(p, &g, e);
+    if (!rc) rc = masks_write_all(p->many.output, &p->image, &g, e);
     if (!rc && p->many.json) rc = write_annotations(p, &g, e);
     if (!rc)
         printf("%s: %u mask%s; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability "
@@ -343,7 +279,7 @@ static int predict_everything(struct predict *p, struct error *e)
     return rc;
 }
 
-/* --- many images ------------------------------------------------------------------------------- */
+/* --- many images ------------------------------------------------------------------------------ */
 
 static int predict_many(struct predict *p, struct error *e)
 {

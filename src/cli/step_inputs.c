@@ -8,9 +8,8 @@
  *
  * Inputs that follow from others are written, too:
  *
- *     position_ids, ranges  from attention_mask and position_ids, with the meaning that they have in
- *                           transformers (convert_row)
- *     image_index           where the features of images take the places of tokens (models/images.h)
+ *     position_ids, ranges  from attention_mask and position_ids as in transformers (convert_row)
+ *     image_index           where the features of images replace tokens (models/images.h)
  *     candidates, answers   which masks are matched with which texts (models/grounding.h)
  *     text_end              where CLIP pools each text (models/heads.h)
  */

@@ -2,9 +2,9 @@
  * feed_grounding.c: images with masks and queries, for a model that matches both
  * (models/grounding.h).
  *
- *     loader's slot ─┬─ images, image_valid           the canvas, and the size of the image in it
- *                    └─ masks                         the share of each patch that a mask covers
- *     queries ─┬─ input_ids, position_ids, ranges     tokenized in `prepare` (data/formats/queries.h)
+ *     loader's slot ─┬─ images, image_valid         the canvas, and the size of the image in it
+ *                    └─ masks                       the share of each patch that a mask covers
+ *     queries ─┬─ input_ids, position_ids, ranges   tokenized in `prepare` (data/formats/queries.h)
  *              └─ query_index, target_masks, candidates, answers
  *
  * The masks of the queries are always among those that the loader chooses; target_masks are their

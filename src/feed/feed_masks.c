@@ -1,11 +1,11 @@
 /*
  * feed_masks.c: images with masks for a promptable model.
  *
- *     loader's slot ─┬─ images, image_valid            the canvas, and the size of the image in it; or
- *                    │  image_embeddings               its stored embedding (embed.h)
- *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
- *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
- *                       prompt_keys                    random keys of the points of later rounds
+ *     loader's slot ─┬─ images, image_valid         the canvas, and the size of the image in it; or
+ *                    │  image_embeddings            its stored embedding (embed.h)
+ *                    ├─ gt_masks, gt_valid          bits at the loss's resolution
+ *                    └─ input_points, input_labels  the first prompt of each mask, simulated here
+ *                       prompt_keys                 random keys of the points of later rounds
  *
  * Slots of a prompt: 0 and 1 are the first prompt, a point and a filler or two corners. The others
  * are unused at first; the program fills them, one round at a time (models/sam_prompt.c).

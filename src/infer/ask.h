@@ -1,9 +1,9 @@
 /*
  * ask.h: PRS-Med: the mask and the answer to a question about an image.
  *
- *     ask_open(&a, &config, path, question, &error)    the question as tokens, with the chat template
- *     ask_mask(&a, &image, &mask, &error)              one forward; predictor_mask then gives the mask
- *     ask_answer(&a, most, &answer, &error)            token by token, greedily
+ *     ask_open(&a, &config, path, question, &error)  the question as tokens, with the chat template
+ *     ask_mask(&a, &image, &mask, &error)            one forward; predictor_mask gives the mask
+ *     ask_answer(&a, most, &answer, &error)          token by token, greedily
  *     ask_close(&a)
  *
  * Masks of several questions, by one run: ask_masks_open, then for each ask_again and

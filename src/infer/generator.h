@@ -15,9 +15,9 @@
  *     generator_enter(&a, &error)                  before the first text after a step
  *
  *     prompts     aaaaaaaabbbbbbbbbbbbbbbbccccc
- *                 |-- chunk --|-- chunk --|-- padded -|      program prompt: tokens of any texts
+ *                 |-- chunk --|-- chunk --|-- padded -| program prompt: tokens of any texts
  *     answers     a|a|a|a|
- *                 b|b|b|b|                                   program next: a token of each text at a time
+ *                 b|b|b|b|                             program next: a token of each text
  *                 c|c|c|c|
  *     KV cache    |a written ....|b written ....|c written ....|
  */

@@ -1,12 +1,11 @@
 /*
  * image_prompts.h: the prompts of many images, from a file.
  *
- *     CSV    image,id,x0,y0,x1,y1,x,y,label,category    a box, a point, or both in a row; rows of the same
- *                                                       image and id are one prompt of several
- *                                                       points
+ *     CSV    image,id,x0,y0,x1,y1,x,y,label,category  a box, a point, or both in a row
  *     JSON   COCO: the bbox of each annotation
  *
- * Coordinates are pixels of the image as stored.
+ * Rows of the same image and id are one prompt of several points. Coordinates are pixels of the
+ * image as stored.
  */
 #ifndef IMAGE_PROMPTS_H
 #define IMAGE_PROMPTS_H

@@ -1,9 +1,10 @@
 /*
  * mask_table.h: the scores of every mask of an evaluation, and their means by structure (category).
  *
- *     mask_table_add       one mask by one prompt: Dice, IoU, HD95 and NSD at the image's own size and at the loss's
+ *     mask_table_add       one mask by one prompt: Dice, IoU, HD95 and NSD, at the image's own
+ *                          size and at the loss's
  *     mask_table_csv       a row for each of them
- *     mask_table_lines     mean, deviation and count for each prompt and structure; as text, CSV or JSON
+ *     mask_table_lines     mean, deviation and count for each prompt and structure
  *
  * A score that does not exist, as the HD95 of an empty mask, is NaN: it is left out of the mean,
  * and the count says so. Memory: sizeof(struct mask_row) for each mask and prompt.

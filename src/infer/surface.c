@@ -19,8 +19,7 @@ struct envelope {
 
 static uint32_t longest(const struct cell_box *b) { return (uint32_t)max_i64(b->w, max_i64(b->h, b->d)); }
 
-/* Returns the bytes of scratch: a line of the longest side. */
-static size_t distance_scratch(const struct cell_box *b)
+size_t distance_scratch(const struct cell_box *b)
 {
     return (size_t)longest(b) * (2 * sizeof(double) + sizeof(uint32_t));
 }
@@ -52,9 +51,7 @@ static void transform_line(double *line, size_t step, uint32_t n, double spacing
     }
 }
 
-/* Computes squared distances. On entry to[i] is 0 at features and INFINITY elsewhere; then it is
- * the squared distance to the nearest feature, INFINITY without any. */
-static void distance_squared(const struct cell_box *b, double *to, void *scratch)
+void distance_squared(const struct cell_box *b, double *to, void *scratch)
 {
     const uint32_t n = longest(b);
     const size_t row = b->w, slice = row * b->h;

@@ -2,9 +2,12 @@
  * text_scores.h: how near answers are to reference texts.
  *
  *     exact match   the share of answers that are the reference, apart from blanks around them
- *     token F1      of the words of both, as in SQuAD's evaluation: without case, punctuation and articles; mean
- *     BLEU          of all answers together, as sacrebleu's default: tokenizer 13a, up to 4 words, exponential smoothing
- *     ROUGE-L       F-measure of the longest common subsequence of words, as rouge-score without stemming; mean
+ *     token F1      of the words of both, as in SQuAD's evaluation: without case, punctuation and
+ *                   articles; mean
+ *     BLEU          of all answers together, as sacrebleu's default: tokenizer 13a, up to 4 words,
+ *                   exponential smoothing
+ *     ROUGE-L       F-measure of the longest common subsequence of words, as rouge-score without
+ *                   stemming; mean
  *
  *     text_scores_add(&s, answer, reference)       any number of times
  *     text_scores_result(&s)

@@ -74,8 +74,8 @@ int match_find(const struct image_tree *images, const struct image_tree *masks, 
 
 /* Reports whether a file or folder has a name that is usual for masks: "GroundTruth", "_seg". */
 bool names_masks(const char *name, size_t n);
-/* Returns the rank of a mask of an image by what people mean: 0 before 1, such as labelIds before instanceIds
- * and color. */
+/* Returns the rank of a mask of an image by what people mean: 0 before 1, such as labelIds before
+ * instanceIds and color. */
 int masks_rank(const char *name);
 
 #endif
