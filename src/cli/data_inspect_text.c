@@ -3,114 +3,12 @@
  * be used and why, lengths and labels, and some samples with the tokens that have labels marked.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/data.h"
 #include "data/text/tokens.h"
 #include "feed/text_facts.h"
 #include "io/json.h"
-
-/* ---- samples ---- */
-
-/* Prints text of the data as it is, but for control codes. */
-static void put_text(struct text *out, const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char c = (unsigned char)bytes[i];
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) text_printf(out, "\\x%02x", c);
-        else text_append(out, bytes + i, 1);
-    }
-}
-
-/* Prints the text with the label ranges of its tokens under data.train_on marked; returns the
- * number of labels. */
-static uint32_t mark_labels(const struct config *c, const struct tokenized *t, const char *text, size_t n,
-                            struct text *out)
-{
-    const struct token_list *l = &t->tokens.tokens;
-    uint32_t labels = 0;
-    size_t at = 0;
-    const uint32_t answers = t->tokens.answers.n;
-    for (uint32_t i = c->data_train_on == TRAIN_ON_LAST && answers ? answers - 1 : 0;
-         i < (c->data_train_on == TRAIN_ON_ALL ? 1 : answers); i++) {
-        struct byte_range r = c->data_train_on == TRAIN_ON_ALL ? (struct byte_range){0, l->n} : t->tokens.answers.at[i];
-        if (!r.begin) r.begin = 1; /* nothing predicts the first token */
-        const size_t from = r.begin < l->n ? l->at[r.begin].begin : n, to = r.end ? l->at[r.end - 1].end : 0;
-        put_text(out, text + at, from - at);
-        text_printf(out, "{+");
-        put_text(out, text + from, to - from);
-        text_printf(out, "+}");
-        at = to;
-        labels += r.end - r.begin;
-    }
-    put_text(out, text + at, n - at);
-    return labels;
-}
-
-/* Shows the EOS that is added to a text, which has no bytes of it, as it is stored. */
-static void show_end(const struct tokenize_options *o, const struct token_list *l, struct text *out)
-{
-    struct token *last = l->n ? &l->at[l->n - 1] : NULL;
-    const char *piece = last && last->begin == last->end ? tokenizer_piece(o->tokenizer, last->id) : NULL;
-    if (!piece) return;
-    text_printf(out, "%s", piece);
-    last->end = (uint32_t)out->n;
-}
-
-static void show_sample(const struct config *c, const struct tokenize_options *o, const char *path,
-                        const struct record *x, struct text *out)
-{
-    struct bump b = {0};
-    struct tokenized t = {0};
-    struct error why = {0};
-    struct text marked = {0}, plain = {0};
-    const enum conversation_fault fault = tokenize_sample(o, x->text, x->n, &b, &t, &why);
-    text_printf(out, "\n%s:%s: ", path, record_place(x->line).text);
-    if (fault) text_printf(out, "%s: %s\n", conversation_fault_name(fault), why.text);
-    else {
-        const struct conversation *s = &t.conversation;
-        for (uint32_t i = 0; s->messages && i < s->messages->count; i++)
-            text_printf(&plain, "%s%s", i ? ", " : "", value_get(s->messages->items[i], "role")->text);
-        struct text whole = {0};
-        if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion), show_end(o, &t.tokens.tokens, &whole);
-        const struct text *text = s->messages ? &t.text : &whole;
-        const uint32_t labels = mark_labels(c, &t, text->n ? text->at : "", text->n, &marked);
-        if (!s->messages) text_printf(&plain, "text");
-        for (uint32_t i = 0; i < s->media->count; i++) {
-            text_printf(&plain, i ? ", " : "; ");
-            /* data: URLs are long */
-            put_text(&plain, s->media->items[i]->text, min_u64(80, strlen(s->media->items[i]->text)));
-        }
-        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.at, t.tokens.tokens.n, labels,
-                    marked.n ? marked.at : "");
-        text_free(&whole);
-    }
-    text_free(&marked);
-    text_free(&plain);
-    tokenized_free(&t);
-    bump_free(&b);
-}
-
-static int show_samples(const struct config *c, const struct text_source *s, uint64_t n, struct text *out,
-                        struct error *e)
-{
-    struct names files;
-    int rc = tokenize_files(c->data_train.at, c->data_train.n, &files, e);
-    if (!rc && n) text_printf(out, "\nsamples; tokens with labels are between {+ and +}\n");
-    for (uint32_t i = 0; i < files.n && !rc && n; i++) {
-        struct records r;
-        struct record x;
-        bool more = true;
-        rc = text_open_records(c, files.at[i], &r, e);
-        while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more)
-            n--, show_sample(c, &s->options, files.at[i], &x, out);
-        records_close(&r);
-    }
-    names_free(&files);
-    return rc;
-}
 
 /* ---- printing ---- */
 
@@ -247,7 +145,7 @@ static int inspect(const struct config *c, const struct inspect_text *o, struct 
     else if (!rc) {
         print_facts(&f, &m, &out);
         print_endless(&m, s.tokenizer, &out);
-        if (tokenizer) rc = show_samples(c, &s, o->samples, &out, e);
+        if (tokenizer) rc = text_show_samples(c, &s, o->samples, &out, e);
         else
             text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
     }

@@ -15,14 +15,13 @@
  * Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any device. In f16 the
  * loss is scaled (train.loss_scale), and the gradients are divided by the scale.
  */
-#include "cli/step.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "models/model.h"
 #include "feed/batch_plan.h"
+#include "feed/step_inputs.h"
 #include "io/file.h"
 #include "io/temporary.h"
 

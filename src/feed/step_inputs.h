@@ -1,8 +1,9 @@
 /*
- * step.h: the inputs of `plimsoll step` from a file (step_inputs.c), for the command (step.c).
+ * step_inputs.h: a step on given tensors: reads a safetensors file into the inputs of a run, for
+ * `plimsoll step`.
  */
-#ifndef CLI_STEP_H
-#define CLI_STEP_H
+#ifndef STEP_INPUTS_H
+#define STEP_INPUTS_H
 
 #include "io/safetensors.h"
 #include "engine/run.h"

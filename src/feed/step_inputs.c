@@ -13,13 +13,14 @@
  *     candidates, answers   which masks are matched with which texts (models/grounding.h)
  *     text_end              where CLIP pools each text (models/heads.h)
  */
+#include "feed/step_inputs.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-#include "cli/step.h"
 #include "graph/sizes.h"
 #include "models/grounding.h"
 #include "models/heads.h"
