@@ -7,7 +7,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "text/template/video_text.h"
+#include "text/template/chat_images.h"
 
 #include "harness.h"
 #include "chat_folder.h"

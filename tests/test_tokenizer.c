@@ -8,7 +8,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
-#include "text/tokenizer/aligned.h"
+#include "text/tokenizer/tokenizer_parts.h"
 #include "text/pattern.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/unicode.h"

@@ -36,7 +36,7 @@ enum { RANK_ROWS = 32 };
 enum { IMAGE_TOKENS = 576 };
 
 /* tokens of a frame's time, and around its image, where videos are described
- * (text/template/video_text.h) */
+ * (text/template/chat_images.h) */
 enum { FRAME_TEXT = 16 };
 
 /* Makes room for images and frames in a row of a model that takes images; finds the tokens of

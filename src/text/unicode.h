@@ -8,6 +8,11 @@
 
 #include "base/base.h"
 
+/* The bytes begin, ..., end - 1 of a text. */
+struct byte_range {
+    uint32_t begin, end;
+};
+
 /* Writes a character as UTF-8; returns the number of bytes. */
 int utf8_encode(uint32_t code, char out[4]);
 /* The same as utf8_decode of io/value.h, for text that is known to be UTF-8. */

@@ -82,7 +82,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
         hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
     }
-    /* 1: the wording of video_text.h */
+    /* 1: the wording of chat_images.c */
     if (s->videos.max_frames && s->text.timed)
         hash = hash_bytes((const uint32_t[]){1, s->video_template != NULL}, 2 * sizeof(uint32_t), hash);
     return hash;

@@ -23,7 +23,7 @@
 #include "base/mapped.h"
 #include "data/holdout.h"
 #include "data/text/conversation.h"
-#include "text/ranges.h"
+#include "text/unicode.h"
 
 enum { TOKEN_STORE_VERSION = 5, TOKEN_STORE_DATA = 4096 };
 #define TOKEN_STORE_MAGIC "PLIMTEXT"

@@ -1,5 +1,5 @@
 /*
- * chat_images.h: how images stand in the text of a model.
+ * chat_images.h: how images are written in the text of a model.
  *
  *     tokens   transformers' LLaVA     the token <image>, once for each feature of the image
  *     tiles    SmolVLM, Idefics3       the same for each tile, with tokens that name its row and column, and for the whole image:
@@ -9,7 +9,7 @@
  *                                      the image stand between them
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
- * described instead (video_text.h), each frame by its time and as an image without tiles; Idefics3
+ * described instead, each frame by its time and as an image without tiles; Idefics3
  * takes none.
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
@@ -29,7 +29,7 @@ enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES };
 
 struct image_text {
     enum image_layout layout;
-    int32_t token;       /* the id that stands for a feature */
+    int32_t token;       /* placeholder id of a feature */
     uint32_t features;   /* of an image, or of a tile */
     uint32_t frame_features; /* of a frame of a video */
     bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
@@ -47,16 +47,16 @@ struct image_text {
  * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
  * id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
-/* Of everything that decides ids. */
+/* Returns a hash of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);
 
-/* What joins an image and a text that are parts of a content in the data; `x` NULL: the model takes
- * text alone. */
+/* Returns the text that joins an image and a text that are parts of a content in the data; `x` NULL:
+ * the model takes only text. */
 const char *image_text_joint(const struct image_text *x);
-/* How many images a text asks for. */
+/* Counts the images that a text asks for. */
 uint32_t image_text_count(const char *text);
 
-/* The tiles of an image; 0 and 0: the whole image alone. A video has frames instead. */
+/* The tiles of an image; 0 and 0: only the whole image. A video has frames instead. */
 struct image_tiles {
     uint32_t rows, columns, frames;
     const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
@@ -74,18 +74,21 @@ struct range_list {
     uint32_t n, cap;
 };
 
-/* What renders a conversation with these images: `template`, or that of videos. */
+/* Returns the template that renders a conversation with these images: `template`, or the one for
+ * videos. */
 const struct template *image_text_template(const struct text_images *images, const struct template *template);
-/* The messages as that template takes them, in `b`. */
+/* Writes the messages as that template takes them, in `b`. */
 struct value *image_text_messages(const struct text_images *images, struct value *messages, struct bump *b);
-/* Replaces each image in a rendered text by what stands for it, as text, and moves the ranges: none
- * of them holds an image any more. `spans` gets the bytes of each. PL_USAGE: the text has more or
- * fewer images. */
+/* Replaces each image in a rendered text by its text, and moves the ranges: none of them holds an
+ * image any more. `spans` gets the bytes of each. PL_USAGE: the text has more or fewer images. */
 int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e);
-/* The tokens of an expanded text, and of each image the range of its tokens, with those that name
- * its tiles. */
+/* Encodes an expanded text; `tokens` gets the range of each image's tokens, with those that name its
+ * tiles. */
 int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
                       const struct range_list *spans, struct token_list *out, struct range_list *tokens,
                       struct error *e);
+
+/* Writes a number in English words, as num2words does: "one thousand, two hundred and five". */
+void number_words(uint32_t n, struct text *out);
 
 #endif

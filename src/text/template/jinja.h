@@ -24,7 +24,6 @@
 #include <setjmp.h>
 
 #include "text/template/template.h"
-#include "text/unicode.h"
 
 /* What a rendering may use. Python's Jinja stops range at 100,000 elements too. A fuzzer, whose
  * code is slow, waits less. */

@@ -18,7 +18,7 @@
 
 #include "base/base.h"
 #include "io/value.h"
-#include "text/ranges.h"
+#include "text/unicode.h"
 
 struct template;
 

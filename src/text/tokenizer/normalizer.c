@@ -1,10 +1,108 @@
 /*
- * normalizer.c: normalizers (see normalizer.h).
+ * normalizer.c: normalizers, and the aligned text that they write.
  */
 #include <string.h>
 
 #include "base/base64.h"
-#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/tokenizer_parts.h"
+
+/* ---- text that knows where it came from ---- */
+
+/* False: the text would be too large. */
+static bool reserve(struct aligned_buffer *b, size_t n)
+{
+    b->full |= n > b->most - b->n;
+    if (b->full || b->cap - b->n >= n) return !b->full;
+    size_t cap = max_i64(2 * (int64_t)b->cap, (int64_t)(b->n + n));
+    if (cap < 1024) cap = 1024;
+    b->at = mem_resize(b->at, cap);
+    b->from = mem_resize(b->from, cap * sizeof *b->from);
+    b->cap = (uint32_t)cap;
+    return true;
+}
+
+void aligned_put(struct aligned_buffer *b, const char *bytes, size_t n, struct byte_range from)
+{
+    if (!reserve(b, n)) return;
+    for (size_t i = 0; i < n; i++) b->at[b->n + i] = bytes[i], b->from[b->n + i] = from;
+    b->n += (uint32_t)n;
+}
+
+void aligned_copy(struct aligned_buffer *b, const struct aligned *a, uint32_t begin, uint32_t end)
+{
+    const uint32_t n = end - begin;
+    if (!n || !reserve(b, n)) return;
+    memcpy(b->at + b->n, a->at + begin, n);
+    if (a->from) memcpy(b->from + b->n, a->from + begin, n * sizeof *a->from);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            b->from[b->n + i] = (struct byte_range){a->shift + begin + i, a->shift + begin + i + 1};
+    b->n += n;
+}
+
+void aligned_free(struct aligned_buffer *b)
+{
+    mem_free(b->at);
+    mem_free(b->from);
+    memset(b, 0, sizeof *b);
+}
+
+/* ---- tables of replacements ---- */
+
+/* A unit of the trie has a label in bits 0 to 7 (bit 31 marks a value instead), bit 8 says that a
+ * string ends here, and the other bits are the distance to the children: child = (node ^ distance)
+ * ^ byte. */
+
+int charsmap_read(struct charsmap *m, const char *bytes, size_t n, struct error *e)
+{
+    uint32_t size = 0;
+    if (n >= sizeof size) memcpy(&size, bytes, sizeof size);
+    if (n < 5 || n > UINT32_MAX || size > n - 5 || size % 4 || !size || bytes[n - 1])
+        return error_set(e, PL_USAGE,
+                         "the table of replacements (precompiled_charsmap) of %zu bytes is cut or malformed", n);
+    if (utf8_check(bytes + 4 + size, n - 4 - size) != n - 4 - size)
+        return error_set(e, PL_USAGE, "the table of replacements (precompiled_charsmap) has a text that is not UTF-8");
+    m->n_units = size / 4;
+    m->n_strings = (uint32_t)(n - 4 - size);
+    m->units = mem_alloc(size);
+    m->strings = mem_alloc(m->n_strings);
+    memcpy(m->units, bytes + 4, size);
+    memcpy(m->strings, bytes + 4 + size, m->n_strings);
+    return PL_OK;
+}
+
+void charsmap_free(struct charsmap *m)
+{
+    mem_free(m->units);
+    mem_free(m->strings);
+    *m = (struct charsmap){0};
+}
+
+static bool inside_character(char c) { return (c & 0xc0) == 0x80; }
+static uint32_t distance(uint32_t unit) { return (unit >> 10) << ((unit & 1u << 9) >> 6); }
+
+const char *charsmap_find(const struct charsmap *m, const char *text, size_t n, bool longest, uint32_t *length)
+{
+    const char *found = NULL;
+    uint32_t node = distance(m->units[0]);
+    for (size_t i = 0; i < n; i++) {
+        node ^= (unsigned char)text[i];
+        if (node >= m->n_units || (m->units[node] & (1u << 31 | 0xff)) != (unsigned char)text[i]) break;
+        const uint32_t unit = m->units[node];
+        node ^= distance(unit);
+        if (!(unit >> 8 & 1)) continue;
+        const uint32_t value = node < m->n_units ? m->units[node] & ~(1u << 31) : UINT32_MAX;
+        if (value >= m->n_strings || inside_character(m->strings[value]) ||
+            (i + 1 < n && inside_character(text[i + 1])))
+            break;
+        found = m->strings + value;
+        *length = (uint32_t)i + 1;
+        if (!longest) break;
+    }
+    return found;
+}
+
+/* ---- steps ---- */
 
 /* --- reading -------------------------------------------------------------------------------- */
 

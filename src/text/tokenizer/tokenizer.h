@@ -14,14 +14,14 @@
 #define TOKENIZER_H
 
 #include "base/base.h"
-#include "text/ranges.h"
+#include "text/unicode.h"
 
 /* Bytes of one text, at most. Longer texts are an error. */
 #define TOKENIZER_TEXT_MOST ((size_t)128 << 20)
 
 struct tokenizer;
 
-/* A token and the bytes of the text that it stands for. A token that the post-processor adds, such
+/* A token and the bytes of the text that it is for. A token that the post-processor adds, such
  * as BOS, has begin == end. Where a normalizer replaces characters, or a token has some bytes of a
  * character only, the range is that of the bytes that it was made from. Blanks belong to the token
  * that holds them, whatever `trim_offsets` says. */
@@ -38,12 +38,12 @@ struct token_list {
  * preferred to its tokenizer.model. PL_USAGE, with the file and the reason, if the file is
  * malformed or has a part that is not known. */
 int tokenizer_open(struct tokenizer **out, const char *path, struct error *e);
-/* NULL is allowed. */
+/* Frees a tokenizer; NULL is allowed. */
 void tokenizer_close(struct tokenizer *t);
 
-/* A hash of everything that decides ids. */
+/* Returns a hash of everything that decides ids. */
 uint64_t tokenizer_fingerprint(const struct tokenizer *t);
-/* The largest id + 1. */
+/* Returns the largest id + 1. */
 int32_t tokenizer_size(const struct tokenizer *t);
 
 /* Appends the tokens of n bytes of UTF-8. `data`: the ranges, ascending, of text that came from the
@@ -70,23 +70,23 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, uint32_t n, 
  */
 struct token_stream;
 struct token_stream *token_stream_begin(const struct tokenizer *t, bool skip_special);
-/* PL_USAGE: an id that the tokenizer does not have. */
+/* Adds a token. PL_USAGE: an id that the tokenizer does not have. */
 int token_stream_put(struct token_stream *s, int32_t id, struct text *out, struct error *e);
-/* `out` may be NULL. */
+/* Ends the stream and frees it; `out` may be NULL. */
 void token_stream_end(struct token_stream *s, struct text *out);
 
-/* The id of a token by its content as stored ("<|im_end|>"); -1: none. */
+/* Returns the id of a token by its content as stored ("<|im_end|>"); -1: none. */
 int32_t tokenizer_id(const struct tokenizer *t, const char *content);
-/* The token as stored; NULL: no token has this id. */
+/* Returns the token as stored; NULL: no token has this id. */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id);
-/* Whether an id is an added token that is special. */
+/* Reports whether an id is an added token that is special. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* Tokens by their role, from tokenizer_config.json and special_tokens_map.json; -1: none. */
+/* Return tokens by their role, from tokenizer_config.json and special_tokens_map.json; -1: none. */
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 int32_t tokenizer_pad(const struct tokenizer *t);
-/* The content of "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token" or
+/* Returns the content of "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token" or
  * "mask_token"; NULL: none. */
 const char *tokenizer_special(const struct tokenizer *t, const char *role);
 

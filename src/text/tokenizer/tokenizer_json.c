@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "io/json.h"
-#include "text/tokenizer/bytes.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
 /* --- BPE -------------------------------------------------------------------------------------- */

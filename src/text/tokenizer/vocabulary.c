@@ -1,10 +1,11 @@
 /*
- * vocabulary.c: tokens by content and by id (see vocabulary.h).
+ * vocabulary.c: tokens by content and by id, strings by their prefixes, and added tokens.
  */
 #include <string.h>
 
-#include "base/keyed.h"
-#include "text/tokenizer/vocabulary.h"
+#include "text/tokenizer/tokenizer_parts.h"
+
+/* ---- tokens by content and by id ---- */
 
 uint64_t word_hash(const char *s, size_t n)
 {
@@ -108,4 +109,169 @@ void vocabulary_free(struct vocabulary *v)
     mem_free(v->length);
     id_map_free(&v->ids);
     memset(v, 0, sizeof *v);
+}
+
+/* ---- strings by their prefixes ---- */
+
+static struct trie_edge *edge_of(const struct trie *t, uint64_t key)
+{
+    uint32_t i = (uint32_t)((key * KEYED_GOLDEN) >> 32) & t->mask;
+    while (t->edges[i].key && t->edges[i].key != key) i = (i + 1) & t->mask;
+    return &t->edges[i];
+}
+
+static uint64_t key_of(uint32_t node, char byte) { return ((uint64_t)node << 8 | (unsigned char)byte) + 1; }
+
+uint32_t trie_step(const struct trie *t, uint32_t node, char byte)
+{
+    return t->edges ? edge_of(t, key_of(node, byte))->node : 0;
+}
+
+static void grow_edges(struct trie *t)
+{
+    struct trie larger = *t;
+    larger.mask = t->edges ? 2 * t->mask + 1 : 255;
+    larger.edges = mem_alloc(((size_t)larger.mask + 1) * sizeof *larger.edges);
+    for (uint32_t i = 0; t->edges && i <= t->mask; i++)
+        if (t->edges[i].key) *edge_of(&larger, t->edges[i].key) = t->edges[i];
+    mem_free(t->edges);
+    *t = larger;
+}
+
+static uint32_t new_node(struct trie *t)
+{
+    vec_grow((void **)&t->values, &t->cap_nodes, t->n_nodes + 1, sizeof *t->values);
+    t->values[t->n_nodes] = -1;
+    return t->n_nodes++;
+}
+
+bool trie_add(struct trie *t, const char *s, size_t n, int32_t value)
+{
+    CHECK(n);
+    if (!t->n_nodes) new_node(t);
+    t->first[(unsigned char)*s] = true;
+    uint32_t node = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!t->edges || 2 * (t->n_edges + 1) > t->mask) grow_edges(t);
+        struct trie_edge *edge = edge_of(t, key_of(node, s[i]));
+        if (!edge->key) {
+            *edge = (struct trie_edge){key_of(node, s[i]), new_node(t)};
+            t->n_edges++;
+        }
+        node = edge->node;
+    }
+    if (t->values[node] >= 0) return false;
+    t->values[node] = value;
+    return true;
+}
+
+void trie_free(struct trie *t)
+{
+    mem_free(t->edges);
+    mem_free(t->values);
+    memset(t, 0, sizeof *t);
+}
+
+/* ---- added tokens ---- */
+
+/* The first match from the left counts, and of several that begin there the longest. A match that
+ * is then refused because of `single_word` is text, and the search goes on behind it. */
+
+void added_free(struct added *a)
+{
+    vec_free(a);
+    trie_free(&a->raw);
+    trie_free(&a->normalized);
+    id_map_free(&a->contents);
+}
+
+/* Whether a range touches text in which special tokens are text. */
+static bool is_protected(const struct protected_text *data, struct byte_range r)
+{
+    uint32_t low = 0, high = data->n;
+    while (low < high) { /* the first range that ends behind r.begin */
+        uint32_t middle = low + (high - low) / 2;
+        if (data->at[middle].end <= r.begin) low = middle + 1;
+        else high = middle;
+    }
+    return low < data->n && data->at[low].begin < r.end;
+}
+
+/* The longest token at `begin`; NULL: none. */
+static const struct added_token *longest(const struct added_walk *w, uint32_t begin, uint32_t *end)
+{
+    const struct added_token *best = NULL;
+    uint32_t node = 0;
+    for (uint32_t i = begin; i < w->text.n; i++) {
+        node = trie_step(w->trie, node, w->text.at[i]);
+        if (!node) break;
+        if (w->trie->values[node] < 0) continue;
+        const struct added_token *t = &w->added->at[w->trie->values[node]];
+        if (t->special && w->data.n && is_protected(&w->data, aligned_from(&w->text, begin, i + 1))) continue;
+        best = t, *end = i + 1;
+    }
+    return best;
+}
+
+static uint32_t code_before(const char *text, uint32_t at, uint32_t *begin)
+{
+    uint32_t code;
+    do at--;
+    while (at && ((unsigned char)text[at] & 0xc0) == 0x80);
+    utf8_next(text + at, &code);
+    *begin = at;
+    return code;
+}
+
+static bool inside_word(const struct aligned *text, uint32_t begin, uint32_t end)
+{
+    uint32_t code, unused;
+    if (begin && unicode_is_word(code_before(text->at, begin, &unused))) return true;
+    if (end == text->n) return false;
+    utf8_next(text->at + end, &code);
+    return unicode_is_word(code);
+}
+
+/* Finds the next token, with the blanks that it takes. */
+static void find(struct added_walk *w)
+{
+    const char *text = w->text.at;
+    w->token = NULL;
+    while (w->from < w->text.n) {
+        uint32_t begin = w->from, end = 0, at;
+        while (begin < w->text.n && !w->trie->first[(unsigned char)text[begin]]) begin++;
+        if (begin == w->text.n) break;
+        const struct added_token *t = longest(w, begin, &end);
+        w->from = t ? end : begin + 1;
+        if (!t || (t->single_word && inside_word(&w->text, begin, end))) continue;
+        if (t->lstrip) {
+            while (begin && unicode_is_space(code_before(text, begin, &at))) begin = at;
+            if (begin < w->done) begin = w->done;
+        }
+        for (uint32_t code; t->rstrip && end < w->text.n; end += (uint32_t)utf8_length(text[end])) {
+            utf8_next(text + end, &code);
+            if (!unicode_is_space(code)) break;
+        }
+        w->token = t, w->begin = begin, w->end = end;
+        return;
+    }
+    w->ended = true;
+}
+
+bool added_next(struct added_walk *w, const struct added_token **token, struct byte_range *piece)
+{
+    if (!w->token && !w->ended) find(w);
+    const uint32_t next = w->token ? w->begin : w->text.n;
+    *token = NULL;
+    if (w->done < next) {
+        *piece = (struct byte_range){w->done, next};
+        w->done = next;
+        return true;
+    }
+    if (!w->token) return false;
+    *token = w->token;
+    *piece = (struct byte_range){w->begin, w->end};
+    w->done = w->end;
+    w->token = NULL;
+    return true;
 }
