@@ -14,7 +14,6 @@
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"
 #include "data/formats/tar.h"
-#include "data/images/webp.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 

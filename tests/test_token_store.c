@@ -3,7 +3,7 @@
  * the ids, labels, positions and ranges of their conversations.
  */
 #include "data/text/conversations.h"
-#include "data/holdout.h"
+#include "data/order.h"
 #include "io/file.h"
 
 #include "harness.h"

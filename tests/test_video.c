@@ -3,7 +3,6 @@
  * the work of tests/run_video.sh, which needs the program ffmpeg to make them.
  */
 #include "data/images/video.h"
-#include "data/images/video_file.h"
 #include "io/file.h"
 #include "io/png.h"
 

@@ -7,7 +7,6 @@
 #include "data/dataset.h"
 #include "data/images/image.h"
 #include "data/volumes/dicom.h"
-#include "data/volumes/dicom_j2k.h"
 #include "data/volumes/nifti.h"
 #include "data/volumes/volume.h"
 #include "io/file.h"

@@ -15,7 +15,7 @@
 #include "dist/agree.h"
 #include "dist/dist.h"
 #include "io/json.h"
-#include "models/presets.h"
+#include "models/model.h"
 
 /* --- names ------------------------------------------------------------------------------- */
 

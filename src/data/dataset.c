@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "data/holdout.h"
+#include "data/order.h"
 #include "data/masks/grid.h"
 #include "data/masks/polygon.h"
 #include "io/file.h"

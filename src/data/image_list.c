@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "data/order.h"
-#include "data/ring.h"
 
 struct image_slot {
     struct list_image out;
@@ -95,18 +94,7 @@ static const struct ring_kind kind =
 
 /* --- the consumer ----------------------------------------------------------------------------- */
 
-static struct ring_options ring_of(const struct image_list_options *o)
-{
-    return (struct ring_options){&kind, o, o->threads, o->slots};
-}
-RING_TYPES(image_list, struct image_list_options, struct image_list_source)
-
-void image_list_seek(struct image_list *l, struct image_list_source *s, uint64_t position)
-{
-    l->source = s;
-    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every},
-                   s->once ? s->set->samples.n : UINT64_MAX);
-}
+RING_TYPES(image_list, , s->set->samples.n)
 
 int image_list_next(struct image_list *l, const struct list_image **out, struct error *e)
 {

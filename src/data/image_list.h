@@ -16,6 +16,7 @@
 #include "data/faults.h"
 #include "data/formats/labelled.h"
 #include "data/images/image_reader.h"
+#include "data/ring.h"
 
 /* The options that determine the memory. */
 struct image_list_options {
@@ -43,18 +44,6 @@ struct list_image {
     bool broken;
 };
 
-/* Returns the bytes of the block; depends only on the options. */
-uint64_t image_list_bytes(const struct image_list_options *o);
-
-struct image_list;
-/* Opens a list in `memory`, which has image_list_bytes, aligned to 64, and outlives the list.
- * Starts the threads, which wait for a seek. */
-int image_list_open(struct image_list **out, const struct image_list_options *o, void *memory, struct error *e);
-/* Joins the threads. NULL is allowed. */
-void image_list_close(struct image_list *l);
-/* Does as loader_seek; the functions below do as those of loader.h. */
-void image_list_seek(struct image_list *l, struct image_list_source *s, uint64_t position);
-bool image_list_at(const struct image_list *l, const struct image_list_source *s, uint64_t position);
-int image_list_next(struct image_list *l, const struct list_image **out, struct error *e);
+RING_API(image_list, struct list_image)
 
 #endif

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "data/order.h"
-#include "data/ring.h"
 
 struct row_slot {
     struct image_row out;
@@ -212,18 +211,7 @@ static const struct ring_kind kind =
 
 /* --- the consumer ----------------------------------------------------------------------------- */
 
-static struct ring_options ring_of(const struct image_rows_options *o)
-{
-    return (struct ring_options){&kind, o, o->threads, o->slots};
-}
-RING_TYPES(image_rows, struct image_rows_options, struct image_rows_source)
-
-void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
-{
-    r->source = s;
-    ring_seek_part(r->ring, s, (struct ring_part){position, s->each, s->every},
-                   s->once ? conversations_count(s->set) : UINT64_MAX);
-}
+RING_TYPES(image_rows, , conversations_count(s->set))
 
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
 {

@@ -21,6 +21,7 @@
 #include "data/text/conversations.h"
 #include "data/faults.h"
 #include "data/images/image_reader.h"
+#include "data/ring.h"
 
 /* The options that determine the memory. */
 struct image_rows_options {
@@ -62,18 +63,6 @@ struct image_row {
 
 /* Returns the bytes of an image, or of its embedding. */
 uint64_t image_rows_each(const struct image_rows_options *o);
-/* Returns the bytes of the block; depends only on the options. */
-uint64_t image_rows_bytes(const struct image_rows_options *o);
-
-struct image_rows;
-/* Opens rows in `memory`, which has image_rows_bytes, aligned to 64, and outlives the rows. Starts
- * the threads, which wait for a seek. */
-int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e);
-/* Joins the threads. NULL is allowed. */
-void image_rows_close(struct image_rows *r);
-/* Does as loader_seek; the functions below do as those of loader.h. */
-void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position);
-bool image_rows_at(const struct image_rows *r, const struct image_rows_source *s, uint64_t position);
-int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e);
+RING_API(image_rows, struct image_row)
 
 #endif

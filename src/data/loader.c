@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "data/fill.h"
-#include "data/ring.h"
 
 #define LISTS "; `plimsoll data verify` lists all"
 
@@ -31,12 +30,7 @@ static void prefetch(const void *source, uint64_t position)
 static const struct ring_kind kind = {sizeof(struct slot), layout, thread_bytes, thread_new,
                                       thread_free,         fill,   prefetch};
 
-static struct ring_options ring_of(const struct loader_options *o)
-{
-    return (struct ring_options){&kind, o, o->threads, o->slots};
-}
-
-RING_TYPES(loader, struct loader_options, struct loader_source)
+RING_TYPES(loader, , dataset_count(s->set))
 
 uint64_t loader_default_room(const char *format, bool stores)
 {
@@ -45,13 +39,6 @@ uint64_t loader_default_room(const char *format, bool stores)
 }
 
 /* --- the consumer ---------------------------------------------------------------------------- */
-
-void loader_seek(struct loader *l, struct loader_source *s, uint64_t position)
-{
-    l->source = s;
-    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every},
-                   s->once ? dataset_count(s->set) : UINT64_MAX);
-}
 
 static void count(struct loader_source *s, const struct slot *slot)
 {

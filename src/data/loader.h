@@ -20,6 +20,7 @@
 #include "data/dataset.h"
 #include "data/faults.h"
 #include "data/masks/sampler.h"
+#include "data/ring.h"
 
 enum {
     LOADER_POOL = 32 << 20,    /* bytes that libjpeg may allocate per thread */
@@ -93,22 +94,10 @@ struct loader_sample {
     enum data_fault fault;       /* of the sample that this one replaces; FAULT_NONE: not replaced */
 };
 
-/* Returns the bytes of the block; depends only on the options. */
-uint64_t loader_bytes(const struct loader_options *o);
-
-struct loader;
-/* Opens a loader in `memory`, which has loader_bytes, aligned to 64, and outlives the loader.
- * Starts the threads, which wait for a seek. */
-int loader_open(struct loader **out, const struct loader_options *o, void *memory, struct error *e);
-/* Joins the threads. */
-void loader_close(struct loader *l);
-/* Continues at this position and drops what was read ahead. Allocates nothing. */
-void loader_seek(struct loader *l, struct loader_source *s, uint64_t position);
-/* Reports whether the next call of loader_next returns this position of this source. */
-bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position);
-/* Takes the next position; *out is valid until the next call. PL_FAIL when more samples are broken
- * than the source's max_bad allows: checked from FAULTS_FIRST broken samples on, and at the end of
- * each epoch. PL_USAGE when no sample so far could be used. */
-int loader_next(struct loader *l, const struct loader_sample **out, struct error *e);
+/* Opens a loader in `memory`, which has loader_bytes, aligned to 64, and outlives the loader: see
+ * ring.h. loader_next takes the next position; *out is valid until the next call. PL_FAIL when more
+ * samples are broken than the source's max_bad allows: checked from FAULTS_FIRST broken samples on,
+ * and at the end of each epoch. PL_USAGE when no sample so far could be used. */
+RING_API(loader, struct loader_sample)
 
 #endif

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "data/fill.h"
-#include "data/ring.h"
 
 struct row_slot {
     struct slot masks;
@@ -112,18 +111,7 @@ static const struct ring_kind kind =
 
 /* --- the consumer ----------------------------------------------------------------------------- */
 
-static struct ring_options ring_of(const struct question_rows_options *o)
-{
-    return (struct ring_options){&kind, o, o->masks.threads, o->masks.slots};
-}
-RING_TYPES(question_rows, struct question_rows_options, struct question_rows_source)
-
-void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position)
-{
-    r->source = s;
-    ring_seek_part(r->ring, s, (struct ring_part){position, s->masks.each, s->masks.every},
-                   s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
-}
+RING_TYPES(question_rows, masks., dataset_count(s->masks.set))
 
 int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e)
 {

@@ -16,6 +16,7 @@
 #include "data/text/conversations.h"
 #include "data/images/image_reader.h"
 #include "data/loader.h"
+#include "data/ring.h"
 
 /* The options that determine the memory. */
 struct question_rows_options {
@@ -41,14 +42,6 @@ struct question_row {
     const struct loader_sample *image;
 };
 
-/* Returns what loader_bytes does; the functions below do as those of loader.h. */
-uint64_t question_rows_bytes(const struct question_rows_options *o);
-struct question_rows;
-int question_rows_open(struct question_rows **out, const struct question_rows_options *o, void *memory,
-                       struct error *e);
-void question_rows_close(struct question_rows *r);
-void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position);
-bool question_rows_at(const struct question_rows *r, const struct question_rows_source *s, uint64_t position);
-int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e);
+RING_API(question_rows, struct question_row)
 
 #endif

@@ -8,7 +8,6 @@
 
 #include "data/detect/detect.h"
 #include "data/images/image.h"
-#include "data/images/unread.h"
 #include "data/masks/grid.h"
 
 enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };

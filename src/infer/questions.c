@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/holdout.h"
+#include "data/order.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "feed/batch_plan.h"

@@ -296,23 +296,8 @@ int json_read_file(const char *path, uint64_t limit, struct bump *b, struct valu
  * breaks and indentation. A key is given inside maps and only there.
  */
 
-static void write_quoted(struct text *out, const char *s, size_t n)
-{
-    text_append(out, "\"", 1);
-    while (n) {
-        uint32_t code;
-        int k = utf8_decode(s, n, &code);
-        if (!k) text_append(out, "\xef\xbf\xbd", 3);
-        else if (code == '"' || code == '\\') text_printf(out, "\\%c", (char)code);
-        else if (code == '\n') text_append(out, "\\n", 2);
-        else if (code == '\t') text_append(out, "\\t", 2);
-        else if (code < 0x20 || code == 0x7f) text_printf(out, "\\u%04x", (unsigned)code);
-        else text_append(out, s, (size_t)k);
-        s += k ? k : 1;
-        n -= (size_t)(k ? k : 1);
-    }
-    text_append(out, "\"", 1);
-}
+static bool is_plain(uint32_t code) { return code >= 0x20 && code != 0x7f; }
+static void write_quoted(struct text *out, const char *s, size_t n) { value_quote(out, s, n, is_plain, "\\u%04x"); }
 
 size_t json_quoted_bytes(const char *s, size_t n)
 {

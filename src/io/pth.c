@@ -458,9 +458,9 @@ static int read_archive(struct reading *r, const struct zip *z)
     char *archive = bump_string(&r->p->memory, data->name);
     *strchr(archive, '/') = 0;
     r->s = (struct storages){.zip = z, .folder = bump_format(&r->p->memory, "%s/data/", archive)};
-    int rc = check_order(r, z, archive);
-    if (!rc) rc = pickle_read(data->data, data->bytes, &used, &r->p->memory, &root, r->e);
-    return rc ? rc : add_state(r, root);
+    TRY(check_order(r, z, archive));
+    TRY(pickle_read(data->data, data->bytes, &used, &r->p->memory, &root, r->e));
+    return add_state(r, root);
 }
 
 static int open_zip(struct reading *r)

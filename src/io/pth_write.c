@@ -102,8 +102,8 @@ static int fill_member(struct pth_writer *w, const void *data, uint64_t n, struc
 
 static int put_member(struct pth_writer *w, const char *name, const void *data, uint64_t bytes, struct error *e)
 {
-    int rc = open_member(w, name, bytes, e);
-    return rc ? rc : fill_member(w, data, bytes, e);
+    TRY(open_member(w, name, bytes, e));
+    return fill_member(w, data, bytes, e);
 }
 
 static int put_directory(struct pth_writer *w, struct error *e)
@@ -248,8 +248,8 @@ int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct e
 int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data,
               struct error *e)
 {
-    int rc = pth_write_begin(w, name, t, rank, dim, e);
-    return rc ? rc : fill_member(w, data, w->left, e);
+    TRY(pth_write_begin(w, name, t, rank, dim, e));
+    return fill_member(w, data, w->left, e);
 }
 
 static void release(struct pth_writer *w)

@@ -409,3 +409,19 @@ int utf8_decode(const char *s, size_t n, uint32_t *code)
     *code = x;
     return (int)length;
 }
+
+void value_quote(struct text *out, const char *s, size_t n, bool (*plain)(uint32_t code), const char *escape)
+{
+    text_append(out, "\"", 1);
+    for (int k; n; s += k, n -= (size_t)k) {
+        uint32_t code;
+        k = utf8_decode(s, n, &code);
+        if (!k) text_append(out, "\xef\xbf\xbd", 3), k = 1;
+        else if (code == '"' || code == '\\') text_printf(out, "\\%c", (char)code);
+        else if (code == '\n') text_append(out, "\\n", 2);
+        else if (code == '\t') text_append(out, "\\t", 2);
+        else if (!plain(code)) text_printf(out, escape, (unsigned)code);
+        else text_append(out, s, (size_t)k);
+    }
+    text_append(out, "\"", 1);
+}

@@ -79,5 +79,8 @@ char *number_print(double x, char out[32]);
 /* Returns the length of the well-formed UTF-8 sequence at s (1 to 4), 0 if invalid. *code gets the
  * character. */
 int utf8_decode(const char *s, size_t n, uint32_t *code);
+/* Writes n bytes in double quotes. Characters that are not `plain` are written by `escape`, which
+ * formats their code; invalid UTF-8 becomes U+FFFD. */
+void value_quote(struct text *out, const char *s, size_t n, bool (*plain)(uint32_t code), const char *escape);
 
 #endif

@@ -321,25 +321,8 @@ static bool is_printable(uint32_t c)
 
 static void write_string(struct text *out, const char *s)
 {
-    size_t n = strlen(s);
-    if (is_bare(s)) {
-        text_append(out, s, n);
-        return;
-    }
-    text_append(out, "\"", 1);
-    while (n) {
-        uint32_t code;
-        int k = utf8_decode(s, n, &code);
-        if (!k) text_append(out, "\xef\xbf\xbd", 3);
-        else if (code == '"' || code == '\\') text_printf(out, "\\%c", (char)code);
-        else if (code == '\n') text_append(out, "\\n", 2);
-        else if (code == '\t') text_append(out, "\\t", 2);
-        else if (!is_printable(code)) text_printf(out, "\\u%04X", (unsigned)code);
-        else text_append(out, s, (size_t)k);
-        s += k ? k : 1;
-        n -= (size_t)(k ? k : 1);
-    }
-    text_append(out, "\"", 1);
+    if (is_bare(s)) text_append(out, s, strlen(s));
+    else value_quote(out, s, strlen(s), is_printable, "\\u%04X");
 }
 
 static bool is_scalar(const struct value *v)

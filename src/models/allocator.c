@@ -40,8 +40,7 @@ struct allocator {
 
 static int describe(struct model *m, const struct allocator *c, int64_t token, struct error *e)
 {
-    int rc = llava_describe(m, &c->llava, token, IMAGE_AS_TOKENS, e);
-    if (rc) return rc;
+    TRY(llava_describe(m, &c->llava, token, IMAGE_AS_TOKENS, e));
     const int64_t patches = c->side * c->side;
     if (m->images->features != patches)
         return error_set(e, PL_USAGE,

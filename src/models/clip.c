@@ -42,27 +42,18 @@ struct tower_build {
 /* Parses the keys of one map; missing keys leave *c unchanged. */
 static int tower_parse_keys(struct tower *c, const struct value *config, struct error *e)
 {
-    const struct {
-        const char *key;
-        int64_t *to, most;
-    } sizes[] = {
-        {"hidden_size", &c->hidden, 1 << 20},         {"intermediate_size", &c->inner, 1 << 22},
-        {"num_hidden_layers", &c->layers, 4096},      {"num_attention_heads", &c->heads, 1 << 14},
-        {"num_channels", &c->channels, 1 << 12},      {"image_size", &c->image, 1 << 14},
-        {"patch_size", &c->patch, 1 << 12},
+    const struct size_key sizes[] = {
+        {"hidden_size", &c->hidden, 1, 1 << 20},    {"intermediate_size", &c->inner, 1, 1 << 22},
+        {"num_hidden_layers", &c->layers, 1, 4096}, {"num_attention_heads", &c->heads, 1, 1 << 14},
+        {"num_channels", &c->channels, 1, 1 << 12}, {"image_size", &c->image, 1, 1 << 14},
+        {"patch_size", &c->patch, 1, 1 << 12},
     };
-    int rc = PL_OK;
-    for (size_t i = 0; i < COUNT(sizes) && !rc; i++) {
-        rc = value_opt_int(config, sizes[i].key, sizes[i].to, e);
-        if (!rc && (*sizes[i].to < 1 || *sizes[i].to > sizes[i].most))
-            rc = error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", sizes[i].key,
-                           (long long)*sizes[i].to, (long long)sizes[i].most);
-    }
-    if (!rc) rc = value_opt_number(config, "layer_norm_eps", &c->eps, e);
-    if (!rc) rc = value_opt_number(config, "initializer_range", &c->range, e);
-    if (!rc) rc = value_opt_number(config, "initializer_factor", &c->factor, e);
-    if (!rc && !c->clip) rc = value_opt_bool(config, "vision_use_head", &c->head, e);
-    return rc ? rc : layer_parse_act(config, &c->act, e);
+    TRY(layer_parse_sizes(config, sizes, COUNT(sizes), e));
+    TRY(value_opt_number(config, "layer_norm_eps", &c->eps, e));
+    TRY(value_opt_number(config, "initializer_range", &c->range, e));
+    TRY(value_opt_number(config, "initializer_factor", &c->factor, e));
+    if (!c->clip) TRY(value_opt_bool(config, "vision_use_head", &c->head, e));
+    return layer_parse_act(config, &c->act, e);
 }
 
 static int tower_check(const struct tower *c, struct error *e)
@@ -373,29 +364,20 @@ static const struct text_tower siglip_text_defaults = {{.hidden = 768, .inner = 
                                                    .act = ACT_GELU_TANH, .root = ""},
                                                   {.vocabulary = 32000, .positions = 64}};
 
-static int check_size(const char *key, int64_t x, int64_t most, struct error *e)
-{
-    return x >= 1 && x <= most ? PL_OK
-                               : error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", key, (long long)x,
-                                           (long long)most);
-}
-
 int text_tower_parse(struct bump *b, const struct value *config, bool siglip, struct text_tower **out, struct error *e)
 {
     struct text_tower *t = *out = bump_alloc(b, sizeof *t);
     struct text_sizes *s = &t->sizes;
     *t = siglip ? siglip_text_defaults : clip_text_defaults;
-    int rc = tower_parse_keys(&t->c, config, e);
-    if (!rc) rc = tower_check(&t->c, e);
-    if (!rc) rc = value_opt_int(config, "vocab_size", &s->vocabulary, e);
-    if (!rc) rc = value_opt_int(config, "max_position_embeddings", &s->positions, e);
-    if (!rc && !siglip) rc = value_opt_int(config, "eos_token_id", &s->end, e);
+    TRY(tower_parse_keys(&t->c, config, e));
+    TRY(tower_check(&t->c, e));
     s->width = t->c.hidden;
     s->projection = siglip ? s->width : 0;
-    if (!rc && siglip) rc = value_opt_int(config, "projection_size", &s->projection, e);
-    if (!rc) rc = check_size("vocab_size", s->vocabulary, INT32_MAX, e);
-    if (!rc) rc = check_size("max_position_embeddings", s->positions, 1 << 20, e);
-    return rc || !siglip ? rc : check_size("projection_size", s->projection, 1 << 20, e);
+    if (!siglip) TRY(value_opt_int(config, "eos_token_id", &s->end, e));
+    const struct size_key sizes[] = {{"vocab_size", &s->vocabulary, 1, INT32_MAX},
+                                     {"max_position_embeddings", &s->positions, 1, 1 << 20},
+                                     {"projection_size", &s->projection, 1, 1 << 20}};
+    return layer_parse_sizes(config, sizes, siglip ? 3 : 2, e);
 }
 
 struct text_sizes text_tower_sizes(const struct text_tower *t) { return t->sizes; }

@@ -45,15 +45,12 @@ struct grounding {
 
 static int parse_keys(struct grounding *c, const struct value *config, struct error *e)
 {
-    int rc = value_opt_int(config, "projection_dim", &c->width, e);
-    if (!rc) rc = value_opt_int(config, "vision_feature_layer", &c->state, e);
-    if (!rc) rc = value_opt_number(config, "temperature", &c->temperature, e);
-    if (!rc && (c->width < 1 || c->width > 1 << 20))
-        rc = error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d", (long long)c->width,
-                       1 << 20);
-    if (!rc && !(c->temperature >= 0.001 && c->temperature <= 1000))
-        rc = error_set(e, PL_USAGE, "temperature is %g, it must lie between 0.001 and 1000", c->temperature);
-    return rc;
+    TRY(layer_parse_sizes(config, &(struct size_key){"projection_dim", &c->width, 1, 1 << 20}, 1, e));
+    TRY(value_opt_int(config, "vision_feature_layer", &c->state, e));
+    TRY(value_opt_number(config, "temperature", &c->temperature, e));
+    if (!(c->temperature >= 0.001 && c->temperature <= 1000))
+        return error_set(e, PL_USAGE, "temperature is %g, it must lie between 0.001 and 1000", c->temperature);
+    return PL_OK;
 }
 
 /* Returns the normalisation of CLIP and of SigLIP, unless the folder says otherwise. */
@@ -142,26 +139,8 @@ static int add_part(struct model *m, const struct part_keys *k, struct value *co
     }
     const char *folder = *path == '/' || !*m->path ? path : bump_format(&m->memory, "%s/%s", m->path, path);
     if ((rc = k->add(m, k->part, NULL, folder, e))) return error_prepend(e, "%s", k->path);
-    struct value *own;
-    const struct model *part = model_part(m, k->part);
-    rc = json_parse(part->config_text, strlen(part->config_text), &m->memory, &own, e);
-    if (rc) return rc;
-    value_put(&m->memory, config, k->config, own);
-    value_put(&m->memory, config, k->path, value_new(&m->memory, VALUE_NULL));
     *outside = true;
-    return PL_OK;
-}
-
-/* Puts the parts inside of what is saved. */
-static void gather(struct model *m, const struct value *config)
-{
-    struct text text = {0};
-    json_write(config, 2, &text);
-    text_printf(&text, "\n");
-    mem_free(m->config_text);
-    m->config_text = mem_string(text.at);
-    m->path[0] = 0;
-    text_free(&text);
+    return model_take_config(m, k->part, config, k->config, k->path, &(struct value *){NULL}, e);
 }
 
 static int parse_grounding(struct model *m, const struct value *given, struct error *e)
@@ -174,7 +153,7 @@ static int parse_grounding(struct model *m, const struct value *given, struct er
     for (size_t i = 0; i < COUNT(part_keys) && !rc; i++) rc = add_part(m, &part_keys[i], config, &outside, e);
     if (!rc) rc = parse_keys(c, config, e);
     if (!rc) rc = describe(m, c, e);
-    if (!rc && outside) gather(m, config);
+    if (!rc && outside) model_gather(m, config);
     return rc;
 }
 

@@ -186,12 +186,11 @@ static int read_three(const struct value *map, const char *key, double out[3], s
 static int read_norm(struct pixel_norm *n, const struct value *map, struct error *e)
 {
     bool scale = true, normalise = true;
-    int rc = value_opt_bool(map, "do_rescale", &scale, e);
-    if (!rc) rc = value_opt_bool(map, "do_normalize", &normalise, e);
-    if (!rc) rc = value_opt_number(map, "rescale_factor", &n->scale, e);
-    if (!rc) rc = read_three(map, "image_mean", n->mean, e);
-    if (!rc) rc = read_three(map, "image_std", n->std, e);
-    if (rc) return rc;
+    TRY(value_opt_bool(map, "do_rescale", &scale, e));
+    TRY(value_opt_bool(map, "do_normalize", &normalise, e));
+    TRY(value_opt_number(map, "rescale_factor", &n->scale, e));
+    TRY(read_three(map, "image_mean", n->mean, e));
+    TRY(read_three(map, "image_std", n->std, e));
     if (!scale) n->scale = 1;
     if (!(n->scale > 0)) return error_set(e, PL_USAGE, "rescale_factor is %g, it must be above 0", n->scale);
     for (int k = 0; k < 3; k++) {

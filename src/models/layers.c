@@ -185,3 +185,14 @@ int layer_parse_act_at(const struct value *config, const char *key, enum act_kin
     return error_set(e, PL_USAGE,
         "%s \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", key, name);
 }
+
+int layer_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e)
+{
+    for (const struct size_key *k = keys; k < keys + n; k++) {
+        TRY(value_opt_int(map, k->key, k->to, e));
+        if (*k->to < k->least || *k->to > k->most)
+            return error_set(e, PL_USAGE, "%s is %lld, it must lie between %lld and %lld", k->key, (long long)*k->to,
+                             (long long)k->least, (long long)k->most);
+    }
+    return PL_OK;
+}

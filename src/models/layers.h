@@ -68,4 +68,11 @@ int layer_parse_act(const struct value *config, enum act_kind *act, struct error
 /* Does the same by another key. */
 int layer_parse_act_at(const struct value *config, const char *key, enum act_kind *act, struct error *e);
 
+struct size_key {
+    const char *key;
+    int64_t *to, least, most;
+};
+/* Parses sizes by their keys; keys that the map does not have are unchanged. */
+int layer_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e);
+
 #endif

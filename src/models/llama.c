@@ -173,40 +173,28 @@ static float rope_table(const struct rope *r, int64_t head_dim, int64_t T, float
 
 /* ---- The configuration ---- */
 
-static int require_range(const char *key, int64_t x, int64_t most, struct error *e)
-{
-    if (x >= 1 && x <= most) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", key, (long long)x, (long long)most);
-}
-
 static int parse_sizes(struct llama *c, const struct value *config, struct error *e)
 {
-    int rc = PL_OK;
-    const struct {
-        const char *key;
-        int64_t *to, most;
-    } sizes[] = {
-        {"vocab_size", &c->vocabulary, 1 << 24},       {"hidden_size", &c->hidden, 1 << 20},
-        {"intermediate_size", &c->inner, 1 << 22},     {"num_hidden_layers", &c->layers, 4096},
-        {"num_attention_heads", &c->heads, 1 << 14},   {"num_key_value_heads", &c->kv_heads, 1 << 14},
-        {"head_dim", &c->head_dim, 1 << 12},           {"max_position_embeddings", &c->positions, 1 << 30},
+    const struct size_key sizes[] = {
+        {"vocab_size", &c->vocabulary, 1, 1 << 24},     {"hidden_size", &c->hidden, 1, 1 << 20},
+        {"intermediate_size", &c->inner, 1, 1 << 22},   {"num_hidden_layers", &c->layers, 1, 4096},
+        {"num_attention_heads", &c->heads, 1, 1 << 14},
     };
-    for (size_t i = 0; i < COUNT(sizes) && !rc; i++) {
-        rc = value_opt_int(config, sizes[i].key, sizes[i].to, e);
-        if (sizes[i].to == &c->heads && !rc) {
-            rc = require_range("num_attention_heads", c->heads, 1 << 14, e);
-            if (!rc && !c->kv_heads) c->kv_heads = c->heads;
-            if (!rc && !c->head_dim) c->head_dim = c->hidden / c->heads;
-        }
-        if (!rc) rc = require_range(sizes[i].key, *sizes[i].to, sizes[i].most, e);
-    }
-    if (!rc && c->heads % c->kv_heads)
-        rc = error_set(e, PL_USAGE, "num_attention_heads %lld is not divisible by num_key_value_heads %lld",
-                       (long long)c->heads, (long long)c->kv_heads);
-    if (!rc && c->head_dim % 2)
-        rc = error_set(e, PL_USAGE, "head_dim %lld is odd; rotary embeddings need an even number",
-                       (long long)c->head_dim);
-    return rc;
+    const struct size_key others[] = {
+        {"num_key_value_heads", &c->kv_heads, 1, 1 << 14}, {"head_dim", &c->head_dim, 1, 1 << 12},
+        {"max_position_embeddings", &c->positions, 1, 1 << 30},
+    };
+    TRY(layer_parse_sizes(config, sizes, COUNT(sizes), e));
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->head_dim) c->head_dim = c->hidden / c->heads;
+    TRY(layer_parse_sizes(config, others, COUNT(others), e));
+    if (c->heads % c->kv_heads)
+        return error_set(e, PL_USAGE, "num_attention_heads %lld is not divisible by num_key_value_heads %lld",
+                         (long long)c->heads, (long long)c->kv_heads);
+    if (c->head_dim % 2)
+        return error_set(e, PL_USAGE, "head_dim %lld is odd; rotary embeddings need an even number",
+                         (long long)c->head_dim);
+    return PL_OK;
 }
 
 /* Parses layer_types, which, if given, lists the layers with a sliding window; otherwise they are
@@ -238,8 +226,7 @@ static int parse_window(struct llama *c, const struct value *config, int64_t abs
     const struct value *v = value_get(config, "sliding_window");
     c->window = v ? 0 : absent;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
-    int rc = value_as_int(v, "sliding_window", &c->window, e);
-    return rc ? rc : require_range("sliding_window", c->window, 1 << 30, e);
+    return layer_parse_sizes(config, &(struct size_key){"sliding_window", &c->window, 1, 1 << 30}, 1, e);
 }
 
 /* Parses pad_token_id, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the
@@ -263,19 +250,18 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
 {
     const char *act = "silu";
     int64_t tp = 1;
-    int rc = parse_sizes(c, config, e);
-    if (!rc) rc = parse_padding(c, config, e);
-    if (!rc) rc = value_opt_number(config, "rms_norm_eps", &c->eps, e);
-    if (!rc) rc = value_opt_number(config, "initializer_range", &c->std, e);
-    if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &c->tied, e);
-    if (!rc) rc = value_opt_int(config, "pretraining_tp", &tp, e);
-    if (!rc) rc = value_opt_string(config, "hidden_act", &act, e);
-    if (!rc && strcmp(act, "silu") && strcmp(act, "swish"))
-        rc = error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
-    if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
-    if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
+    TRY(parse_sizes(c, config, e));
+    TRY(parse_padding(c, config, e));
+    TRY(value_opt_number(config, "rms_norm_eps", &c->eps, e));
+    TRY(value_opt_number(config, "initializer_range", &c->std, e));
+    TRY(value_opt_bool(config, "tie_word_embeddings", &c->tied, e));
+    TRY(value_opt_int(config, "pretraining_tp", &tp, e));
+    TRY(value_opt_string(config, "hidden_act", &act, e));
+    if (strcmp(act, "silu") && strcmp(act, "swish"))
+        return error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
+    if (!(c->eps > 0)) return error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     decoder_describe(m, m);
-    return rc;
+    return rope_parse(&c->rope, config, c->positions, e);
 }
 
 /* ---- The decoder ---- */
@@ -569,9 +555,9 @@ static int mistral_parse(struct model *m, const struct value *config, struct err
 {
     struct llama *c = new_config(m, (struct llama){.vocabulary = 32000, .hidden = 4096, .inner = 14336, .layers = 32,
                                                    .heads = 32, .kv_heads = 8, .positions = 4096 * 32});
-    int rc = parse_window(c, config, 4096, e);
-    if (!rc) rc = parse_decoder(m, c, config, e);
-    return rc ? rc : parse_windows(m, c, config, 0, e);
+    TRY(parse_window(c, config, 4096, e));
+    TRY(parse_decoder(m, c, config, e));
+    return parse_windows(m, c, config, 0, e);
 }
 
 static int qwen2_parse(struct model *m, const struct value *config, struct error *e)
@@ -580,11 +566,11 @@ static int qwen2_parse(struct model *m, const struct value *config, struct error
                                                    .heads = 32, .kv_heads = 32, .positions = 32768, .qkv_bias = true});
     bool sliding = false;
     int64_t first = 28;
-    int rc = value_opt_bool(config, "use_sliding_window", &sliding, e);
-    if (!rc && sliding) rc = parse_window(c, config, 4096, e);
-    if (!rc) rc = value_opt_int(config, "max_window_layers", &first, e);
-    if (!rc) rc = parse_decoder(m, c, config, e);
-    return rc ? rc : parse_windows(m, c, config, first, e);
+    TRY(value_opt_bool(config, "use_sliding_window", &sliding, e));
+    if (sliding) TRY(parse_window(c, config, 4096, e));
+    TRY(value_opt_int(config, "max_window_layers", &first, e));
+    TRY(parse_decoder(m, c, config, e));
+    return parse_windows(m, c, config, first, e);
 }
 
 const struct family llama_family = {"llama", llama_parse, decoder_build, "model.", .generates = true};

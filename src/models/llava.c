@@ -150,8 +150,8 @@ static int parse_llava(struct model *m, const struct value *config, struct error
     if (value_get(config, "mm_vision_tower")) return llava_parse_original(m, config, "llama", e);
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
     int64_t token;
-    int rc = llava_parse_parts(m, c, config, &token, e);
-    return rc ? rc : llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
+    TRY(llava_parse_parts(m, c, config, &token, e));
+    return llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
 }
 
 /* --- layers ----------------------------------------------------------------------------------- */
@@ -331,13 +331,13 @@ static int add_folder(struct model *m, const char *folder, struct error *e)
 {
     struct value *config;
     const char *type = "";
-    int rc = read_sizes(m, NULL, folder, NULL, &config, e);
-    if (!rc) rc = value_opt_string(config, "model_type", &type, e);
-    if (!rc && !strncmp(type, "llava", 5))
-        rc = error_set(e, PL_USAGE,
-                       "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model", folder,
-                       type);
-    return rc ? rc : llava_add_tower(m, TOWER, NULL, folder, e);
+    TRY(read_sizes(m, NULL, folder, NULL, &config, e));
+    TRY(value_opt_string(config, "model_type", &type, e));
+    if (!strncmp(type, "llava", 5))
+        return error_set(e, PL_USAGE,
+                         "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model",
+                         folder, type);
+    return llava_add_tower(m, TOWER, NULL, folder, e);
 }
 
 /* Adds the tower. Its folder is that of model.vision_tower, or the one that mm_vision_tower is.
@@ -391,17 +391,17 @@ static int parse_selection(struct llava *c, const struct value *config, struct e
     const char *feature = "patch", *aspect = "pad", *merge = "flat";
     c->n_states = 1;
     c->states[0] = -2;
-    int rc = value_opt_int(config, "mm_vision_select_layer", &c->states[0], e);
-    if (!rc) rc = value_opt_string(config, "mm_vision_select_feature", &feature, e);
-    if (!rc) rc = value_opt_string(config, "image_aspect_ratio", &aspect, e);
-    if (!rc) rc = value_opt_string(config, "mm_patch_merge_type", &merge, e);
-    if (!rc && strcmp(feature, "patch") && strcmp(feature, "cls_patch"))
-        rc = error_set(e, PL_USAGE, "mm_vision_select_feature \"%.40s\": expected patch or cls_patch", feature);
-    if (!rc && (!strncmp(aspect, "anyres", 6) || strcmp(merge, "flat")))
-        rc = error_set(e, PL_USAGE,
-                       "image_aspect_ratio %.40s with mm_patch_merge_type %.40s: images in tiles are not supported; "
-                       "use a model with image_aspect_ratio pad or square", aspect, merge);
-    return rc;
+    TRY(value_opt_int(config, "mm_vision_select_layer", &c->states[0], e));
+    TRY(value_opt_string(config, "mm_vision_select_feature", &feature, e));
+    TRY(value_opt_string(config, "image_aspect_ratio", &aspect, e));
+    TRY(value_opt_string(config, "mm_patch_merge_type", &merge, e));
+    if (strcmp(feature, "patch") && strcmp(feature, "cls_patch"))
+        return error_set(e, PL_USAGE, "mm_vision_select_feature \"%.40s\": expected patch or cls_patch", feature);
+    if (!strncmp(aspect, "anyres", 6) || strcmp(merge, "flat"))
+        return error_set(e, PL_USAGE,
+                         "image_aspect_ratio %.40s with mm_patch_merge_type %.40s: images in tiles are not supported; "
+                         "use a model with image_aspect_ratio pad or square", aspect, merge);
+    return PL_OK;
 }
 
 /* --- the model -------------------------------------------------------------------------------- */
@@ -424,18 +424,17 @@ int llava_parse_original(struct model *m, const struct value *config, const char
     struct value *text = value_copy(&m->memory, config);
     value_put(&m->memory, text, "model_type", value_string(&m->memory, decoder));
     int64_t width = 0;
-    int rc = llava_add_decoder(m, c->decoder, text, e);
-    if (!rc) rc = parse_authors_projector(c, config, e);
-    if (!rc) rc = parse_selection(c, config, e);
-    if (!rc) rc = add_tower(m, config, e);
-    if (!rc) rc = value_opt_int(config, "mm_hidden_size", &width, e);
-    if (!rc && width && width != tower_sizes(model_part(m, TOWER)).width)
-        rc = error_set(e, PL_USAGE,
-                       "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to "
-                       "another model", (long long)width, m->chosen.vision_tower ? " " : "",
-                       m->chosen.vision_tower ? m->chosen.vision_tower : "",
-                       (long long)tower_sizes(model_part(m, TOWER)).width);
-    if (rc) return rc;
+    TRY(llava_add_decoder(m, c->decoder, text, e));
+    TRY(parse_authors_projector(c, config, e));
+    TRY(parse_selection(c, config, e));
+    TRY(add_tower(m, config, e));
+    TRY(value_opt_int(config, "mm_hidden_size", &width, e));
+    if (width && width != tower_sizes(model_part(m, TOWER)).width)
+        return error_set(e, PL_USAGE,
+            "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to "
+            "another model",
+            (long long)width, m->chosen.vision_tower ? " " : "", m->chosen.vision_tower ? m->chosen.vision_tower : "",
+            (long long)tower_sizes(model_part(m, TOWER)).width);
     drop_class_token(m, c, config);
     bool start_end = false;
     if (value_opt_bool(config, "mm_use_im_start_end", &start_end, e) ||

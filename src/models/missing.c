@@ -8,7 +8,6 @@
 
 #include "io/file.h"
 #include "models/model.h"
-#include "models/presets.h"
 
 /* Checkpoints that their authors publish outside of the Hub. */
 static const struct {

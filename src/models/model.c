@@ -11,7 +11,6 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "models/heads.h"
-#include "models/presets.h"
 
 #define FAMILY(name) extern const struct family name##_family;
 #include "models/families.def"
@@ -173,8 +172,8 @@ static int open_folder(struct model *m, const char *path, const struct model_cho
     if (!file_exists(file)) return model_missing_config(path, e);
     size_t n;
     choose(m, c);
-    int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
-    return rc ? rc : parse_config(m, n, file, e);
+    TRY(file_read(file, 16u << 20, &m->config_text, &n, e));
+    return parse_config(m, n, file, e);
 }
 
 int model_open_with(struct model *m, const char *path, const struct model_choices *c, struct error *e)
@@ -385,4 +384,25 @@ void model_output(const struct model *m, struct graph *g, const struct batch *b,
     CHECK(model_has_output(m, name), "output %s was not declared", name);
     if (b->outputs) graph_output(g, name, tensor);
     if (of && !strcmp(of, name)) graph_output(g, "loss", mean_square(g, tensor));
+}
+
+int model_take_config(struct model *m, const char *part, struct value *config, const char *map, const char *path,
+                      struct value **own, struct error *e)
+{
+    const char *text = model_part(m, part)->config_text;
+    TRY(json_parse(text, strlen(text), &m->memory, own, e));
+    value_put(&m->memory, config, map, *own);
+    value_put(&m->memory, config, path, value_new(&m->memory, VALUE_NULL));
+    return PL_OK;
+}
+
+void model_gather(struct model *m, const struct value *config)
+{
+    struct text text = {0};
+    json_write(config, 2, &text);
+    text_printf(&text, "\n");
+    mem_free(m->config_text);
+    m->config_text = mem_string(text.at);
+    m->path[0] = 0;
+    text_free(&text);
 }

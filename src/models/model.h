@@ -225,6 +225,13 @@ void model_add_output(struct model *m, const char *name);
  * none, the weights are in the model's own. */
 int model_add_part(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
 const struct model *model_part(const struct model *m, const char *name);
+/* Puts the configuration of a part that has a folder of its own into config.MAP, instead of the
+ * folder's path, config.PATH; *own is that map. */
+struct value;
+int model_take_config(struct model *m, const char *part, struct value *config, const char *map, const char *path,
+                      struct value **own, struct error *e);
+/* Makes `config`, with the parts inside, the configuration that is saved. */
+void model_gather(struct model *m, const struct value *config);
 /* Declares `tensor` as the output `name`, for builders; emits a tower's loss. */
 void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
 
@@ -238,5 +245,15 @@ const struct port *model_port(const struct model *m, const char *name); /* NULL:
 bool model_has_output(const struct model *m, const char *name);
 /* Lists the ports, for messages: "input_ids, labels". */
 char *model_list_ports(const struct model *m, char out[256]);
+
+/* ---- Presets ----
+ *
+ * models that need no folder: each is a name and a config.json.
+ */
+
+struct preset {
+    const char *name, *config;
+};
+extern const struct preset presets[]; /* terminated by a NULL name */
 
 #endif

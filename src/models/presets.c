@@ -1,31 +1,31 @@
 /*
- * presets.c: see presets.h. The texts are written to model folders unchanged, so they are in the
- * format that transformers reads.
+ * presets.c: the configurations that model.preset names (see model.h). They are written to model
+ * folders unchanged, so they are in the format that transformers reads.
  */
 #include <stddef.h>
 
-#include "models/presets.h"
+#include "models/model.h"
 
 /* All Llama presets share everything except the sizes. */
-#define DECODER(architecture, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied)                                  \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"" architecture "\"],\n"                                                            \
-    "  \"model_type\": \"" type "\",\n"                                                                           \
-    "  \"vocab_size\": " #vocabulary ",\n"                                                                          \
-    "  \"hidden_size\": " #hidden ",\n"                                                                             \
-    "  \"intermediate_size\": " #inner ",\n"                                                                        \
-    "  \"num_hidden_layers\": " #layers ",\n"                                                                       \
-    "  \"num_attention_heads\": " #heads ",\n"                                                                      \
-    "  \"num_key_value_heads\": " #kv_heads ",\n"                                                                   \
-    "  \"max_position_embeddings\": " #positions ",\n"                                                              \
-    "  \"hidden_act\": \"silu\",\n"                                                                                 \
-    "  \"rms_norm_eps\": 1e-05,\n"                                                                                  \
-    "  \"rope_theta\": 10000.0,\n"                                                                                  \
-    "  \"initializer_range\": 0.02,\n"                                                                              \
-    "  \"attention_bias\": false,\n"                                                                                \
-    "  \"mlp_bias\": false,\n"                                                                                      \
-    "  \"tie_word_embeddings\": " #tied ",\n"                                                                       \
-    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+#define DECODER(architecture, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied)               \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"" architecture "\"],\n"                                                                   \
+    "  \"model_type\": \"" type "\",\n"                                                                                \
+    "  \"vocab_size\": " #vocabulary ",\n"                                                                             \
+    "  \"hidden_size\": " #hidden ",\n"                                                                                \
+    "  \"intermediate_size\": " #inner ",\n"                                                                           \
+    "  \"num_hidden_layers\": " #layers ",\n"                                                                          \
+    "  \"num_attention_heads\": " #heads ",\n"                                                                         \
+    "  \"num_key_value_heads\": " #kv_heads ",\n"                                                                      \
+    "  \"max_position_embeddings\": " #positions ",\n"                                                                 \
+    "  \"hidden_act\": \"silu\",\n"                                                                                    \
+    "  \"rms_norm_eps\": 1e-05,\n"                                                                                     \
+    "  \"rope_theta\": 10000.0,\n"                                                                                     \
+    "  \"initializer_range\": 0.02,\n"                                                                                 \
+    "  \"attention_bias\": false,\n"                                                                                   \
+    "  \"mlp_bias\": false,\n"                                                                                         \
+    "  \"tie_word_embeddings\": " tied ",\n"                                                                           \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 #define LLAMA(...) DECODER("LlamaForCausalLM", "llama", __VA_ARGS__)
 
@@ -48,47 +48,48 @@
     "}\n"
 
 /* Segment Anything: all sizes share the prompt encoder and the decoder. */
-#define SAM(hidden, layers, heads, inner, global)                                                                   \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"SamModel\"],\n"                                                                        \
-    "  \"model_type\": \"sam\",\n"                                                                                  \
-    "  \"initializer_range\": 0.02,\n"                                                                              \
-    "  \"vision_config\": {\n"                                                                                      \
-    "    \"model_type\": \"sam_vision_model\",\n"                                                                   \
-    "    \"hidden_size\": " #hidden ",\n"                                                                           \
-    "    \"num_hidden_layers\": " #layers ",\n"                                                                     \
-    "    \"num_attention_heads\": " #heads ",\n"                                                                    \
-    "    \"mlp_dim\": " #inner ",\n"                                                                                \
-    "    \"global_attn_indexes\": [" global "],\n"                                                                  \
-    "    \"window_size\": 14,\n"                                                                                    \
-    "    \"image_size\": 1024,\n"                                                                                   \
-    "    \"patch_size\": 16,\n"                                                                                     \
-    "    \"output_channels\": 256,\n"                                                                               \
-    "    \"num_pos_feats\": 128,\n"                                                                                 \
-    "    \"hidden_act\": \"gelu\",\n"                                                                               \
-    "    \"layer_norm_eps\": 1e-06\n"                                                                               \
-    "  },\n"                                                                                                        \
-    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, \"image_size\": 1024, " \
-    "\"patch_size\": 16},\n"                                                                                        \
-    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 256, \"mlp_dim\": 2048},\n"     \
-    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+#define SAM(hidden, layers, heads, inner, global)                                                                      \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"SamModel\"],\n"                                                                           \
+    "  \"model_type\": \"sam\",\n"                                                                                     \
+    "  \"initializer_range\": 0.02,\n"                                                                                 \
+    "  \"vision_config\": {\n"                                                                                         \
+    "    \"model_type\": \"sam_vision_model\",\n"                                                                      \
+    "    \"hidden_size\": " #hidden ",\n"                                                                              \
+    "    \"num_hidden_layers\": " #layers ",\n"                                                                        \
+    "    \"num_attention_heads\": " #heads ",\n"                                                                       \
+    "    \"mlp_dim\": " #inner ",\n"                                                                                   \
+    "    \"global_attn_indexes\": [" global "],\n"                                                                     \
+    "    \"window_size\": 14,\n"                                                                                       \
+    "    \"image_size\": 1024,\n"                                                                                      \
+    "    \"patch_size\": 16,\n"                                                                                        \
+    "    \"output_channels\": 256,\n"                                                                                  \
+    "    \"num_pos_feats\": 128,\n"                                                                                    \
+    "    \"hidden_act\": \"gelu\",\n"                                                                                  \
+    "    \"layer_norm_eps\": 1e-06\n"                                                                                  \
+    "  },\n"                                                                                                           \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, \"image_size\": "     \
+    "1024, "                                                                                                           \
+    "\"patch_size\": 16},\n"                                                                                           \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 256, \"mlp_dim\": 2048},\n"    \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
 /* A small SAM for images of 128 pixels: it trains on a laptop. */
-#define SAM_TINY                                                                                                    \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"SamModel\"],\n"                                                                        \
-    "  \"model_type\": \"sam\",\n"                                                                                  \
-    "  \"initializer_range\": 0.02,\n"                                                                              \
-    "  \"vision_config\": {\"model_type\": \"sam_vision_model\", \"hidden_size\": 96, \"num_hidden_layers\": 4, "          \
-    "\"num_attention_heads\": 4, \"mlp_dim\": 384,\n"                                                               \
+#define SAM_TINY                                                                                                       \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"SamModel\"],\n"                                                                           \
+    "  \"model_type\": \"sam\",\n"                                                                                     \
+    "  \"initializer_range\": 0.02,\n"                                                                                 \
+    "  \"vision_config\": {\"model_type\": \"sam_vision_model\", \"hidden_size\": 96, \"num_hidden_layers\": 4, "      \
+    "\"num_attention_heads\": 4, \"mlp_dim\": 384,\n"                                                                  \
     "    \"global_attn_indexes\": [1, 3], \"window_size\": 4, \"image_size\": 128, \"patch_size\": 8, "                \
-    "\"output_channels\": 64, \"num_pos_feats\": 32},\n"                                                            \
-    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 64, \"image_size\": 128, "   \
-    "\"patch_size\": 8},\n"                                                                                         \
-    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "          \
-    "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64},\n"                                                   \
-    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "\"output_channels\": 64, \"num_pos_feats\": 32},\n"                                                               \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 64, \"image_size\": 128, " \
+    "\"patch_size\": 8},\n"                                                                                            \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "        \
+    "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64},\n"                                                      \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
 /* TinySAM: the keys of its encoder; the rest as in SAM. */
@@ -110,16 +111,17 @@
     "}\n"
 
 /* A small TinySAM for images of 128 pixels. */
-#define TINYSAM_TINY                                                                                                \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"TinySam\"],\n"                                                                         \
-    "  \"model_type\": \"tinysam\",\n"                                                                              \
-    "  \"image_size\": 128, \"embed_dims\": [16, 32, 48, 64], \"depths\": [1, 1, 2, 1], \"num_heads\": [1, 2, 3, 4],\n" \
-    "  \"window_sizes\": [4, 4, 4, 4], \"mlp_ratio\": 4, \"mbconv_expand_ratio\": 4, \"num_classes\": 0,\n"          \
-    "  \"prompt_encoder_config\": {\"hidden_size\": 64, \"image_size\": 128, \"patch_size\": 16},\n"                 \
-    "  \"mask_decoder_config\": {\"hidden_size\": 64, \"mlp_dim\": 256, \"num_attention_heads\": 4, "                \
-    "\"iou_head_hidden_dim\": 64, \"layer_norm_eps\": 1e-05},\n"                                                  \
-    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+#define TINYSAM_TINY                                                                                                   \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"TinySam\"],\n"                                                                            \
+    "  \"model_type\": \"tinysam\",\n"                                                                                 \
+    "  \"image_size\": 128, \"embed_dims\": [16, 32, 48, 64], \"depths\": [1, 1, 2, 1], \"num_heads\": [1, 2, 3, "     \
+    "4],\n"                                                                                                            \
+    "  \"window_sizes\": [4, 4, 4, 4], \"mlp_ratio\": 4, \"mbconv_expand_ratio\": 4, \"num_classes\": 0,\n"            \
+    "  \"prompt_encoder_config\": {\"hidden_size\": 64, \"image_size\": 128, \"patch_size\": 16},\n"                   \
+    "  \"mask_decoder_config\": {\"hidden_size\": 64, \"mlp_dim\": 256, \"num_attention_heads\": 4, "                  \
+    "\"iou_head_hidden_dim\": 64, \"layer_norm_eps\": 1e-05},\n"                                                       \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
 /* LLaVA: a tower of CLIP, a projector, a decoder, as transformers 5 writes it. */
@@ -148,12 +150,15 @@
           "\"max_position_embeddings\": 2048")
 
 /* CLIP ViT-L/14 at 336 pixels and Mistral 7B. */
-#define LLAVA_MED                                                                                                   \
-    LLAVA(32000, "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
-                 "\"image_size\": 336, \"patch_size\": 14, \"projection_dim\": 768",                                 \
-          "\"model_type\": \"mistral\", \"vocab_size\": 32064, \"hidden_size\": 4096, \"intermediate_size\": 14336, "    \
-          "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 32768, " \
-          "\"rope_theta\": 1000000.0, \"sliding_window\": null")
+#define LLAVA_MED                                                                                                      \
+    LLAVA(                                                                                                             \
+        32000,                                                                                                         \
+        "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+        "\"image_size\": 336, \"patch_size\": 14, \"projection_dim\": 768",                                            \
+        "\"model_type\": \"mistral\", \"vocab_size\": 32064, \"hidden_size\": 4096, \"intermediate_size\": 14336, "    \
+        "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "                         \
+        "\"max_position_embeddings\": 32768, "                                                                         \
+        "\"rope_theta\": 1000000.0, \"sliding_window\": null")
 
 /* PRS-Med of two models: `keys` are of the mask decoder. */
 #define PRS_MED(keys, tinysam, llava)                                                                               \
@@ -179,19 +184,21 @@
           "\"max_position_embeddings\": 2048, \"initializer_range\": 0.125")
 
 /* The shape of SmolVLM-256M: SigLIP's base tower at 512 pixels, SmolLM2-135M. */
-#define SMOLVLM_256M                                                                                                \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"SmolVLMForConditionalGeneration\"],\n"                                                 \
-    "  \"model_type\": \"smolvlm\",\n"                                                                              \
-    "  \"image_token_id\": 49190,\n"                                                                               \
-    "  \"scale_factor\": 4,\n"                                                                                     \
-    "  \"tie_word_embeddings\": false,\n"                                                                          \
-    "  \"vision_config\": {\"model_type\": \"smolvlm_vision\", \"hidden_size\": 768, \"intermediate_size\": 3072, "   \
-    "\"num_hidden_layers\": 12, \"num_attention_heads\": 12, \"image_size\": 512, \"patch_size\": 16},\n"            \
-    "  \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 49280, \"hidden_size\": 576, \"intermediate_size\": 1536, " \
-    "\"num_hidden_layers\": 30, \"num_attention_heads\": 9, \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, " \
-    "\"rope_theta\": 100000.0, \"rms_norm_eps\": 1e-05},\n"                                                        \
-    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+#define SMOLVLM_256M                                                                                                   \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"SmolVLMForConditionalGeneration\"],\n"                                                    \
+    "  \"model_type\": \"smolvlm\",\n"                                                                                 \
+    "  \"image_token_id\": 49190,\n"                                                                                   \
+    "  \"scale_factor\": 4,\n"                                                                                         \
+    "  \"tie_word_embeddings\": false,\n"                                                                              \
+    "  \"vision_config\": {\"model_type\": \"smolvlm_vision\", \"hidden_size\": 768, \"intermediate_size\": 3072, "    \
+    "\"num_hidden_layers\": 12, \"num_attention_heads\": 12, \"image_size\": 512, \"patch_size\": 16},\n"              \
+    "  \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 49280, \"hidden_size\": 576, "                     \
+    "\"intermediate_size\": 1536, "                                                                                    \
+    "\"num_hidden_layers\": 30, \"num_attention_heads\": 9, \"num_key_value_heads\": 3, \"max_position_embeddings\": " \
+    "8192, "                                                                                                           \
+    "\"rope_theta\": 100000.0, \"rms_norm_eps\": 1e-05},\n"                                                            \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
 /* ARR-COC grounding: a tower of CLIP and a decoder, whose states are projected side by side. */
@@ -217,38 +224,43 @@
             "\"max_position_embeddings\": 512")
 
 /* CLIP ViT-L/14 at 336 pixels and Mistral 7B. */
-#define GROUNDING_7B                                                                                                \
-    ARR_COC(768, "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
-                 "\"image_size\": 336, \"patch_size\": 14",                                                          \
-            "\"model_type\": \"mistral\", \"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336, "  \
-            "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 32768, " \
-            "\"rope_theta\": 1000000.0, \"sliding_window\": null")
+#define GROUNDING_7B                                                                                                   \
+    ARR_COC(                                                                                                           \
+        768,                                                                                                           \
+        "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+        "\"image_size\": 336, \"patch_size\": 14",                                                                     \
+        "\"model_type\": \"mistral\", \"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336, "    \
+        "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "                         \
+        "\"max_position_embeddings\": 32768, "                                                                         \
+        "\"rope_theta\": 1000000.0, \"sliding_window\": null")
 
 /* LLaVA with 16 of an image's 64 tokens; ids as in LLAVA_TINY. */
-#define ALLOCATOR_TINY                                                                                              \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"ArrCocAllocator\"],\n"                                                                 \
-    "  \"model_type\": \"arr_coc_allocator\",\n"                                                                    \
-    "  \"num_visual_tokens\": 16,\n"                                                                              \
-    "  \"token_selection\": \"scored\",\n"                                                                         \
-    "  \"image_token_index\": 256,\n"                                                                             \
-    "  \"vision_feature_layer\": -2,\n"                                                                            \
+#define ALLOCATOR_TINY                                                                                                 \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"ArrCocAllocator\"],\n"                                                                    \
+    "  \"model_type\": \"arr_coc_allocator\",\n"                                                                       \
+    "  \"num_visual_tokens\": 16,\n"                                                                                   \
+    "  \"token_selection\": \"scored\",\n"                                                                             \
+    "  \"image_token_index\": 256,\n"                                                                                  \
+    "  \"vision_feature_layer\": -2,\n"                                                                                \
     "  \"vision_config\": {\"model_type\": \"clip_vision_model\", \"hidden_size\": 64, \"intermediate_size\": 128, "   \
-    "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"image_size\": 64, \"patch_size\": 8},\n"                \
-    "  \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": 176, " \
-    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048, " \
-    "\"rms_norm_eps\": 1e-05},\n"                                                                                 \
-    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"image_size\": 64, \"patch_size\": 8},\n"                  \
+    "  \"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": " \
+    "176, "                                                                                                            \
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": "  \
+    "2048, "                                                                                                           \
+    "\"rms_norm_eps\": 1e-05},\n"                                                                                      \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
 const struct preset presets[] = {
-    {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},        /* byte-level vocabulary, 0.8 M */
-    {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},  /* the GPT-2 small shape */
-    {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},   /* the TinyLlama shape, 1.1 B */
-    {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)}, /* the Llama 2 shape, 6.7 B */
+    {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, "true")},        /* byte-level vocabulary, 0.8 M */
+    {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, "true")},  /* the GPT-2 small shape */
+    {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, "false")},   /* the TinyLlama shape, 1.1 B */
+    {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, "false")}, /* the Llama 2 shape, 6.7 B */
     /* the Qwen2 shape, 0.5 B */
-    {"qwen2-0.5b", DECODER("Qwen2ForCausalLM", "qwen2", 151936, 896, 4864, 24, 14, 2, 32768, true)},
-    {"mistral-7b", DECODER("MistralForCausalLM", "mistral", 32000, 4096, 14336, 32, 32, 8, 32768, false)}, /* 7.2 B */
+    {"qwen2-0.5b", DECODER("Qwen2ForCausalLM", "qwen2", 151936, 896, 4864, 24, 14, 2, 32768, "true")},
+    {"mistral-7b", DECODER("MistralForCausalLM", "mistral", 32000, 4096, 14336, 32, 32, 8, 32768, "false")}, /* 7.2 B */
     {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},                 /* 86 M */
     {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */
     {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},                                                  /* 94 M */

@@ -91,26 +91,9 @@ static int add_part(struct model *m, const char *name, struct value *config, boo
     rc = model_add_part(m, name, folder ? NULL : value_get(config, map), folder, e);
     if (rc || !folder) return rc;
     struct value *own;
-    const struct model *part = model_part(m, name);
-    rc = json_parse(part->config_text, strlen(part->config_text), &m->memory, &own, e);
-    if (!rc) rc = put_tower(m, part, own, e);
-    if (rc) return rc;
-    value_put(&m->memory, config, map, own);
-    value_put(&m->memory, config, path, value_new(&m->memory, VALUE_NULL));
     *outside = true;
-    return PL_OK;
-}
-
-/* Puts the model together: what is saved has the parts inside. */
-static void gather(struct model *m, const struct value *config)
-{
-    struct text text = {0};
-    json_write(config, 2, &text);
-    text_printf(&text, "\n");
-    mem_free(m->config_text);
-    m->config_text = mem_string(text.at);
-    m->path[0] = 0;
-    text_free(&text);
+    TRY(model_take_config(m, name, config, map, path, &own, e));
+    return put_tower(m, model_part(m, name), own, e);
 }
 
 /* Puts model.decoder in the place of config.json's, unless the folder holds the weights of one. */
@@ -124,7 +107,7 @@ static int change_decoder(struct model *m, struct value *config, bool outside, s
                          "model.decoder is %s, and the folder has the weights of the decoder %s: leave it out", chosen,
                          name);
     value_put(&m->memory, config, "decoder", value_string(&m->memory, chosen));
-    gather(m, config);
+    model_gather(m, config);
     return PL_OK;
 }
 
@@ -142,7 +125,7 @@ static int add_parts(struct model *m, const struct value *given, struct error *e
         return error_set(e, PL_USAGE, "its language model is a %s, expected llava, llava_llama or llava_mistral",
                          model_part(m, LLAVA)->family->model_type);
     llava_part(m, TINYSAM)->partial = true; /* prompt encoder and mask decoder are not used */
-    if (outside) gather(m, config);
+    if (outside) model_gather(m, config);
     return change_decoder(m, config, outside, e);
 }
 
@@ -188,14 +171,15 @@ static int parse_sizes(struct prs *c, const struct value *config, struct error *
         {"prompt_hidden_size", &c->prompt_hidden, 1, 1 << 20}, {"self_attention_heads", &c->self_heads, 1, 1 << 14},
         {"self_attention_mlp_dim", &c->self_inner, 1, 1 << 22}, {"num_classes", &c->model.classes, 0, 1 << 10},
     };
-    int rc = sam_parse_sizes(config, keys, COUNT(keys), e);
-    if (!rc) rc = value_opt_number(config, "dropout", &c->dropout, e);
-    if (!rc) rc = value_opt_number(config, "attention_dropout", &c->attention_dropout, e);
-    if (!rc && !(c->dropout >= 0 && c->dropout < 1))
-        rc = error_set(e, PL_USAGE, "dropout is %g, it must be at least 0 and below 1", c->dropout);
-    if (!rc && !(c->attention_dropout >= 0 && c->attention_dropout < 1))
-        rc = error_set(e, PL_USAGE, "attention_dropout is %g, it must be at least 0 and below 1", c->attention_dropout);
-    return rc ? rc : parse_channels(c, config, e);
+    TRY(layer_parse_sizes(config, keys, COUNT(keys), e));
+    TRY(value_opt_number(config, "dropout", &c->dropout, e));
+    TRY(value_opt_number(config, "attention_dropout", &c->attention_dropout, e));
+    if (!(c->dropout >= 0 && c->dropout < 1))
+        return error_set(e, PL_USAGE, "dropout is %g, it must be at least 0 and below 1", c->dropout);
+    if (!(c->attention_dropout >= 0 && c->attention_dropout < 1))
+        return error_set(e, PL_USAGE, "attention_dropout is %g, it must be at least 0 and below 1",
+                         c->attention_dropout);
+    return parse_channels(c, config, e);
 }
 
 static int check(const struct prs *c, struct error *e)

@@ -161,24 +161,12 @@ static id sam_encode(const struct sam_build *b, id pixels)
 
 /* --- configuration ------------------------------------------------------------------- */
 
-int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e)
-{
-    for (size_t i = 0; i < n; i++) {
-        int rc = value_opt_int(map, keys[i].key, keys[i].to, e);
-        if (rc) return rc;
-        if (*keys[i].to < keys[i].least || *keys[i].to > keys[i].most)
-            return error_set(e, PL_USAGE, "%s is %lld, it must lie between %lld and %lld", keys[i].key,
-                             (long long)*keys[i].to, (long long)keys[i].least, (long long)keys[i].most);
-    }
-    return PL_OK;
-}
-
 /* Parses layer_norm_eps and hidden_act, which all three sub-configurations have. */
 static int parse_common(const struct value *map, double *eps, enum act_kind *act, struct error *e)
 {
-    int rc = value_opt_number(map, "layer_norm_eps", eps, e);
-    if (!rc && !(*eps > 0)) rc = error_set(e, PL_USAGE, "layer_norm_eps is %g, it must be above 0", *eps);
-    return rc ? rc : layer_parse_act(map, act, e);
+    TRY(value_opt_number(map, "layer_norm_eps", eps, e));
+    if (!(*eps > 0)) return error_set(e, PL_USAGE, "layer_norm_eps is %g, it must be above 0", *eps);
+    return layer_parse_act(map, act, e);
 }
 
 /* Parses the layers with global attention. An index outside of the layers is ignored, as in the
@@ -223,7 +211,7 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
         {"patch_size", &c->patch, 1, 1 << 12},      {"window_size", &c->window, 0, 1 << 12},
         {"num_pos_feats", &c->features, 1, 1 << 19},
     };
-    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
+    int rc = layer_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     if (!rc) rc = value_opt_number(map, "mlp_ratio", &c->mlp_ratio, e);
     if (!rc) rc = value_opt_bool(map, "qkv_bias", &c->qkv_bias, e);
@@ -233,7 +221,7 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
         rc = error_set(e, PL_USAGE, "mlp_ratio is %g, it must lie between 0 and 1024", c->mlp_ratio);
     if (rc) return rc;
     c->inner = (int64_t)((double)c->hidden * c->mlp_ratio);
-    rc = sam_parse_sizes(map, &(struct size_key){"mlp_dim", &c->inner, 1, 1 << 22}, 1, e);
+    rc = layer_parse_sizes(map, &(struct size_key){"mlp_dim", &c->inner, 1, 1 << 22}, 1, e);
     if (!rc) rc = check_vision(c, e);
     return rc ? rc : parse_global(m, c, map, e);
 }
@@ -248,14 +236,13 @@ int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct err
         {"patch_size", &c->patch, 1, 1 << 12},   {"mask_input_channels", &c->mask_channels, 4, 1 << 16},
         {"num_point_embeddings", &c->kinds, 4, 64},
     };
-    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
-    if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
-    if (rc) return rc;
+    TRY(layer_parse_sizes(map, keys, COUNT(keys), e));
+    TRY(parse_common(map, &c->eps, &c->act, e));
     if (c->mask_channels % 4)
         return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must be divisible by 4",
                          (long long)c->mask_channels);
     c->grid = c->image / c->patch;
-    return sam_parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
+    return layer_parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
 }
 
 const struct sam_decoder sam_usual_decoder = {.hidden = 256, .inner = 2048, .layers = 2, .heads = 8, .downsample = 2,
@@ -270,7 +257,7 @@ int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct err
         {"attention_downsample_rate", &c->downsample, 1, 1 << 14}, {"num_multimask_outputs", &c->candidates, 1, 64},
         {"iou_head_depth", &c->iou_layers, 0, 256},     {"iou_head_hidden_dim", &c->iou_hidden, 1, 1 << 20},
     };
-    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
+    int rc = layer_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     const int64_t rates[] = {1, 2, c->downsample};
     for (size_t i = 0; i < COUNT(rates) && !rc; i++)
@@ -359,8 +346,7 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
     struct sam *c = bump_alloc(&m->memory, sizeof *c);
     *c = (struct sam){0};
     m->config = c;
-    int rc = parse_vision(m, &c->vision, config, e);
-    if (rc) return rc;
+    TRY(parse_vision(m, &c->vision, config, e));
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4,
                                      {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')},
                                      false});

@@ -69,12 +69,6 @@ struct sam_build {
 
 /* --- configuration (sam.c) --------------------------------------------------------------- */
 
-struct size_key {
-    const char *key;
-    int64_t *to, least, most;
-};
-/* Parses sizes by their keys; keys that the map does not have are unchanged. */
-int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e);
 /* Finds the map of one of the three sub-configurations; NULL: not given, use the defaults. */
 int sam_parse_part(const struct value *config, const char *key, const struct value **out, struct error *e);
 /* Parses a part; *c holds the defaults on entry. */

@@ -235,9 +235,9 @@ static int parse_list(struct tinyvit *c, const struct value *map, const char *ke
 
 static int parse_ratio(const struct value *map, const char *key, double *to, struct error *e)
 {
-    int rc = value_opt_number(map, key, to, e);
-    if (!rc && !(*to > 0 && *to <= 64)) rc = error_set(e, PL_USAGE, "%s is %g, it must lie between 0 and 64", key, *to);
-    return rc;
+    TRY(value_opt_number(map, key, to, e));
+    if (!(*to > 0 && *to <= 64)) return error_set(e, PL_USAGE, "%s is %g, it must lie between 0 and 64", key, *to);
+    return PL_OK;
 }
 
 /* Parses the keys of one map; missing keys leave *c unchanged. */
@@ -248,13 +248,13 @@ static int parse_keys(struct tinyvit *c, struct sam_vision *v, const struct valu
         {"output_channels", &v->output, 1, 1 << 20}, {"num_pos_feats", &v->features, 1, 1 << 19},
         {"num_classes", &c->classes, 0, 1 << 20},
     };
-    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
-    if (!rc) rc = parse_list(c, map, "embed_dims", offsetof(struct stage, width), 1 << 16, e);
-    if (!rc) rc = parse_list(c, map, "depths", offsetof(struct stage, depth), 1024, e);
-    if (!rc) rc = parse_list(c, map, "num_heads", offsetof(struct stage, heads), 1 << 14, e);
-    if (!rc) rc = parse_list(c, map, "window_sizes", offsetof(struct stage, window), 1 << 10, e);
-    if (!rc) rc = parse_ratio(map, "mlp_ratio", &c->mlp_ratio, e);
-    return rc ? rc : parse_ratio(map, "mbconv_expand_ratio", &c->expand, e);
+    TRY(layer_parse_sizes(map, keys, COUNT(keys), e));
+    TRY(parse_list(c, map, "embed_dims", offsetof(struct stage, width), 1 << 16, e));
+    TRY(parse_list(c, map, "depths", offsetof(struct stage, depth), 1024, e));
+    TRY(parse_list(c, map, "num_heads", offsetof(struct stage, heads), 1 << 14, e));
+    TRY(parse_list(c, map, "window_sizes", offsetof(struct stage, window), 1 << 10, e));
+    TRY(parse_ratio(map, "mlp_ratio", &c->mlp_ratio, e));
+    return parse_ratio(map, "mbconv_expand_ratio", &c->expand, e);
 }
 
 /* Finds the strides. The side halves between stages; except before the last stage and, as in the
@@ -314,8 +314,8 @@ static int parse_tinysam(struct model *m, const struct value *config, struct err
     s->prompts.patch = s->vision.patch;
     if (sam_parse_prompts(&s->prompts, prompts, e)) return error_prepend(e, "prompt_encoder_config");
     m->batch_norm = true;
-    int rc = check(c, s, e);
-    return rc ? rc : sam_describe(m, s, e);
+    TRY(check(c, s, e));
+    return sam_describe(m, s, e);
 }
 
 const struct family tinysam_family = {"tinysam", parse_tinysam, sam_forward, "", false, sam_read_folder};

@@ -15,7 +15,7 @@
 #include "data/formats/csv.h"
 #include "data/dataset.h"
 #include "data/images/image_files.h"
-#include "data/images/unread.h"
+#include "data/images/image.h"
 #include "data/masks/label.h"
 #include "data/text/conversation.h"
 #include "data/text/tokens.h"

@@ -12,7 +12,7 @@
 #define MATCH_H
 
 #include "base/base.h"
-#include "data/images/unread.h"
+#include "data/images/image.h"
 
 /* The readable images (JPEG, PNG, volumes) below a folder, by path; a folder of a DICOM series is
  * one. Hidden files are skipped. */

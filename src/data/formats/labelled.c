@@ -9,7 +9,7 @@
 
 #include "data/formats/csv.h"
 #include "data/detect/match.h"
-#include "data/holdout.h"
+#include "data/order.h"
 #include "data/text/conversation.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"

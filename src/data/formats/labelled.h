@@ -23,7 +23,7 @@ struct labelled_options {
     const char *image_column, *text_column; /* of tables; NULL: by their usual names */
     uint64_t room;        /* bytes for an object of a file */
     double max_bad;       /* largest share of rows without an image or a text */
-    /* the fraction of samples that is held out (holdout.h), those of one image together; 0:
+    /* the fraction of samples that is held out (data/order.h), those of one image together; 0:
      * none... */
     double holdout;
     uint64_t split_seed;

@@ -9,7 +9,7 @@
 #define PAIRS_H
 
 #include "data/dataset.h"
-#include "data/formats/dataset_json.h"
+#include "data/masks/label.h"
 
 /* Offsets into the names. */
 struct item {

@@ -9,8 +9,6 @@
 
 #include "data/images/jpeg.h"
 #include "data/images/tiff.h"
-#include "data/images/unread.h"
-#include "data/images/webp.h"
 #include "io/file.h"
 
 /* What the header says. */

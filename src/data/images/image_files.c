@@ -598,9 +598,9 @@ int image_files_video(struct image_files *f, const char *reference, struct video
 static int find_video(struct image_files *f, const char *reference, struct error *e)
 {
     struct video_at v;
-    int rc = image_files_video(f, reference, &v, e);
-    if (!rc) video_at_free(&v);
-    return rc;
+    TRY(image_files_video(f, reference, &v, e));
+    video_at_free(&v);
+    return PL_OK;
 }
 
 int image_files_allow(const struct image_files *f, const char *reference, struct error *e)

@@ -19,7 +19,7 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
-#include "data/images/unread.h"
+#include "data/images/image.h"
 
 struct jpg {
     struct jpeg_decompress_struct d;

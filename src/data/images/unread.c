@@ -1,7 +1,7 @@
 /*
- * unread.c: see unread.h. One row per format.
+ * unread.c: formats that are recognised and not read (see image.h). One row per format.
  */
-#include "data/images/unread.h"
+#include "data/images/image.h"
 
 #include <string.h>
 #include <strings.h>

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/images/video_file.h"
 #include "io/file.h"
 
 /* --- the choice ------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /*
- * video_file.c: FFmpeg's libraries behind video_file.h.
+ * video_file.c: FFmpeg's libraries behind video.h.
  *
  * A file is gone through twice. The first time its packets are listed, without decoding: each holds
  * a frame, and the times of all frames give the choice. The second time packets are decoded. A
@@ -14,7 +14,7 @@
  * FFmpeg reads bytes only through read_bytes and may open nothing by itself. It decodes in one
  * thread.
  */
-#include "data/images/video_file.h"
+#include "data/images/video.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /*
- * video_file_none.c: a build without FFmpeg's headers (see video_file.h). No video file is read.
+ * video_file_none.c: a build without FFmpeg's headers (see video.h). No video file is read.
  */
-#include "data/images/video_file.h"
+#include "data/images/video.h"
 
 const char *video_file_version(struct error *e)
 {

@@ -1,7 +1,7 @@
 /*
- * webp.c: libwebp behind webp.h.
+ * webp.c: libwebp behind image.h.
  */
-#include "data/images/webp.h"
+#include "data/images/image.h"
 
 #include <stdio.h>
 #include <webp/decode.h>

@@ -1,7 +1,7 @@
 /*
- * webp_none.c: a build without libwebp (see webp.h). No WebP image is read.
+ * webp_none.c: a build without libwebp (see image.h). No WebP image is read.
  */
-#include "data/images/webp.h"
+#include "data/images/image.h"
 
 const char *webp_version(void) { return NULL; }
 

@@ -71,7 +71,7 @@ const char *media_path(const struct value *v);
 /* Returns how many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);
-/* Returns the group of a sample in a split (holdout.h), a hash: that of its first video, else of
+/* Returns the group of a sample in a split (data/order.h), a hash: that of its first video, else of
  * its first image; 0: it has neither. Conversations about one image are not on both sides. */
 uint64_t conversation_group(const struct value *media);
 /* Returns the same for images and videos; then each has an <image>, in their order. In the data a

@@ -4,7 +4,7 @@
 #include "data/text/conversations.h"
 #include "data/text/records.h"
 
-#include "data/holdout.h"
+#include "data/order.h"
 #include "data/images/image_files.h"
 #include "data/ring.h"
 

@@ -72,7 +72,7 @@ struct conversations_options {
     int64_t vocabulary; /* ids are below this; 0: any */
     double max_bad;
     int32_t padding;    /* the id of padding */
-    double holdout;     /* the fraction of samples that is held out (holdout.h); 0: none... */
+    double holdout;     /* the fraction of samples that is held out (data/order.h); 0: none... */
     uint64_t split_seed;
     bool held;          /* ...and the rows are of these, instead of the others */
     uint32_t max_samples; /* of each file, the first ones; 0: all */

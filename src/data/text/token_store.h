@@ -21,7 +21,7 @@
 #define TOKEN_STORE_H
 
 #include "base/mapped.h"
-#include "data/holdout.h"
+#include "data/order.h"
 #include "data/text/conversation.h"
 #include "text/unicode.h"
 

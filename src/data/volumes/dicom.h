@@ -3,13 +3,14 @@
  *
  * The project's own reader of little-endian files, explicit and implicit. Pixels may be
  * uncompressed, RLE, JPEG lossless and JPEG baseline, and JPEG 2000 where the build has OpenJPEG
- * (dicom_j2k.h). Of others the message names a converter. Files of a folder that have no image,
+ * (dicom_j2k.c). Of others the message names a converter. Files of a folder that have no image,
  * such as a DICOMDIR or a radiotherapy plan, are skipped.
  */
 #ifndef DICOM_H
 #define DICOM_H
 
 #include "data/volumes/volume.h"
+#include "base/base.h"
 
 /* What a file says about its image. */
 struct dicom_lut {
@@ -52,7 +53,7 @@ int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct err
 enum plane_type dicom_type(const struct dicom_header *h);
 /* Returns the bytes that dicom_decode needs beside the file and the pixels, aligned to 64. */
 size_t dicom_scratch(const struct dicom_header *h);
-/* Returns the bytes that OpenJPEG may allocate while it decodes the pixels (dicom_j2k.h). */
+/* Returns the bytes that OpenJPEG may allocate while it decodes the pixels (dicom_j2k.c). */
 uint64_t dicom_outside(const struct dicom_header *h);
 /* Decodes the pixels to rows of the machine's integers: [rows][columns][samples], and applies the
  * Modality LUT. `file` are the pixels_n bytes, which are changed; `lut` its entries, if there is
@@ -72,5 +73,34 @@ const char *dicom_axis(const struct volume *v); /* "coronal" */
 size_t dicom_room(const struct volume *v);
 uint64_t dicom_outside_most(const struct volume *v);
 int dicom_read(const struct volume *v, uint32_t slice, void *to, size_t room, struct plane *out, struct error *e);
+
+/* ---- JPEG 2000 ----
+ *
+ * JPEG 2000 pixels of DICOM files. Only dicom_j2k.c uses OpenJPEG, which allocates
+ * while it decodes.
+ *
+ * How much it allocates follows from the size of the image and from the markers of the file
+ * (j2k_memory.c). What would take more than j2k_room is refused before it is decoded, and so is a
+ * volume for which that is more than data.sample_memory.
+ *
+ * A build without OpenJPEG has dicom_j2k_none.c instead, in which every such image is an error.
+ */
+
+/* Returns the version of OpenJPEG; NULL: this build has none. */
+const char *dicom_j2k_version(void);
+
+/* Returns the most bytes that decoding an image of this size from n bytes may take: enough for code
+ * blocks of 32 x 32 and tiles of 256 x 256. */
+uint64_t j2k_room(uint32_t w, uint32_t h, uint32_t channels, uint64_t n);
+/* Returns the most bytes that OpenJPEG allocates for a codestream; UINT64_MAX: its markers are
+ * damaged. */
+uint64_t j2k_memory(const uint8_t *at, size_t n);
+/* Returns the codestream inside of the boxes of a JP2 file, and its bytes in *n; `at` itself: there
+ * are no boxes. */
+const uint8_t *j2k_codestream(const uint8_t *at, size_t *n);
+
+/* Decodes JPEG 2000, as jpeg_lossless does lossless JPEG. */
+int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to,
+              struct error *e);
 
 #endif

@@ -8,7 +8,6 @@
 
 #include "data/images/jpeg.h"
 #include "data/volumes/dicom.h"
-#include "data/volumes/dicom_j2k.h"
 #include "base/base.h"
 
 /* ---- Lossless JPEG ----

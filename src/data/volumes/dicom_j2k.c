@@ -1,7 +1,7 @@
 /*
- * dicom_j2k.c: OpenJPEG behind dicom_j2k.h.
+ * dicom_j2k.c: OpenJPEG behind dicom.h.
  */
-#include "data/volumes/dicom_j2k.h"
+#include "data/volumes/dicom.h"
 
 #include <openjpeg.h>
 #include <string.h>

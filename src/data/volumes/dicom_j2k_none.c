@@ -1,7 +1,7 @@
 /*
- * dicom_j2k_none.c: a build without OpenJPEG (see dicom_j2k.h).
+ * dicom_j2k_none.c: a build without OpenJPEG (see dicom.h).
  */
-#include "data/volumes/dicom_j2k.h"
+#include "data/volumes/dicom.h"
 
 const char *dicom_j2k_version(void) { return NULL; }
 

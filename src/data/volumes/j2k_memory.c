@@ -1,5 +1,5 @@
 /*
- * j2k_memory.c: what OpenJPEG allocates for a codestream, from its markers (see dicom_j2k.h).
+ * j2k_memory.c: what OpenJPEG allocates for a codestream, from its markers (see dicom.h).
  *
  * OpenJPEG has no allocator of the caller's. It takes 4 bytes for each sample, the bytes of a
  * tile's packets, and structures for each tile, and for each precinct and code block of the tile
@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "data/volumes/dicom_j2k.h"
+#include "data/volumes/dicom.h"
 
 enum {
     OF_TILE = 10240,
