@@ -22,7 +22,7 @@ export LC_ALL=C
 
 # Rooms that still break a rule. Delete a row when its room is clean; add none.
 unclean='
-docs include src/base src/calibrate src/cli src/cost src/cpu src/data src/dist
+include src/base src/calibrate src/cli src/cost src/cpu src/data src/dist
 src/graph src/io src/lib src/models src/passes src/plan src/run src/text'
 
 phrases=$(sed -e '/^#/d' -e '/^$/d' <<'TABLE'

@@ -31,8 +31,8 @@ explains how the columns are used.
 - **signature**: the inputs, an arrow, the outputs, and conditions after a semicolon. A tensor is a
   name, a dtype after a colon, and a shape. `?` marks an optional input, `!` one that must be dense;
   `=x` is the dtype of x, `float` any floating-point dtype, `stat` f32 (f64 in an f64 graph), `...`
-  any number of dimensions, and `#x` the number of elements of x. Where text does not suffice, a rule
-  in `src/graph/shape.c` checks the rest.
+  any number of dimensions, and `#x` the number of elements of x. Where text does not suffice, a
+  rule in `src/graph/shape.c` checks the rest.
 - **gradient**: whether the op can be differentiated, and which of its inputs and outputs the
   gradient reads. A tensor that no gradient reads is not kept for the backward.
 - **in place**: `1 = in 2` means that output 1 is input 2, updated, where that input is given;
@@ -223,7 +223,7 @@ END
             if (count[id]) printf "\n| keys without effect here | why |\n|---|---|\n"
             for (k = 1; k <= count[id]; k++) printf "| %s | %s |\n", keys[id, reasons[id, k]], reasons[id, k]
         }
-    }'
+    }' | awk '/^\|/ { print; next } { print | "fold -s -w 100 | sed \"s/ *$//\""; close("fold -s -w 100 | sed \"s/ *$//\"") }'
 }
 
 # --help prints two lines for each key: name, default and meaning; then the allowed values in
