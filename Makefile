@@ -185,12 +185,12 @@ $(BUILD)/%.o: src/%.c $(BUILD)/flags
 $(BUILD)/profiles/%.inc: src/cost/profiles/%.json
 	@mkdir -p $(@D)
 	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
-$(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
+$(BUILD)/cost/gpus.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 # The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
 UNROLL := rows/activations attention/attention rows/elementwise rows/norms rows/sums rows/tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): OWN += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
-EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
+EXACT := $(filter $(foreach d,graph run cost passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
 $(EXACT): OWN += -ffp-contract=off
 # 4-bit weights have the bits of bitsandbytes, and resized images the bytes of Pillow.
 $(BUILD)/base/nf4.o $(BUILD)/data/images/resize_table.o: OWN += -ffp-contract=off
@@ -311,7 +311,7 @@ FUZZ_OBJS    := $(patsubst src/%.c,$(BUILD)/fuzz/src/%.o,$(filter-out src/cpu/% 
 $(BUILD)/fuzz/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	clang $(FUZZ_FLAGS) $(OWN) $(DEP) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
-$(BUILD)/fuzz/src/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
+$(BUILD)/fuzz/src/cost/gpus.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))

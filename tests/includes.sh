@@ -45,8 +45,6 @@ config/config_groups config/config
 config/config_print config/config
 config/config_print config/config_groups
 cpu/products/conv cpu/products/depthwise
-cpu/attention/grid cpu/attention/attention
-cpu/attention/grid_bwd cpu/attention/attention_bwd
 feed/embed feed/batch_plan
 feed/feed_questions feed/feed_masks
 plan/search plan/ablation

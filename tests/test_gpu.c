@@ -5,7 +5,7 @@
  *
  * The simulated GPU takes for a launch what an H200 took for the most similar launch of the stored
  * trace (h200_trace.h): of the same op and dtype, with about as many flops and results, times the
- * ratio of their ideal times. No class of the calibration (cost/classes.c) decides which. With
+ * ratio of their ideal times. No class of the calibration (cost/seconds.c) decides which. With
  * events a node takes EVENT longer than without. In a graph replay everything takes LOADED times as
  * long, and GAP longer per node. How exact the predictions are for the real GPU is the subject of
  * test_predict.c.
@@ -19,7 +19,7 @@
 #include "io/file.h"
 #include "plan/lanes.h"
 #include "cost/profile.h"
-#include "calibrate/calibrate_gpu.h"
+#include "calibrate/calibrate.h"
 
 #define EVENT 1.5e-6
 #define GAP 0.8e-6

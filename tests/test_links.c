@@ -2,7 +2,7 @@
  * test_links.c: the fit of measured links finds the link that made the samples, and a profile keeps
  * it.
  */
-#include "calibrate/calibrate_links.h"
+#include "calibrate/calibrate.h"
 #include "cost/calibration.h"
 #include "cost/links.h"
 #include "cost/profile.h"

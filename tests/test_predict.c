@@ -27,10 +27,10 @@ static const double SHARE = 0.02, COVERED = 0.95;
 enum { FIRST = 10, AMONG = 12 };
 
 /* The weight gradients of SAM's encoder, [768..3072,768] over 16384 rows, take 8.6 ms in the trace
- * and 33.7 ms by the profile. Their class (cost/classes.c) was also measured at 768 x 50257, an odd
+ * and 33.7 ms by the profile. Their class (cost/seconds.c) was also measured at 768 x 50257, an odd
  * vocabulary, whose product has no aligned rows and takes 4.7 times its ideal. Classes do not
  * distinguish aligned products from others, and the shorter ones of a class are predicted no better
- * than the longest (by_class of cost/calibration.c). */
+ * than the longest (by_class of cost/seconds.c). */
 static const struct bound {
     const char *run, *op; /* op NULL: the step */
     double from, to;

@@ -37,4 +37,10 @@ struct system_process {
 };
 void system_process(struct system_process *p);
 
+enum { PLUGIN_PATH = 3100 };
+
+/* Finds a plug-in's file: beside the program, above it, in the lib folder of an installation, or
+ * there relative to the library that holds this code. False: there is none. */
+bool plugin_find(const char *name, char path[PLUGIN_PATH]);
+
 #endif

@@ -1,8 +1,6 @@
 /*
  * bench.c: see bench.h.
  */
-#include "calibrate/bench.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +8,11 @@
 
 #include "base/random.h"
 #include "base/system.h"
+#include "calibrate/bench.h"
 #include "dist/agree.h"
+#include "folder/train_state.h"
 #include "graph/ops.h"
 #include "io/file.h"
-#include "folder/train_state.h"
 #include "models/masks.h"
 
 /* --- inputs ---------------------------------------------------------------------- */
@@ -407,4 +406,65 @@ uint64_t bench_peak_resident(void)
     struct system_process p;
     system_process(&p);
     return p.resident_peak;
+}
+
+/* --- the time of a step by kernel and shape ---------------------------------------------------
+ *
+ * A row sums all launches of one kernel
+ * whose first input and first output have the same shapes: windowed attention and global
+ * attention have rows of their own. */
+
+static bool same_shape(const struct tensor *a, const struct tensor *b)
+{
+    if (!a || !b) return a == b;
+    if (a->dtype != b->dtype || a->rank != b->rank) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->dim[i] != b->dim[i]) return false;
+    return true;
+}
+
+static struct bench_kernel *find_kernel(struct bench_kernel *all, uint32_t *n, const struct bench_kernel *like)
+{
+    for (uint32_t i = 0; i < *n; i++)
+        if (all[i].op == like->op && all[i].kernel == like->kernel && all[i].form == like->form &&
+            same_shape(all[i].in, like->in) && same_shape(all[i].out, like->out))
+            return &all[i];
+    all[*n] = *like;
+    return &all[(*n)++];
+}
+
+static int by_kernel_seconds(const void *a, const void *b)
+{
+    const struct bench_kernel *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+    return x->op != y->op ? (x->op < y->op ? -1 : 1) : 0;
+}
+
+uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t most)
+{
+    const struct graph *g = &b->run.planned.graph;
+    struct bench_kernel *all = mem_alloc((g->nodes.n + 1) * sizeof *all);
+    uint32_t n = 0;
+    for (id x = 1; x < g->nodes.n; x++) {
+        const double calls = b->fastest.calls[x];
+        if (!b->fastest.calls[x]) continue;
+        const struct node *node = node_at(g, x);
+        struct query q;
+        query_fill(&q, g, node, &b->run.planned.profile);
+        const struct binding *bound = &b->run.planned.plan.placement.binding[x];
+        const struct bench_kernel like =
+            {.op = node->op, .kernel = bound->kernel, .form = bound->form, .in = q.in[0], .out = q.out[0]};
+        struct bench_kernel *line = find_kernel(all, &n, &like);
+        struct cost c = op_table[node->op].cost(q.in, q.out, q.attr);
+        line->calls += b->fastest.calls[x];
+        line->seconds += b->fastest.seconds[x];
+        line->ideal += calls * kernel_ideal(&q, node->op);
+        line->flops += calls * c.flops;
+        line->bytes += calls * c.bytes;
+    }
+    qsort(all, n, sizeof *all, by_kernel_seconds);
+    n = n < most ? n : most;
+    memcpy(out, all, n * sizeof *out);
+    mem_free(all);
+    return n;
 }

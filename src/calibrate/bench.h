@@ -44,7 +44,7 @@ struct bench_class {
     double seconds, predicted;
 };
 
-/* Time of one kernel at one shape in the fastest step (bench_kernels.c). */
+/* Time of one kernel at one shape in the fastest step (bench.c). */
 struct bench_kernel {
     enum op op;
     const struct kernel *kernel;

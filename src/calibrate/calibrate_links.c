@@ -1,7 +1,7 @@
 /*
- * calibrate_links.c: see calibrate_links.h.
+ * calibrate_links.c: see calibrate.h.
  */
-#include "calibrate/calibrate_links.h"
+#include "calibrate/calibrate.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 #include "calibrate/bench.h"
 #include "cost/links.h"
 #include "dist/agree.h"
-#include "dist/part.h"
 #include "feed/feed.h"
 #include "graph/ops.h"
 

@@ -8,8 +8,6 @@
 
 #include "cli/bench.h"
 #include "calibrate/calibrate.h"
-#include "calibrate/calibrate_gpu.h"
-#include "calibrate/calibrate_links.h"
 #include "cost/profile.h"
 #include "dist/agree.h"
 #include "graph/ops.h"

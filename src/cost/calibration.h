@@ -18,7 +18,7 @@
  *
  * This is enough for a CPU. On a GPU one op has several kernels, and one kernel may reach 5 % of a
  * ceiling with 7 queries and 60 % with 4096, at the same product of sizes. So the nodes of a GPU
- * are sorted into classes (classes.c), each with its own curve. A class has the same kernel,
+ * are sorted into classes (seconds.c), each with its own curve. A class has the same kernel,
  * variant, dtype class and, to a factor of 1.4, the same extents that decide how full a tile is.
  * The number of tiles, which depends on the batch, is left to the curve.
  */
@@ -61,7 +61,7 @@ struct calibration {
 /* The dtype class of a node. */
 enum dtype_class query_class(const struct query *q);
 
-/* Fills the class of a node, without a curve (classes.c). */
+/* Fills the class of a node, without a curve (seconds.c). */
 void class_of(struct op_class *x, const struct query *q, enum op op);
 /* For qsort: ascending by op, kernel, variant, dtype class and extents; 0: the same class. */
 int class_order(const void *a, const void *b);

@@ -3,7 +3,7 @@
  * ceilings (gpus.def), the same everywhere. A GPU of this machine gets the same ceilings, found by
  * its driver's name, and the memory size that the driver reports. A GPU that is not listed gets
  * ceilings from its clocks and the throughput of its generation per cycle. A measured GPU has more
- * than ceilings (profile_stored.c).
+ * than ceilings: its profile is part of the program.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -202,4 +202,34 @@ void profile_here(struct profile *p, const struct gpu *c)
     if (row) use_row(p, row);
     else derive(p, c);
     p->memory_bytes = c->memory_bytes;
+}
+
+/* --- measured profiles that are part of the program -------------------------------------------
+ *
+ * So a plan for such a GPU is the same wherever it is made. Each is a file as `plimsoll bench
+ * --calibrate` writes it, src/cost/profiles/NAME.json, which the Makefile turns into a C string. */
+
+static const struct stored {
+    const char *name, *text;
+} stored[] = {
+    {"h200",
+#include "profiles/h200.inc"
+    },
+};
+
+static const struct stored *find_stored(const char *name)
+{
+    for (size_t i = 0; i < COUNT(stored); i++)
+        if (!strcmp(stored[i].name, name)) return &stored[i];
+    return NULL;
+}
+
+bool profile_is_stored(const char *name) { return find_stored(name); }
+
+int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e)
+{
+    const struct stored *s = find_stored(name);
+    CHECK(s, "no built-in profile of %s", name);
+    int rc = profile_parse(s->text, strlen(s->text), p, c, e);
+    return rc ? error_prepend(e, "the built-in profile of %s", name) : PL_OK;
 }

@@ -9,7 +9,7 @@
 
 struct calibration; /* cost/calibration.h */
 
-/* --- by name (gpus.c, profile_stored.c) --------------------------------------------------- */
+/* --- by name (gpus.c --------------------------------------------------- */
 
 /* The profile of a GPU by name, which need not be in this machine: measured if there is one, else
  * its published ceilings (gpus.c). `c` must live as long as the profile. */
@@ -22,7 +22,7 @@ bool profile_gpu_like(const char *name, struct text *out);
  * GPUs with bf16 and the nearest memory size, the slowest. *memory: bytes that programs can use of
  * the given size, in the ratio of that GPU. */
 const char *profile_of_class(double gib, uint64_t *memory);
-/* Measured profiles that are part of the program (profile_stored.c). */
+/* Measured profiles that are part of the program (gpus.c). */
 bool profile_is_stored(const char *name);
 int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
 /* The profile of a GPU of this machine: by its name, else from its driver's data. */

@@ -4,7 +4,7 @@
  */
 #include <dlfcn.h>
 
-#include "base/plugin.h"
+#include "base/system.h"
 #include "cuda/cuda.h"
 #include "graph/ops.h"
 

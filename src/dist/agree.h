@@ -56,4 +56,11 @@ void *agree_room(const struct ranks *r);
 /* Sends bytes of rank 0 to all others. */
 int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e);
 
+/* --- a part of the ranks ----------------------------------------------------------------------- */
+
+/* `members`: n ranks of `all`, this one among them; all of them call it alike. The part's exchanges
+ * are those of `all`, with its deadline. Freed by part_close. */
+struct ranks *part_open(struct ranks *all, const int *members, int n);
+void part_close(struct ranks *r);
+
 #endif

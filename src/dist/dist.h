@@ -15,7 +15,7 @@
 /* What plimsoll-mpi.so exports as plimsoll_mpi_plugin. It calls nothing of the program. */
 struct mpi_plugin {
     int abi;
-    /* Fills `r` but for its timeout. */
+    /* Fills `r`, a rank that is alone, but for its timeout. */
     int (*open)(struct ranks *r, struct error *e);
 };
 
@@ -31,7 +31,7 @@ int dist_share_threads(int64_t allowed, int64_t online, int64_t local);
  * that does not work with this build, with what to type instead; or, with ranks that the caller
  * closes, one of them runs another program. */
 struct ranks *dist_open(struct error *e);
-/* alone.c: fills `r` but for its timeout. */
+/* Fills `r`, a rank that is alone, but for its timeout. */
 void dist_alone(struct ranks *r);
 /* Ends a rank, after the last agreement. */
 void dist_close(struct ranks *r);

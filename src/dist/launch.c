@@ -5,7 +5,7 @@
  *     PMIX_RANK, OMPI_COMM_WORLD_SIZE, PMI_SIZE     mpirun, or srun with --mpi=pmix or pmi2     MPI is opened
  *     SLURM_STEP_NUM_TASKS above 1, none of these   srun without PMIx                           refused
  *     RANK, WORLD_SIZE, MASTER_ADDR                 torchrun                                    refused
- *     PLIMSOLL_RANKS=1, and none of these           nobody: for tests (alone.c)                 a rank that is alone
+ *     PLIMSOLL_RANKS=1, and none of these           nobody: for tests (below)                 a rank that is alone
  *
  * A process that goes on without the others would train the same model alone, N times: so each of
  * these is an error.
@@ -17,7 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/plugin.h"
 #include "base/system.h"
 #include "dist/agree.h"
 #include "dist/dist.h"
@@ -182,4 +181,45 @@ int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e
     return error_set(e, PL_USAGE,
                      "--ranks %lld needs mpirun, which cannot be started: %s; install Open MPI (openmpi-bin)",
                      (long long)ranks, strerror(why));
+}
+
+/* --- a single rank that goes through the motions of several, for tests and to measure what they
+ * cost (PLIMSOLL_RANKS=1): its plan has the collectives, and what it sends goes to itself ------- */
+
+/* The k-th send arrives at the k-th receive. */
+static int alone_exchange(struct ranks *r, const struct move *m, int n, struct error *e)
+{
+    (void)r;
+    for (int i = 0, j = 0; i < n; i++) {
+        if (!m[i].send) continue;
+        while (j < n && m[j].send) j++;
+        if (j == n || m[j].bytes != m[i].bytes)
+            return error_set(e, PL_FAIL, "a rank that is alone sends what it does not receive");
+        memmove(m[j++].at, m[i].at, m[i].bytes);
+    }
+    return PL_OK;
+}
+
+static int alone_gather(struct ranks *r, const void *mine, void *all, size_t each, struct error *e)
+{
+    (void)r, (void)e;
+    memcpy(all, mine, each);
+    return PL_OK;
+}
+
+static void alone_end_now(struct ranks *r, int code, const char *why)
+{
+    fprintf(stderr, "plimsoll: %s\n", why);
+    (void)r;
+    _exit(code);
+}
+
+static void alone_finish(struct ranks *r) { (void)r; }
+
+void dist_alone(struct ranks *r)
+{
+    *r = (struct ranks){.n = 1, .local = 1, .threads = true, .motions = true, .timeout = r->timeout,
+                        .exchange = alone_exchange, .gather = alone_gather, .abort = alone_end_now,
+                        .close = alone_finish};
+    gethostname(r->host, sizeof r->host - 1);
 }

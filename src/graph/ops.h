@@ -49,7 +49,7 @@ struct cost {
     double bytes; /* bytes read and written */
 };
 
-/* What makes nodes of an op alike in time, besides their cost (op_classes.c): a variant, such as a
+/* What makes nodes of an op alike in time, besides their cost (cost/op_classes.c): a variant, such as a
  * transpose, and extents, such as the length of a row, which decide how full a tile is. */
 enum { EXTENTS = 3 };
 struct op_class_rule {

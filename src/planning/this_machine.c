@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/plugin.h"
 #include "cost/profile.h"
 #include "cuda/cuda.h"
 #include "data/images/tiff.h"

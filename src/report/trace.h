@@ -12,7 +12,7 @@
 #define REPORT_TRACE_H
 
 #include "report/lives.h"
-#include "run/timing.h"
+#include "run/tape.h"
 
 /* One process of a trace. */
 struct trace_process {

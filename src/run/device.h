@@ -101,7 +101,7 @@ bool cpu_prefers_onednn(void);
 /* The version of oneDNN; NULL: this build has none. */
 const char *onednn_version(void);
 
-/* The profile of a plan if this machine was not calibrated (profile.c). */
+/* The profile of a plan if this machine was not calibrated (device.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
 /* Enables oneDNN in a profile and its name: a plan is accepted only under the same profile name. */
 void profile_onednn(struct profile *p, bool takes_part);

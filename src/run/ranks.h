@@ -59,7 +59,7 @@ struct ranks {
     int n, rank;
     int local;                     /* ranks on this host... */
     int local_rank;                /* ...and this one's number among them */
-    bool threads, motions;         /* motions: a single rank goes through the motions of several (dist/alone.c) */
+    bool threads, motions;         /* motions: a single rank goes through the motions of several (dist/launch.c) */
     double timeout;                /* seconds that a rank waits for another without progress */
     char host[RANK_HOST];
     struct rank_share {

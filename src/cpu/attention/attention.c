@@ -24,7 +24,7 @@
  * Bit-identical for any thread count: the sums of a query run over the key blocks in order, in one
  * thread, and the block boundaries depend on positions alone.
  *
- * With a grid (grid.h), relative positions are added to the scores of a product, and in the same
+ * With a grid (attention.h), relative positions are added to the scores of a product, and in the same
  * pass the scores are scaled to powers of two.
  *
  *     work: [the grid's tables]
@@ -38,136 +38,12 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/attention/grid.h"
 #include "cpu/products/micro.h"
 #include "cpu/products/pack.h"
 
 /* Multiples of PANEL_B and PANEL_A. With more queries per block the keys are packed less often;
  * more keys make longer sums; everything fits the L2 cache. */
 enum { QUERIES = 288, KEYS = 144 };
-
-/* --- shared with the backward ----------------------------------------------------------- */
-
-struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr)
-{
-    struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3], .scale = attr->attention.scale};
-    int64_t offset = n.S - n.T; /* query t is at key t + offset: both sequences end together */
-    n.last = attr->attention.causal ? offset : n.S;
-    n.first = -n.T - n.S;
-    if (attr->attention.window) n.first = max_i64(n.first, offset - attr->attention.window + 1);
-    n.window = attr->attention.window;
-    return n;
-}
-
-struct heads heads_of_launch(const struct launch *l, int q, int k, int ranges)
-{
-    struct heads n = heads_of(l->in[q].dim, l->in[k].dim, l->attr);
-    n.ranged = launch_has(l, ranges);
-    if (n.ranged) n.ranges = l->in[ranges];
-    return n;
-}
-
-/* The keys of query t's range. */
-static struct span heads_range(const struct heads *n, int64_t b, int64_t t)
-{
-    const struct operand *x = &n->ranges;
-    const int32_t *at = (const int32_t *)x->data + b * x->stride[0] + t * x->stride[1];
-    const int64_t begin = at[0], end = at[x->stride[2]];
-    struct span seen = {max_i64(0, n->window ? max_i64(begin, end - n->window) : begin), min_i64(n->S, end)};
-    return seen.begin < seen.end ? seen : (struct span){0, 0};
-}
-
-static struct span heads_visible(const struct heads *n, int64_t t, int64_t tn)
-{
-    return (struct span){max_i64(0, t + n->first), max_i64(0, min_i64(n->S, t + tn + n->last))};
-}
-
-/* Neighbours belong together if a key is visible to both, or none to either. */
-int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen)
-{
-    if (!n->ranged) return *seen = heads_visible(n, t, end - t), end;
-    *seen = heads_range(n, b, t++);
-    for (struct span last = *seen; t < end; t++) {
-        const struct span next = heads_range(n, b, t),
-                          both = {max_i64(last.begin, next.begin), min_i64(last.end, next.end)};
-        if (span_is_empty(both) && !(span_is_empty(last) && span_is_empty(next))) return t;
-        *seen = (struct span){min_i64(seen->begin, next.begin), max_i64(seen->end, next.end)};
-        last = next;
-    }
-    return end;
-}
-
-void heads_ranges(const struct heads *n, int64_t b, int64_t t, int64_t tn, struct key_range *range)
-{
-    for (int64_t i = 0; n->ranged && i < tn; i++) {
-        const struct span x = heads_range(n, b, t + i);
-        range[i] = (struct key_range){(int32_t)x.begin, (int32_t)x.end};
-    }
-}
-
-struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range)
-{
-    if (!n->ranged) return heads_visible(n, t, tn);
-    struct key_range all = range[0];
-    for (int64_t i = 1; i < tn; i++) {
-        if (range[i].begin < all.begin) all.begin = range[i].begin;
-        if (range[i].end > all.end) all.end = range[i].end;
-    }
-    return (struct span){all.begin, all.end};
-}
-
-struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s,
-                           const float *bias, struct key_range *own, int64_t room)
-{
-    if (!n->ranged) return (struct key_band){t + n->first - s, t + n->last - s, bias, NULL};
-    const int32_t from = (int32_t)s;
-    for (int64_t i = 0; i < tn; i++) own[i] = (struct key_range){range[i].begin - from, range[i].end - from};
-    for (int64_t i = tn; i < room; i++) own[i] = (struct key_range){0, 0};
-    return (struct key_band){0, 0, bias, own};
-}
-
-bool heads_bias(const struct operand *mask, int64_t b, int64_t s, int64_t sn, float *bias, int64_t room)
-{
-    const float *from = (const float *)mask->data + b * mask->stride[0] + s * mask->stride[1];
-    bool any = false;
-    for (int64_t i = 0; i < sn; i++) {
-        bias[i] = from[i * mask->stride[1]] * (float)M_LOG2E;
-        any |= bias[i] != -INFINITY;
-    }
-    for (int64_t i = sn; i < room; i++) bias[i] = 0;
-    return any;
-}
-
-bool heads_fit(const struct tensor *t)
-{
-    return t->rank == 4 && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX &&
-           (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
-}
-
-bool heads_mask_fits(const struct query *q, int input)
-{
-    return (q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32) &&
-           (q->nin <= input + 1 || !q->in[input + 1] || q->in[input + 1]->dtype == DT_I32);
-}
-
-const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n)
-{
-    const struct micro_bf16 *h = micro_bf16_vectors();
-    for (int i = 0; i < n; i++)
-        if (x[i].dtype != DT_BF16) return NULL;
-    return h && h->mr == u->mr && h->nr == u->nr ? h : NULL;
-}
-
-void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const float *panel, int width, int64_t n,
-                 int64_t D, const float *factor, float *rows)
-{
-    if (x->dtype == DT_F32) {
-        panel_to_rows(heads_row(x, b, t, h), x->stride[1], panel, width, n, D, factor);
-        return;
-    }
-    panel_to_rows(rows, D, panel, width, n, D, factor);
-    for (int64_t i = 0; i < n; i++) dtype_convert(heads_row(x, b, t + i, h), x->dtype, rows + i * D, DT_F32, D);
-}
 
 /* --- planning ------------------------------------------------------------------------------ */
 
@@ -222,9 +98,9 @@ static uint64_t attention_workspace(const struct query *q)
 struct block {
     const struct launch *l;
     const struct heads *n;
-    const struct micro *u;
-    const struct micro_bf16 *half; /* NULL: panels are f32 */
-    const struct grid *grid;       /* NULL: no relative positions */
+    struct panels panels;
+    const struct micro *u;   /* panels.u */
+    const struct grid *grid; /* NULL: no relative positions */
     bool masked;
     int64_t b, h, t0, tn;
     struct span seen; /* the keys that the queries see */
@@ -236,46 +112,27 @@ struct block {
 
 static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->u->mr); }
 
-/* Packs n rows of `length` into panels of the dtype that the block multiplies. */
-static void block_pack(const struct block *x, void *to, int width, const void *from, enum dtype t, int64_t across,
-                       int64_t along, int64_t n, int64_t length)
-{
-    if (x->half) pack_panels_bf16(to, width, x->half->group, x->half->group, from, across, along, n, length);
-    else pack_panels(to, width, from, t, across, along, n, length);
-}
-
-/* s = keys from `from` on times the nr queries from p on. */
+/* Computes s = keys from `from` on times the nr queries from p on. */
 static void block_scores(const struct block *x, int64_t p, int64_t from, int64_t keys)
 {
-    const struct micro *u = x->u;
-    int64_t D = x->n->D, groups = x->half ? (D + x->half->group - 1) / x->half->group : 0;
-    int64_t length = x->half ? groups * x->half->group : D;
-    for (int64_t i = 0; i < keys; i += u->mr) {
-        int64_t a = (from + i) * length, b = p * length;
-        float *s = x->s + i * u->nr;
-        if (x->half) x->half->product(groups, (uint16_t *)x->k + a, (uint16_t *)x->q + b, s, u->nr, false);
-        else u->product(D, (float *)x->k + a, (float *)x->q + b, s, u->nr, false);
-    }
+    const int64_t D = x->n->D, length = panels_length(&x->panels, D);
+    for (int64_t i = 0; i < keys; i += x->u->mr)
+        panels_product(&x->panels, D, x->k, (from + i) * length, x->q, p * length, x->s + i * x->u->nr, x->u->nr, false);
 }
 
-/* o += the probabilities times the values of `keys` keys, at offset `from` of the sn packed
+/* Computes o += the probabilities times the values of `keys` keys, at offset `from` of the sn packed
  * keys. */
 static void block_values(const struct block *x, float *o, int64_t from, int64_t keys, int64_t sn)
 {
     const struct micro *u = x->u;
-    int64_t D = x->n->D, groups = 0;
-    if (x->half) {
-        groups = (keys + x->half->group - 1) / x->half->group, sn = round_up(sn, x->half->group);
-        x->half->pack_rows(x->p, x->s, keys);
-    }
-    for (int64_t d = 0; d < D; d += u->mr) {
-        int64_t a = d * sn + from * u->mr;
-        if (x->half) x->half->product(groups, (uint16_t *)x->v + a, x->p, o + d * u->nr, u->nr, true);
-        else u->product(keys, (float *)x->v + a, x->s, o + d * u->nr, u->nr, true);
-    }
+    const int64_t length = panels_length(&x->panels, sn);
+    if (x->panels.half) x->panels.half->pack_rows(x->p, x->s, keys);
+    const void *p = x->panels.half ? x->p : (const void *)x->s;
+    for (int64_t d = 0; d < x->n->D; d += u->mr)
+        panels_product(&x->panels, keys, x->v, d * length + from * u->mr, p, 0, o + d * u->nr, u->nr, true);
 }
 
-/* Keys s0 .. s0+sn, packed, times the nr queries from p on. */
+/* Multiplies keys s0 .. s0+sn, packed, with the nr queries from p on. */
 static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn)
 {
     const struct micro *u = x->u;
@@ -290,7 +147,7 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     struct key_range own[NR_MAX];
     struct key_band band =
         heads_band(x->n, x->t0 + p, tn, x->range + p, s0 + from, x->masked ? x->bias + from : NULL, own, u->nr);
-    float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
+    float factor = x->panels.half ? x->n->scale * (float)M_LOG2E : 1;
     if (x->grid) {
         struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
         grid_add_queries(x->grid, &at, x->s, s0 + from, keys, factor);
@@ -300,7 +157,7 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     block_values(x, o, from, keys, sn);
 }
 
-/* o = sum / total and lse, for the nr queries from p on. */
+/* Stores o = sum / total and lse, for the nr queries from p on. */
 static void block_finish(const struct block *x, int64_t p)
 {
     const struct operand *lse = &x->l->out[1];
@@ -322,9 +179,9 @@ static void block_run(const struct block *x)
     const struct operand *q = &x->l->in[IN_Q], *k = &x->l->in[IN_K], *v = &x->l->in[IN_V], *mask = &x->l->in[IN_MASK];
     const struct micro *u = x->u;
     int64_t D = x->n->D, g = x->h / (x->n->H / x->n->G), lanes = round_up(x->tn, u->nr);
-    block_pack(x, x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
-    if (x->grid) grid_positions(x->grid, u, x->half, x->q, D, x->t0, x->tn, x->position);
-    for (int64_t i = 0; i < lanes * D && !x->half; i++) ((float *)x->q)[i] *= x->n->scale * (float)M_LOG2E;
+    panels_pack(&x->panels, x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
+    if (x->grid) grid_positions(x->grid, &x->panels, x->q, D, x->t0, x->tn, x->position);
+    for (int64_t i = 0; i < lanes * D && !x->panels.half; i++) ((float *)x->q)[i] *= x->n->scale * (float)M_LOG2E;
     memset(x->o, 0, (size_t)(lanes * block_depth(x)) * sizeof(float));
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
@@ -332,8 +189,8 @@ static void block_run(const struct block *x)
     for (int64_t s0 = x->seen.begin; s0 < x->seen.end; s0 += KEYS) {
         int64_t sn = min_i64(KEYS, x->seen.end - s0);
         if (x->masked && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
-        block_pack(x, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
-        block_pack(x, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
+        panels_pack(&x->panels, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
+        panels_pack(&x->panels, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
         for (int64_t p = 0; p < x->tn; p += u->nr) block_panel(x, p, s0, sn);
     }
     for (int64_t p = 0; p < x->tn; p += u->nr) block_finish(x, p);
@@ -350,7 +207,7 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
     float *work = l->work;
     if (grid) {
         if (!grid_is_bf16(grid)) half = NULL;
-        grid_pack(grid, n, u, half, work);
+        grid_pack(grid, n, &(struct panels){u, half}, work);
         work += grid_table_floats(grid, n);
     }
     /* Later queries see more keys: they are scheduled first, so that no thread ends with a long
@@ -359,25 +216,10 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
     for (int64_t i = 0; i < blocks * heads; i++) {
         float *at = work + omp_get_thread_num() * y.total;
         int64_t t0 = (blocks - 1 - i / heads) * QUERIES, end = min_i64(t0 + QUERIES, n->T), head = i % heads;
-        struct block x = {.l = l,
-                          .n = n,
-                          .u = u,
-                          .half = half,
-                          .grid = grid,
-                          .masked = masked,
-                          .b = head / n->H,
-                          .h = head % n->H,
-                          .q = at + y.q,
-                          .k = at + y.k,
-                          .v = at + y.v,
-                          .s = at + y.s,
-                          .p = (uint16_t *)(at + y.p),
-                          .o = at + y.o,
-                          .max = at + y.max,
-                          .sum = at + y.sum,
-                          .bias = at + y.bias,
-                          .rows = at + y.rows,
-                          .position = at + y.position};
+        struct block x = {.l = l, .n = n, .panels = {u, half}, .u = u, .grid = grid, .masked = masked,
+                          .b = head / n->H, .h = head % n->H, .q = at + y.q, .k = at + y.k, .v = at + y.v,
+                          .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max,
+                          .sum = at + y.sum, .bias = at + y.bias, .rows = at + y.rows, .position = at + y.position};
         for (x.t0 = t0; x.t0 < end; x.t0 += x.tn) {
             x.tn = heads_document(n, x.b, x.t0, end, &x.seen) - x.t0;
             heads_ranges(n, x.b, x.t0, x.tn, x.range);

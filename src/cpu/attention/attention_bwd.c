@@ -29,7 +29,7 @@
  * With ranges, blocks of queries and of keys are cut where a document begins or ends, and the cuts
  * of a block of keys are processed one after the other.
  *
- * With a grid (grid.h), relative positions are added to the scores between their product and the
+ * With a grid (attention.h), relative positions are added to the scores between their product and the
  * softmax's gradient, and the gradients of a query's positions are added in the same turns as dq.
  *
  *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not][the grid's]
@@ -43,14 +43,13 @@
 
 #include "cpu/attention/attention.h"
 #include "cpu/cpu.h"
-#include "cpu/attention/grid.h"
 #include "cpu/products/micro.h"
 #include "cpu/products/pack.h"
 
 /* Multiples of PANEL_A and PANEL_B. With more keys per block the queries are packed less often. */
 enum { QUERIES = 96, KEYS = 192, KEYS_ALONE = 288 };
 
-/* Keys per block: a few more than KEYS are processed in one block instead of two, if there are
+/* Returns the keys per block: a few more than KEYS are processed in one block instead of two, if there are
  * enough heads for all threads. */
 static int64_t keys_of(const struct heads *n) { return n->S <= KEYS_ALONE && n->B * n->G >= 16 ? KEYS_ALONE : KEYS; }
 
@@ -64,39 +63,32 @@ struct layout {
 
 static int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-static int64_t reserve(int64_t *at, int64_t floats)
-{
-    int64_t here = *at;
-    *at += round_up(floats, 16);
-    return here;
-}
-
-/* Blocks of queries; with ranges any query may be the first of one. */
+/* Returns the blocks of queries; with ranges any query may be the first of one. */
 static int64_t turns_of(const struct heads *n) { return n->ranged ? n->T : blocks_of(n->T, QUERIES); }
 
 static struct layout layout_of(const struct heads *n, const struct grid_bwd *grid, bool narrow)
 {
     struct layout y;
     int64_t at = 0, rows = n->B * n->H * n->T;
-    y.delta = reserve(&at, rows);
-    y.turns = reserve(&at, n->B * n->H * turns_of(n));
-    y.dq = reserve(&at, narrow ? rows * n->D : 0);
-    y.grid = reserve(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
+    y.delta = reserve_floats(&at, rows);
+    y.turns = reserve_floats(&at, n->B * n->H * turns_of(n));
+    y.dq = reserve_floats(&at, narrow ? rows * n->D : 0);
+    y.grid = reserve_floats(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
     y.threads = at;
 
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, keys_of(n)), PANEL_B);
     int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
     int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     at = 0;
-    y.k = reserve(&at, keys * length), y.v = reserve(&at, keys * length), y.kd = reserve(&at, keys * wide);
-    y.q = reserve(&at, queries * length), y.o = reserve(&at, queries * length);
-    y.qd = reserve(&at, queries * deep), y.od = reserve(&at, queries * deep);
-    y.s = reserve(&at, queries * keys), y.dp = reserve(&at, queries * keys), y.st = reserve(&at, queries * keys);
-    y.half = reserve(&at, queries * NR_MAX / 2);
-    y.dk = reserve(&at, keys * deep), y.dv = reserve(&at, keys * deep);
-    y.lse = reserve(&at, queries), y.row_delta = reserve(&at, queries), y.bias = reserve(&at, keys);
-    y.rows = reserve(&at, NR_MAX * n->D);
-    y.own_grid = reserve(&at, grid ? grid_bwd_thread_floats(grid, n) : 0);
+    y.k = reserve_floats(&at, keys * length), y.v = reserve_floats(&at, keys * length), y.kd = reserve_floats(&at, keys * wide);
+    y.q = reserve_floats(&at, queries * length), y.o = reserve_floats(&at, queries * length);
+    y.qd = reserve_floats(&at, queries * deep), y.od = reserve_floats(&at, queries * deep);
+    y.s = reserve_floats(&at, queries * keys), y.dp = reserve_floats(&at, queries * keys), y.st = reserve_floats(&at, queries * keys);
+    y.half = reserve_floats(&at, queries * NR_MAX / 2);
+    y.dk = reserve_floats(&at, keys * deep), y.dv = reserve_floats(&at, keys * deep);
+    y.lse = reserve_floats(&at, queries), y.row_delta = reserve_floats(&at, queries), y.bias = reserve_floats(&at, keys);
+    y.rows = reserve_floats(&at, NR_MAX * n->D);
+    y.own_grid = reserve_floats(&at, grid ? grid_bwd_thread_floats(grid, n) : 0);
     y.total = at;
     return y;
 }
@@ -133,11 +125,12 @@ static uint64_t attention_bwd_workspace(const struct query *q)
 
 /* --- one block of keys -------------------------------------------------------------------- */
 
-struct run {
+/* What all items of a launch share. */
+struct gradient {
     const struct launch *l;
-    const struct micro *u;
-    const struct micro_bf16 *half; /* NULL: panels are f32 */
-    const struct grid_bwd *grid;   /* NULL: no relative positions */
+    struct panels panels;
+    const struct micro *u;       /* panels.u */
+    const struct grid_bwd *grid; /* NULL: no relative positions */
     bool masked;
     struct heads n;
     struct layout y;
@@ -149,7 +142,7 @@ struct run {
 /* The block of keys s0.. of head g, the block of queries t0.. of head h, and the thread's
  * memory. */
 struct item {
-    const struct run *r;
+    const struct gradient *r;
     int64_t b, g, s0, sn, h, t0, tn;
     struct span seen; /* the keys that the queries see */
     struct key_range range[QUERIES];
@@ -159,34 +152,19 @@ struct item {
     float *s, *dp, *dk, *dv, *lse, *delta, *bias, *rows, *grid;
 };
 
-/* Packs n rows of `length` into panels of the dtype that the run multiplies. */
-static void run_pack(const struct run *r, void *to, int width, const void *from, const struct operand *x, bool rows,
+/* Packs n rows of `length`; `rows`: those of x, else its columns. */
+static void run_pack(const struct gradient *r, void *to, int width, const void *from, const struct operand *x, bool rows,
                      int64_t n, int64_t length)
 {
-    int64_t across = rows ? x->stride[1] : 1, along = rows ? 1 : x->stride[1];
-    if (r->half) pack_panels_bf16(to, width, r->half->group, r->half->group, from, across, along, n, length);
-    else pack_panels(to, width, from, x->dtype, across, along, n, length);
+    panels_pack(&r->panels, to, width, from, x->dtype, rows ? x->stride[1] : 1, rows ? 1 : x->stride[1], n, length);
 }
 
-/* True if dq is incomplete when all key blocks have been added. */
-static bool run_adds_later(const struct run *r) { return r->grid && !r->grid->g.biased && !r->grid->alone; }
-
-/* The length of a row of K in a panel. */
-static int64_t run_length(const struct run *r, int64_t K) { return r->half ? round_up(K, r->half->group) : K; }
-
-/* Multiplies the panels that begin at elements a and b of two packed operands, over K. */
-static void run_product(const struct run *r, int64_t K, const void *a, int64_t at, const void *b, int64_t bt, float *c,
-                        int64_t ldc, bool add)
-{
-    if (r->half)
-        r->half->product(run_length(r, K) / r->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc,
-                         add);
-    else r->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
-}
+/* Reports whether dq is incomplete when all key blocks have been added. */
+static bool run_adds_later(const struct gradient *r) { return r->grid && !r->grid->g.biased && !r->grid->alone; }
 
 static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
 
-/* True if this is the first, or the last, block of keys that the queries see. If they see none, it
+/* Report whether this is the first, or the last, block of keys that the queries see. If they see none, it
  * is the one with key 0. */
 static bool item_is_first(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.begin >= x->s0; }
 static bool item_is_last(const struct item *x)
@@ -194,7 +172,7 @@ static bool item_is_last(const struct item *x)
     return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.end <= x->s0 + x->sn;
 }
 
-/* True if the queries see a key of the block, or none at all and it is theirs. */
+/* Reports whether the queries see a key of the block, or none at all and it is theirs. */
 static bool item_meets(const struct item *x)
 {
     if (span_is_empty(x->seen)) return x->s0 == 0;
@@ -203,7 +181,7 @@ static bool item_meets(const struct item *x)
 
 static bool range_meets(struct key_range x, int64_t s, int64_t sn) { return x.begin < s + sn && x.end > s; }
 
-/* The first and one past the last query of the block, counted from t0, that see keys s .. s+sn. */
+/* Returns the first and one past the last query of the block, counted from t0, that see keys s .. s+sn. */
 static struct span item_seers(const struct item *x, int64_t s, int64_t sn)
 {
     const struct heads *n = &x->r->n;
@@ -216,7 +194,7 @@ static struct span item_seers(const struct item *x, int64_t s, int64_t sn)
 
 static void item_keys(struct item *x)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct operand *k = &r->l->in[IN_K], *v = &r->l->in[IN_V];
     const struct micro *u = r->u;
     int64_t D = r->n.D, sums = round_up(x->sn, u->nr) * round_up(D, u->mr);
@@ -231,7 +209,7 @@ static void item_keys(struct item *x)
 
 static void item_queries(struct item *x)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct operand *q = &r->l->in[IN_Q], *o = &r->l->in[IN_DO], *lse = &r->l->in[IN_LSE];
     const struct micro *u = r->u;
     const void *q0 = heads_row(q, x->b, x->t0, x->h), *o0 = heads_row(o, x->b, x->t0, x->h);
@@ -248,35 +226,35 @@ static void item_queries(struct item *x)
     }
 }
 
-/* sum [D][nr] += the panel `by_d` of queries from `from` on, times n rows of p or ds. */
+/* Computes sum [D][nr] += the panel `by_d` of queries from `from` on, times n rows of p or ds. */
 static void item_add(struct item *x, float *sum, const void *by_d, int64_t from, const float *rows, int64_t n)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct micro *u = r->u;
-    int64_t length = run_length(r, x->tn);
-    if (r->half) r->half->pack_rows(x->half, rows, n);
+    int64_t length = panels_length(&r->panels, x->tn);
+    if (r->panels.half) r->panels.half->pack_rows(x->half, rows, n);
     for (int64_t d = 0; d < r->n.D; d += u->mr)
-        run_product(r, n, by_d, d * length + from * u->mr, r->half ? x->half : (const void *)rows, 0, sum + d * u->nr,
+        panels_product(&r->panels, n, by_d, d * length + from * u->mr, r->panels.half ? x->half : (const void *)rows, 0, sum + d * u->nr,
                     u->nr, true);
 }
 
-/* Rows `from`.. of ds, n of them against the nr keys from j on, as the operand of dq's product. */
+/* Packs rows `from`.. of ds, n of them against the nr keys from j on, as the operand of dq's product. */
 static void item_transpose(struct item *x, int64_t j, int64_t from, float *ds, int64_t n)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct micro *u = r->u;
     int64_t wide = round_up(x->sn, u->nr), there = min_i64(u->nr, x->sn - j);
     for (int64_t i = 0; i < n; i += u->mr) {
         float *tile = ds + i * u->nr;
         int64_t at = (from + i) * wide + j * u->mr;
-        if (!r->half) {
+        if (!r->panels.half) {
             tile_transpose((float *)x->st + at, tile, u->nr, u->mr, u->nr);
             continue;
         }
         /* The last group of keys may extend beyond them, into unused lanes. */
         for (int64_t row = 0; row < u->mr && there < u->nr; row++)
             memset(tile + row * u->nr + there, 0, (size_t)(u->nr - there) * sizeof(float));
-        r->half->pack_columns((uint16_t *)x->st + at, tile);
+        r->panels.half->pack_columns((uint16_t *)x->st + at, tile);
     }
 }
 
@@ -287,29 +265,29 @@ static void item_blank(const struct item *x, int64_t j, float *ds, int64_t n)
     for (int64_t i = 0; i < n && there < nr; i++) memset(ds + i * nr + there, 0, (size_t)(nr - there) * sizeof *ds);
 }
 
-/* The sums that the block of keys adds to the gradient of its head's bias. */
+/* Returns the sums that the block of keys adds to the gradient of its head's bias. */
 static float *item_bias(const struct item *x)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     int64_t block = (x->b * r->n.H + x->h) * blocks_of(r->n.S, keys_of(&r->n)) + item_block(x);
     return r->grid->partial + block * r->grid->g.height * (2 * r->grid->g.width - 1);
 }
 
-/* The nr keys from j on against the block of queries: p, ds, and their contributions to dk and
+/* Multiplies the nr keys from j on with the block of queries: p, ds, and their contributions to dk and
  * dv. */
 static void item_panel(struct item *x, int64_t j)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct micro *u = r->u;
-    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), length = run_length(r, D);
+    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), length = panels_length(&r->panels, D);
     /* From the first query that sees a key of the panel to the last, in whole tiles. */
     const struct span queries = item_seers(x, x->s0 + j, min_i64(u->nr, x->sn - j));
     if (queries.begin >= queries.end) return;
     int64_t from = queries.begin / u->mr * u->mr, to = min_i64(x->tn, round_up(queries.end, u->mr));
     float *s = x->s + j * tall, *dp = x->dp + j * tall;
     for (int64_t i = from; i < to; i += u->mr) {
-        run_product(r, D, x->q, i * length, x->k, j * length, s + i * u->nr, u->nr, false);
-        run_product(r, D, x->o, i * length, x->v, j * length, dp + i * u->nr, u->nr, false);
+        panels_product(&r->panels, D, x->q, i * length, x->k, j * length, s + i * u->nr, u->nr, false);
+        panels_product(&r->panels, D, x->o, i * length, x->v, j * length, dp + i * u->nr, u->nr, false);
     }
     s += from * u->nr, dp += from * u->nr;
     int64_t n = to - from;
@@ -335,10 +313,10 @@ static void item_panel(struct item *x, int64_t j)
     item_transpose(x, j, from, dp, n);
 }
 
-/* dq's rows i.. (one tile), from the keys that the tile's queries see. */
+/* Computes dq's rows i.. (one tile), from the keys that the tile's queries see. */
 static void item_dq_tile(const struct item *x, int64_t i, bool add)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct micro *u = r->u;
     int64_t m = min_i64(u->mr, x->tn - i), D = r->n.D, ld = r->dq.stride[1];
     const struct span seen = heads_seen(&r->n, x->t0 + i, m, x->range + i);
@@ -346,30 +324,20 @@ static void item_dq_tile(const struct item *x, int64_t i, bool add)
     int64_t keys = max_i64(0, min_i64(x->sn, seen.end - x->s0) - from);
     if (x->hidden) from = keys = 0;
     /* Back to the beginning of a group: ds is 0 where a key is not visible. */
-    if (r->half && keys) keys += from % r->half->group, from -= from % r->half->group;
-    int64_t st = i * round_up(x->sn, u->nr) + from * u->mr, length = run_length(r, x->sn);
+    if (r->panels.half && keys) keys += from % r->panels.half->group, from -= from % r->panels.half->group;
+    int64_t st = i * round_up(x->sn, u->nr) + from * u->mr, length = panels_length(&r->panels, x->sn);
     float *row = heads_row(&r->dq, x->b, x->t0 + i, x->h);
     for (int64_t d = 0; d < D; d += u->nr) {
         int64_t n = min_i64(u->nr, D - d);
         int64_t kd = d * length + from * u->nr;
-        if (m == u->mr && n == u->nr) {
-            run_product(r, keys, x->st, st, x->kd, kd, row + d, ld, add);
-            continue;
-        }
-        float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
-        run_product(r, keys, x->st, st, x->kd, kd, buffer, u->nr, false);
-        for (int64_t a = 0; a < m; a++)
-            for (int64_t c = 0; c < n; c++) {
-                float *to = row + a * ld + d + c, value = buffer[a * u->nr + c];
-                *to = add ? *to + value : value;
-            }
+        panels_edge(&r->panels, keys, x->st, st, x->kd, kd, row + d, ld, add, m, n);
     }
 }
 
-/* With tables: the gradients of the positions of the block's queries, from its keys. */
+/* Adds, with tables, the gradients of the positions of the block's queries, from its keys. */
 static void item_positions(const struct item *x, bool first)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct micro *u = r->u;
     const int64_t tall = round_up(x->tn, u->mr);
     const struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid};
@@ -386,7 +354,7 @@ static void item_positions(const struct item *x, bool first)
  * positions are still to be added. */
 static void item_dq(struct item *x)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     int64_t D = r->n.D;
     const bool first = item_is_first(x), last = item_is_last(x) && !run_adds_later(r);
     int *turn = r->turns + (x->b * r->n.H + x->h) * turns_of(&r->n) + (r->n.ranged ? x->t0 : x->t0 / QUERIES);
@@ -403,7 +371,7 @@ static void item_dq(struct item *x)
 
 static void item_store(struct item *x)
 {
-    const struct run *r = x->r;
+    const struct gradient *r = x->r;
     const struct micro *u = r->u;
     int64_t depth = round_up(r->n.D, u->mr);
     for (int64_t j = 0; j < x->sn; j += u->nr) {
@@ -442,7 +410,7 @@ static void item_run(struct item *x)
 
 /* --- running ------------------------------------------------------------------------------- */
 
-static void run_delta(const struct run *r)
+static void run_delta(const struct gradient *r)
 {
     const struct heads *n = &r->n;
     const struct operand *dO = &r->l->in[IN_DO], *o = &r->l->in[IN_O];
@@ -458,7 +426,7 @@ static void run_delta(const struct run *r)
 }
 
 /* Converts dq to its own dtype, if it was summed in a separate f32 accumulator. */
-static void run_narrow(const struct run *r)
+static void run_narrow(const struct gradient *r)
 {
     const struct heads *n = &r->n;
     const struct operand *dq = &r->l->out[0];
@@ -470,8 +438,8 @@ static void run_narrow(const struct run *r)
     }
 }
 
-/* The end of the keys from s on, at most `end`, that are in the same documents. */
-static int64_t run_cut(const struct run *r, int64_t b, int64_t s, int64_t end)
+/* Returns the end of the keys from s on, at most `end`, that are in the same documents. */
+static int64_t run_cut(const struct gradient *r, int64_t b, int64_t s, int64_t end)
 {
     const struct heads *n = &r->n;
     for (int64_t t = 0, next; n->ranged && t < n->T; t = next) {
@@ -483,35 +451,16 @@ static int64_t run_cut(const struct run *r, int64_t b, int64_t s, int64_t end)
     return end;
 }
 
-static void run_item(const struct run *r, int64_t i, float *at)
+static void run_item(const struct gradient *r, int64_t i, float *at)
 {
     const struct heads *n = &r->n;
     const struct layout *y = &r->y;
     int64_t heads = n->B * n->G, keys = keys_of(n), s0 = i / heads * keys, end = min_i64(s0 + keys, n->S);
-    struct item x = {
-        .r = r,
-        .b = i % heads / n->G,
-        .g = i % n->G,
-        .s0 = s0,
-        .k = at + y->k,
-        .v = at + y->v,
-        .kd = at + y->kd,
-        .q = at + y->q,
-        .o = at + y->o,
-        .qd = at + y->qd,
-        .od = at + y->od,
-        .s = at + y->s,
-        .dp = at + y->dp,
-        .st = at + y->st,
-        .half = (uint16_t *)(at + y->half),
-        .dk = at + y->dk,
-        .dv = at + y->dv,
-        .lse = at + y->lse,
-        .delta = at + y->row_delta,
-        .bias = at + y->bias,
-        .rows = at + y->rows,
-        .grid = at + y->own_grid,
-    };
+    struct item x = {.r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .k = at + y->k, .v = at + y->v,
+                     .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd, .od = at + y->od,
+                     .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .half = (uint16_t *)(at + y->half),
+                     .dk = at + y->dk, .dv = at + y->dv, .lse = at + y->lse, .delta = at + y->row_delta,
+                     .bias = at + y->bias, .rows = at + y->rows, .grid = at + y->own_grid};
     do {
         x.sn = run_cut(r, x.b, x.s0, end) - x.s0;
         item_run(&x);
@@ -522,12 +471,12 @@ static void run_item(const struct run *r, int64_t i, float *at)
 void attention_backward(const struct launch *l, const struct heads *heads, struct grid_bwd *grid, bool masked)
 {
     const struct operand *dq = &l->out[0];
-    struct run r = {.l = l, .u = micro_best(), .n = *heads, .dq = *dq, .grid = grid, .masked = masked};
+    struct gradient r = {.l = l, .panels = {.u = micro_best()}, .u = micro_best(), .n = *heads, .dq = *dq, .grid = grid, .masked = masked};
     struct heads *n = &r.n;
     float *work = l->work;
     const int64_t key_blocks = blocks_of(n->S, keys_of(n));
-    r.half = heads_bf16(r.u, &l->in[IN_DO], 4);
-    if (grid && !grid_is_bf16(&grid->g)) r.half = NULL;
+    r.panels.half = heads_bf16(r.u, &l->in[IN_DO], 4);
+    if (grid && !grid_is_bf16(&grid->g)) r.panels.half = NULL;
     if (grid) grid_bwd_blocks(grid, n, key_blocks);
     r.y = layout_of(n, grid, dq->dtype != DT_F32);
     CHECK(l->work_bytes >= layout_bytes(&r.y, l->threads), "%llu bytes of workspace",
@@ -539,7 +488,7 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
         r.dq.stride[0] = n->H * n->T * n->D, r.dq.stride[1] = n->D, r.dq.stride[2] = n->T * n->D;
     }
     memset(r.turns, 0, (size_t)(n->B * n->H * turns_of(n)) * sizeof *r.turns);
-    if (grid) grid_bwd_place(grid, n, r.u, r.half, work + r.y.grid);
+    if (grid) grid_bwd_place(grid, n, &r.panels, work + r.y.grid);
 
     /* At least one block: without keys dq must still be zeroed. */
     int64_t items = max_i64(1, key_blocks) * n->B * n->G, next = 0;

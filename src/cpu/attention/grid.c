@@ -1,6 +1,5 @@
 /*
- * grid.c: relative positions on a grid, for attention's forward (see grid.h), and the kernels of
- * ATTENTION_REL and ATTENTION_BIAS, which are attention.c's with a grid.
+ * grid.c: relative positions on a grid, for attention's forward (see attention.h).
  *
  * With tables, a panel of queries is multiplied with the rows of the tables that any of its queries
  * needs, and each lane selects its own:
@@ -8,7 +7,7 @@
  *     product[i][lane] = q . table_h[first + i]
  *     rel_h[kh][lane] = product[h - kh + height-1 - first][lane]
  */
-#include "cpu/attention/grid.h"
+#include "cpu/attention/attention.h"
 
 #include <math.h>
 
@@ -35,7 +34,7 @@ static int64_t grid_size(const struct grid *g, int axis) { return axis ? g->widt
 
 /* --- tables --------------------------------------------------------------------------------- */
 
-/* Floats of a table's panels: rows in whole tiles, f32 or bf16 in groups. */
+/* Returns the floats of a table's panels: rows in whole tiles, f32 or bf16 in groups. */
 static int64_t panel_room(const struct grid *g, int axis, int64_t D)
 {
     return round_up((2 * grid_size(g, axis) - 1 + MR_MAX) * max_i64(D, GROUP_MAX / 2), 16);
@@ -59,7 +58,7 @@ void grid_mirror(struct grid *g, const struct heads *n, float *to)
             }
 }
 
-void grid_pack(struct grid *g, const struct heads *n, const struct micro *u, const struct micro_bf16 *half, float *to)
+void grid_pack(struct grid *g, const struct heads *n, const struct panels *p, float *to)
 {
     if (g->biased) {
         grid_mirror(g, n, to);
@@ -68,17 +67,14 @@ void grid_pack(struct grid *g, const struct heads *n, const struct micro *u, con
     for (int axis = 0; axis < 2; axis++) {
         const struct operand *t = g->table[axis];
         g->packed[axis] = to;
-        if (half)
-            pack_panels_bf16((uint16_t *)to, u->mr, half->group, half->group, t->data, t->stride[0], t->stride[1],
-                             t->dim[0], n->D);
-        else pack_panels(to, u->mr, t->data, t->dtype, t->stride[0], t->stride[1], t->dim[0], n->D);
+        panels_pack(p, to, p->u->mr, t->data, t->dtype, t->stride[0], t->stride[1], t->dim[0], n->D);
         to += panel_room(g, axis, n->D);
     }
 }
 
 /* --- position terms of queries ------------------------------------------------------------- */
 
-/* Scratch of grid_positions: rows of one table, in whole tiles, against a panel. */
+/* Returns the scratch of grid_positions: rows of one table, in whole tiles, against a panel. */
 static int64_t product_floats(const struct grid *g)
 {
     return (2 * max_i64(g->height, g->width) + 2 * MR_MAX) * NR_MAX;
@@ -101,19 +97,16 @@ static struct reach reach_of(const struct grid *g, int axis, int64_t t, int64_t 
     return t / W == last / W ? (struct reach){t % W, last % W} : (struct reach){0, W - 1};
 }
 
-/* One panel's rel_h or rel_w, [size][nr]. */
-static void panel_positions(const struct grid *g, int axis, const struct micro *u, const struct micro_bf16 *half,
-                            const void *q, int64_t D, int64_t t, int64_t tn, float *rel, float *product)
+/* Computes one panel's rel_h or rel_w, [size][nr]. */
+static void panel_positions(const struct grid *g, int axis, const struct panels *p, const void *q, int64_t at_q,
+                            int64_t D, int64_t t, int64_t tn, float *rel, float *product)
 {
-    const int64_t size = grid_size(g, axis), groups = half ? (D + half->group - 1) / half->group : 0;
-    const int64_t length = half ? groups * half->group : D;
+    const struct micro *u = p->u;
+    const int64_t size = grid_size(g, axis), length = panels_length(p, D);
     const struct reach need = reach_of(g, axis, t, tn);
     const int64_t first = need.low / u->mr * u->mr;
-    for (int64_t r = first; r < need.high + size; r += u->mr) {
-        float *c = product + (r - first) * u->nr;
-        if (half) half->product(groups, (const uint16_t *)g->packed[axis] + r * length, q, c, u->nr, false);
-        else u->product(D, (const float *)g->packed[axis] + r * length, q, c, u->nr, false);
-    }
+    for (int64_t r = first; r < need.high + size; r += u->mr)
+        panels_product(p, D, g->packed[axis], r * length, q, at_q, product + (r - first) * u->nr, u->nr, false);
     int64_t at[NR_MAX];
     for (int64_t i = 0; i < u->nr; i++) {
         /* Lanes without a query repeat the last one. */
@@ -124,19 +117,17 @@ static void panel_positions(const struct grid *g, int axis, const struct micro *
         for (int64_t i = 0; i < u->nr; i++) rel[k * u->nr + i] = product[at[i] - k * u->nr] * (float)M_LOG2E;
 }
 
-void grid_positions(const struct grid *g, const struct micro *u, const struct micro_bf16 *half, const void *q,
-                    int64_t D, int64_t t, int64_t tn, float *position)
+void grid_positions(const struct grid *g, const struct panels *p, const void *q, int64_t D, int64_t t, int64_t tn,
+                    float *position)
 {
     if (g->biased) return;
-    const int64_t length = half ? round_up(D, half->group) : D, row = grid_row(g);
-    float *product = position + round_up(round_up(tn, u->nr) * row, 16);
-    for (int64_t p = 0; p < tn; p += u->nr) {
-        const void *panel =
-            half ? (const void *)((const uint16_t *)q + p * length) : (const void *)((const float *)q + p * length);
-        const int64_t count = min_i64(u->nr, tn - p);
-        float *rel = position + p * row;
-        panel_positions(g, 0, u, half, panel, D, t + p, count, rel, product);
-        panel_positions(g, 1, u, half, panel, D, t + p, count, rel + g->height * u->nr, product);
+    const int64_t nr = p->u->nr, length = panels_length(p, D), row = grid_row(g);
+    float *product = position + round_up(round_up(tn, nr) * row, 16);
+    for (int64_t i = 0; i < tn; i += nr) {
+        const int64_t count = min_i64(nr, tn - i);
+        float *rel = position + i * row;
+        panel_positions(g, 0, p, q, i * length, D, t + i, count, rel, product);
+        panel_positions(g, 1, p, q, i * length, D, t + i, count, rel + g->height * nr, product);
     }
 }
 
@@ -185,47 +176,3 @@ void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *
     const float *rel_h = at->position + s0 / g->width * at->u->nr, *rel_w = at->position + g->height * at->u->nr;
     at->u->grid_queries(s, keys, factor, rel_h, rel_w, s0 % g->width, g->width);
 }
-
-/* --- the kernels ---------------------------------------------------------------------------- */
-
-enum { IN_Q, IN_K, IN_V, IN_TABLE };
-
-static bool table_fits(const struct tensor *t)
-{
-    return t->rank == 2 && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
-}
-
-static bool forward_fits(const struct query *q)
-{
-    for (int i = 0; i < 3; i++)
-        if (!heads_fit(q->in[i])) return false;
-    for (int i = IN_TABLE; i < q->nin; i++)
-        if (!table_fits(q->in[i])) return false;
-    return heads_fit(q->out[0]) && q->out[1]->dtype == DT_F32;
-}
-
-static uint64_t forward_bytes(const struct query *q, bool biased)
-{
-    struct heads n = grid_heads(q->in[IN_Q]->dim, q->attr);
-    struct grid g = grid_of(q->attr, biased);
-    return attention_bytes(&n, &g, q->profile->threads);
-}
-
-static void forward_run(const struct launch *l, bool biased)
-{
-    struct heads n = grid_heads(l->in[IN_Q].dim, l->attr);
-    struct grid g = grid_of(l->attr, biased);
-    g.table[0] = &l->in[IN_TABLE], g.table[1] = &l->in[IN_TABLE + 1];
-    attention_forward(l, &n, &g, false);
-}
-
-static bool attention_rel_match(const struct query *q) { return forward_fits(q); }
-static uint64_t attention_rel_workspace(const struct query *q) { return forward_bytes(q, false); }
-static void attention_rel_run(const struct launch *l) { forward_run(l, false); }
-
-static bool attention_bias_match(const struct query *q) { return forward_fits(q); }
-static uint64_t attention_bias_workspace(const struct query *q) { return forward_bytes(q, true); }
-static void attention_bias_run(const struct launch *l) { forward_run(l, true); }
-
-CPU_KERNEL_WORK(ATTENTION_REL, attention_rel);
-CPU_KERNEL_WORK(ATTENTION_BIAS, attention_bias);

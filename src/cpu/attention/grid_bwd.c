@@ -1,6 +1,5 @@
 /*
- * grid_bwd.c: relative positions on a grid, for attention's backward (see grid.h), and the kernels
- * of ATTENTION_REL_BWD and ATTENTION_BIAS_BWD.
+ * grid_bwd.c: relative positions on a grid, for attention's backward (see attention.h).
  *
  * With tables there are three phases. Before: all queries' position terms, [B,H,T,row], from one
  * product with both tables. During: attention_bwd.c iterates over its tiles, adds position terms to
@@ -24,19 +23,12 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/attention/grid.h"
+#include "cpu/attention/attention.h"
 #include "cpu/products/pack.h"
 
 enum { QUERIES = 96, GROUPS = 64 };
 
 /* --- memory ---------------------------------------------------------------------------------- */
-
-static int64_t reserve(int64_t *at, int64_t floats)
-{
-    int64_t here = *at;
-    *at += round_up(floats, 16);
-    return here;
-}
 
 /* Offsets in floats, of the shared section and of a thread's. */
 struct layout {
@@ -50,28 +42,28 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     int64_t at = 0, rows = n->B * n->H * n->T, J = x->J, deep = n->D + NR_MAX;
     if (x->g.biased) {
         int64_t table = x->g.height * (2 * x->g.width - 1);
-        y.rel = reserve(&at, n->H * table);
-        y.partial = reserve(&at, n->B * n->H * key_blocks * table);
+        y.rel = reserve_floats(&at, n->H * table);
+        y.partial = reserve_floats(&at, n->B * n->H * key_blocks * table);
         y.shared = at;
         return y;
     }
     if (x->alone) rows = 0;
-    y.rel = reserve(&at, rows * x->row), y.drel = reserve(&at, rows * x->row);
-    y.rows = reserve(&at, J * n->D);
-    y.by_row = reserve(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)),
-    y.by_depth = reserve(&at, (J + GROUP_MAX) * deep);
-    y.partial = reserve(&at, x->groups * (J + MR_MAX) * deep);
+    y.rel = reserve_floats(&at, rows * x->row), y.drel = reserve_floats(&at, rows * x->row);
+    y.rows = reserve_floats(&at, J * n->D);
+    y.by_row = reserve_floats(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)),
+    y.by_depth = reserve_floats(&at, (J + GROUP_MAX) * deep);
+    y.partial = reserve_floats(&at, x->groups * (J + MR_MAX) * deep);
     y.shared = at;
 
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A);
     at = 0;
-    y.product = reserve(&at, queries * (J + NR_MAX));
-    y.narrow = reserve(&at, queries * J / 2 + 1);
+    y.product = reserve_floats(&at, queries * (J + NR_MAX));
+    y.narrow = reserve_floats(&at, queries * J / 2 + 1);
     y.left =
-        reserve(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
-    y.right = reserve(&at, deep * (queries + GROUP_MAX));
-    y.own_rel = reserve(&at, x->alone ? queries * x->row : 0),
-    y.own_drel = reserve(&at, x->alone ? queries * x->row : 0);
+        reserve_floats(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
+    y.right = reserve_floats(&at, deep * (queries + GROUP_MAX));
+    y.own_rel = reserve_floats(&at, x->alone ? queries * x->row : 0),
+    y.own_drel = reserve_floats(&at, x->alone ? queries * x->row : 0);
     y.own = at;
     return y;
 }
@@ -100,30 +92,10 @@ int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n) 
 
 /* --- tables ----------------------------------------------------------------------------------- */
 
-/* Packs n rows of `length`, (i,k) at i * across + k * along, into panels for the products. */
-static void pack(const struct grid_bwd *x, void *to, int width, const void *from, enum dtype t, int64_t across,
-                 int64_t along, int64_t n, int64_t length)
-{
-    if (x->half) pack_panels_bf16(to, width, x->half->group, x->half->group, from, across, along, n, length);
-    else pack_panels(to, width, from, t, across, along, n, length);
-}
-
-static int64_t length_of(const struct grid_bwd *x, int64_t K) { return x->half ? round_up(K, x->half->group) : K; }
-
-/* c [mr][nr] = (add ? c : 0) + panels at elements a and b of packed operands, over K. */
-static void product(const struct grid_bwd *x, int64_t K, const void *a, int64_t at, const void *b, int64_t bt, float *c,
-                    int64_t ldc, bool add)
-{
-    if (x->half)
-        x->half->product(length_of(x, K) / x->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc,
-                         add);
-    else x->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
-}
-
-/* Both tables, each from its last row to its first, in the products' dtype. */
+/* Writes both tables, each from its last row to its first, in the products' dtype. */
 static void reverse_tables(const struct grid_bwd *x, const struct heads *n)
 {
-    const enum dtype to = x->half ? DT_BF16 : DT_F32;
+    const enum dtype to = x->panels.half ? DT_BF16 : DT_F32;
     int64_t row = 0;
     for (int axis = 0; axis < 2; axis++) {
         const struct operand *t = x->g.table[axis];
@@ -134,11 +106,10 @@ static void reverse_tables(const struct grid_bwd *x, const struct heads *n)
     }
 }
 
-void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct micro_bf16 *half,
-                    float *to)
+void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct panels *p, float *to)
 {
     struct layout y = layout_of(x, n, 0);
-    x->u = u, x->half = half;
+    x->panels = *p, x->u = p->u;
     if (x->g.biased) {
         grid_mirror(&x->g, n, to + y.rel);
         x->partial = to + y.partial;
@@ -147,15 +118,14 @@ void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micr
     x->rel = to + y.rel, x->drel = to + y.drel, x->partial = to + y.partial;
     x->rows = to + y.rows, x->by_row = to + y.by_row, x->by_depth = to + y.by_depth;
     reverse_tables(x, n);
-    const enum dtype t = half ? DT_BF16 : DT_F32;
-    pack(x, x->by_row, u->nr, x->rows, t, n->D, 1, x->J, n->D);
-    pack(x, x->by_depth, u->nr, x->rows, t, 1, n->D, n->D, x->J);
+    const enum dtype t = p->half ? DT_BF16 : DT_F32;
+    panels_pack(&x->panels, x->by_row, x->u->nr, x->rows, t, n->D, 1, x->J, n->D);
+    panels_pack(&x->panels, x->by_depth, x->u->nr, x->rows, t, 1, n->D, n->D, x->J);
 }
 
-/* --- before: position terms
- * ---------------------------------------------------------------------- */
+/* --- before: position terms ------------------------------------------------------------------- */
 
-/* The first of a block's rows. */
+/* Return the first of a block's rows. */
 static float *rel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
 {
     if (x->alone) return at->work + layout_of(x, n, 1).own_rel;
@@ -167,7 +137,7 @@ static float *drel_rows(const struct grid_bwd *x, const struct heads *n, const s
     return x->drel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
 }
 
-/* The offset of rel_h and rel_w of query t among the J rows of the reversed tables. */
+/* Return the offset of rel_h and rel_w of query t among the J rows of the reversed tables. */
 static int64_t begin_h(const struct grid_bwd *x, int64_t t) { return x->g.height - 1 - t / x->g.width; }
 static int64_t begin_w(const struct grid_bwd *x, int64_t t)
 {
@@ -181,11 +151,11 @@ void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const str
     float *work = at->work, *rows = rel_rows(x, n, at);
     const struct layout y = layout_of(x, n, 0);
     const struct micro *u = x->u;
-    const int64_t D = n->D, length = length_of(x, D), ld = round_up(x->J, u->nr), H = x->g.height, W = x->g.width;
-    pack(x, work + y.left, u->mr, heads_row(q, b, t0, h), q->dtype, q->stride[1], 1, tn, D);
+    const int64_t D = n->D, length = panels_length(&x->panels, D), ld = round_up(x->J, u->nr), H = x->g.height, W = x->g.width;
+    panels_pack(&x->panels, work + y.left, u->mr, heads_row(q, b, t0, h), q->dtype, q->stride[1], 1, tn, D);
     for (int64_t i = 0; i < tn; i += u->mr)
         for (int64_t j = 0; j < x->J; j += u->nr)
-            product(x, D, work + y.left, i * length, x->by_row, j * length, work + y.product + i * ld + j, ld, false);
+            panels_product(&x->panels, D, work + y.left, i * length, x->by_row, j * length, work + y.product + i * ld + j, ld, false);
     for (int64_t i = 0; i < tn; i++) {
         const float *from = work + y.product + i * ld;
         const float *from_h = from + begin_h(x, t0 + i), *from_w = from + begin_w(x, t0 + i);
@@ -219,7 +189,7 @@ void grid_lanes_of(const struct grid_bwd *x, const struct micro *u, int64_t s, i
     for (int64_t i = 0; i < n; i++) to->masks[((s + i) / x->g.width - s / x->g.width) * u->nr + i] = 1;
 }
 
-/* The offset in a mirrored table [height][2 width - 1] of a run of a panel's keys in one row of the
+/* Returns the offset in a mirrored table [height][2 width - 1] of a run of a panel's keys in one row of the
  * grid, for query t. */
 static int64_t mirror_at(const struct grid_bwd *x, int64_t t, int64_t s)
 {
@@ -289,7 +259,7 @@ void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct gr
 
 /* --- after: dq and the tables' gradients ------------------------------------------------------ */
 
-/* G's rows for queries t0.., from their accumulated ds, which includes the scale. */
+/* Writes G's rows for queries t0.., from their accumulated ds, which includes the scale. */
 static void block_gathered(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at, float *to)
 {
     const int64_t t0 = at->t0, tn = at->tn;
@@ -306,22 +276,6 @@ static void block_gathered(const struct grid_bwd *x, const struct heads *n, cons
     }
 }
 
-/* One tile of dq's rows i.. += G's rows times the tables' columns d... */
-static void add_tile(const struct grid_bwd *x, const void *left, int64_t i, int64_t m, int64_t d, int64_t count,
-                     float *row, int64_t ld)
-{
-    const struct micro *u = x->u;
-    const int64_t length = length_of(x, x->J);
-    if (m == u->mr && count == u->nr) {
-        product(x, x->J, left, i * length, x->by_depth, d * length, row, ld, true);
-        return;
-    }
-    float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
-    product(x, x->J, left, i * length, x->by_depth, d * length, buffer, u->nr, false);
-    for (int64_t a = 0; a < m; a++)
-        for (int64_t c = 0; c < count; c++) row[a * ld + c] += buffer[a * u->nr + c];
-}
-
 static void block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
                          const struct operand *dq, const struct grid_block *at, float *partial)
 {
@@ -329,25 +283,26 @@ static void block_finish(const struct grid_bwd *x, const struct heads *n, const 
     float *work = at->work;
     const struct layout y = layout_of(x, n, 0);
     const struct micro *u = x->u;
-    const int64_t D = n->D, J = x->J, wide = round_up(D, u->nr);
+    const int64_t D = n->D, J = x->J, wide = round_up(D, u->nr), tall = panels_length(&x->panels, J);
     float *gathered = work + y.product;
     void *left = work + y.left, *right = work + y.right, *G = gathered;
     block_gathered(x, n, at, gathered);
-    if (x->half) {
+    if (x->panels.half) {
         G = work + y.narrow;
         dtype_convert(G, DT_BF16, gathered, DT_F32, tn * J);
     }
-    pack(x, left, u->mr, G, DT_F32, J, 1, tn, J);
+    panels_pack(&x->panels, left, u->mr, G, DT_F32, J, 1, tn, J);
     for (int64_t i = 0; i < tn; i += u->mr)
         for (int64_t d = 0; d < D; d += u->nr)
-            add_tile(x, left, i, min_i64(u->mr, tn - i), d, min_i64(u->nr, D - d),
-                     (float *)heads_row(dq, b, t0 + i, h) + d, dq->stride[1]);
-    pack(x, left, u->mr, G, DT_F32, 1, J, J, tn);
-    pack(x, right, u->nr, heads_row(q, b, t0, h), q->dtype, 1, q->stride[1], D, tn);
-    const int64_t length = length_of(x, tn);
+            panels_edge(&x->panels, J, left, i * tall, x->by_depth, d * tall,
+                        (float *)heads_row(dq, b, t0 + i, h) + d, dq->stride[1], true, min_i64(u->mr, tn - i),
+                        min_i64(u->nr, D - d));
+    panels_pack(&x->panels, left, u->mr, G, DT_F32, 1, J, J, tn);
+    panels_pack(&x->panels, right, u->nr, heads_row(q, b, t0, h), q->dtype, 1, q->stride[1], D, tn);
+    const int64_t length = panels_length(&x->panels, tn);
     for (int64_t j = 0; j < J; j += u->mr)
         for (int64_t d = 0; d < D; d += u->nr)
-            product(x, tn, left, j * length, right, d * length, partial + j * wide + d, wide, true);
+            panels_product(&x->panels, tn, left, j * length, right, d * length, partial + j * wide + d, wide, true);
 }
 
 static int64_t partial_size(const struct grid_bwd *x, const struct heads *n)
@@ -363,7 +318,7 @@ void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const st
     block_finish(x, n, q, dq, at, partial);
 }
 
-/* Row j of the reversed tables, summed over all groups. */
+/* Sums row j of the reversed tables over all groups. */
 static void finish_tables(const struct grid_bwd *x, const struct heads *n, const struct operand *dtable)
 {
     const int64_t D = n->D, wide = round_up(D, x->u->nr), size = partial_size(x, n);
@@ -380,7 +335,7 @@ static void finish_tables(const struct grid_bwd *x, const struct heads *n, const
     }
 }
 
-/* With a bias: both sides of the mirror, over batches and blocks of keys. */
+/* Sums, with a bias, both sides of the mirror, over batches and blocks of keys. */
 static void finish_bias(const struct grid_bwd *x, const struct heads *n, const struct operand *to, int64_t key_blocks)
 {
     const int64_t W = x->g.width, T = x->g.height * W, size = x->g.height * (2 * W - 1);
@@ -416,45 +371,3 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
     }
     finish_tables(x, n, dtable);
 }
-
-/* --- the kernels ------------------------------------------------------------------------------ */
-
-enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_TABLE };
-
-static bool backward_fits(const struct query *q)
-{
-    for (int i = 0; i < 5; i++)
-        if (!heads_fit(q->in[i])) return false;
-    for (int i = IN_TABLE; i < q->nin; i++) {
-        const struct tensor *t = q->in[i];
-        if (t->dtype != DT_F32 && t->dtype != DT_BF16 && t->dtype != DT_F16) return false;
-        if (q->out[i - IN_TABLE + 3]->dtype != DT_F32) return false;
-    }
-    return heads_fit(q->out[0]) && heads_fit(q->out[1]) && heads_fit(q->out[2]) && q->in[IN_LSE]->dtype == DT_F32;
-}
-
-static uint64_t backward_bytes(const struct query *q, bool biased)
-{
-    struct heads n = grid_heads(q->in[IN_Q]->dim, q->attr);
-    struct grid_bwd x = grid_bwd_of(q->attr, biased, &n);
-    return attention_bwd_bytes(&n, &x, q->out[0]->dtype != DT_F32, q->profile->threads);
-}
-
-static void backward_run(const struct launch *l, bool biased)
-{
-    struct heads n = grid_heads(l->in[IN_Q].dim, l->attr);
-    struct grid_bwd x = grid_bwd_of(l->attr, biased, &n);
-    x.g.table[0] = &l->in[IN_TABLE], x.g.table[1] = &l->in[IN_TABLE + 1];
-    attention_backward(l, &n, &x, false);
-}
-
-static bool attention_rel_bwd_match(const struct query *q) { return backward_fits(q); }
-static uint64_t attention_rel_bwd_workspace(const struct query *q) { return backward_bytes(q, false); }
-static void attention_rel_bwd_run(const struct launch *l) { backward_run(l, false); }
-
-static bool attention_bias_bwd_match(const struct query *q) { return backward_fits(q); }
-static uint64_t attention_bias_bwd_workspace(const struct query *q) { return backward_bytes(q, true); }
-static void attention_bias_bwd_run(const struct launch *l) { backward_run(l, true); }
-
-CPU_KERNEL_WORK(ATTENTION_REL_BWD, attention_rel_bwd);
-CPU_KERNEL_WORK(ATTENTION_BIAS_BWD, attention_bias_bwd);

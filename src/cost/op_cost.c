@@ -1,7 +1,7 @@
 /*
- * cost.c: the cost of a node from its shapes only: floating-point operations and bytes moved. The
+ * op_cost.c: the cost of a node from its shapes only: floating-point operations and bytes moved. The
  * planner divides them by the ceilings of a profile. What connects ranks is not known here: a
- * collective counts memory traffic, and cost/links.c adds the time of its exchange.
+ * collective counts memory traffic, and seconds.c adds the time of its exchange.
  */
 #include "graph/rules.h"
 

@@ -1,6 +1,7 @@
 /*
- * grid_window.c: attention within the windows of a grid (ATTENTION_WINDOW): a few windows at a time
- * are gathered, processed by the tiles of ATTENTION_REL (grid.h), and scattered back.
+ * grid_kernels.c: the kernels of attention on a grid, which are attention's with relative positions:
+ * ATTENTION_REL, ATTENTION_BIAS, and ATTENTION_WINDOW, within the windows of a grid: a few windows at
+ * a time are gathered, processed by the tiles of ATTENTION_REL, and scattered back.
  *
  *     q, k, v [B,T,H,D]  -- gather -->  [windows,window^2,H,D]  --> o, lse  -- scatter -->
  *     [B,T,H,D]
@@ -15,7 +16,83 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "cpu/attention/grid.h"
+#include "cpu/attention/attention.h"
+
+/* --- ATTENTION_REL and ATTENTION_BIAS, and their gradients ------------------------------------ */
+
+enum { IN_Q, IN_K, IN_V, IN_TABLE, IN_PAD = 5 };
+enum { IN_DO, IN_BQ, IN_BK, IN_BV, IN_O, IN_LSE, IN_BTABLE, IN_BPAD = 8 };
+
+static bool table_fits(const struct tensor *t)
+{
+    return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
+}
+
+static bool attention_grid_match(const struct query *q)
+{
+    for (int i = 0; i < 3; i++)
+        if (!heads_fit(q->in[i])) return false;
+    for (int i = IN_TABLE; i < q->nin; i++)
+        if (q->in[i]->rank != 2 || !table_fits(q->in[i])) return false;
+    return heads_fit(q->out[0]) && q->out[1]->dtype == DT_F32;
+}
+
+static bool attention_grid_bwd_match(const struct query *q)
+{
+    for (int i = 0; i < 5; i++)
+        if (!heads_fit(q->in[i])) return false;
+    for (int i = IN_BTABLE; i < q->nin; i++)
+        if (!table_fits(q->in[i]) || q->out[i - IN_BTABLE + 3]->dtype != DT_F32) return false;
+    return heads_fit(q->out[0]) && heads_fit(q->out[1]) && heads_fit(q->out[2]) && q->in[IN_LSE]->dtype == DT_F32;
+}
+
+/* Returns the bytes of a launch of these dimensions. */
+static uint64_t grid_bytes(const int64_t *dim, const union attr *attr, bool biased, bool backward, bool narrow,
+                           int threads)
+{
+    const struct heads n = grid_heads(dim, attr);
+    struct grid g = grid_of(attr, biased);
+    if (!backward) return attention_bytes(&n, &g, threads);
+    struct grid_bwd x = grid_bwd_of(attr, biased, &n);
+    return attention_bwd_bytes(&n, &x, narrow, threads);
+}
+
+/* Runs attention on a grid, or its gradient, from the operands of `l` and two tables. */
+static void grid_run(const struct launch *l, const int64_t *dim, const struct operand *tables, bool biased, bool backward)
+{
+    const struct heads n = grid_heads(dim, l->attr);
+    if (backward) {
+        struct grid_bwd x = grid_bwd_of(l->attr, biased, &n);
+        x.g.table[0] = &tables[0], x.g.table[1] = &tables[1];
+        attention_backward(l, &n, &x, false);
+    } else {
+        struct grid g = grid_of(l->attr, biased);
+        g.table[0] = &tables[0], g.table[1] = &tables[1];
+        attention_forward(l, &n, &g, false);
+    }
+}
+
+#define GRID_KERNELS(OP, name, biased)                                                                                \
+    static uint64_t name##_workspace(const struct query *q)                                                           \
+    {                                                                                                                 \
+        return grid_bytes(q->in[IN_Q]->dim, q->attr, biased, false, false, q->profile->threads);                      \
+    }                                                                                                                 \
+    static uint64_t name##_bwd_workspace(const struct query *q)                                                       \
+    {                                                                                                                 \
+        return grid_bytes(q->in[IN_BQ]->dim, q->attr, biased, true, q->out[0]->dtype != DT_F32, q->profile->threads); \
+    }                                                                                                                 \
+    static void name##_run(const struct launch *l) { grid_run(l, l->in[IN_Q].dim, &l->in[IN_TABLE], biased, false); } \
+    static void name##_bwd_run(const struct launch *l)                                                                \
+    {                                                                                                                 \
+        grid_run(l, l->in[IN_BQ].dim, &l->in[IN_BTABLE], biased, true);                                               \
+    }                                                                                                                 \
+    CPU_KERNELS(OP, {0, "cpu_" #name, attention_grid_match, name##_workspace, name##_run});                           \
+    CPU_KERNELS(OP##_BWD, {0, "cpu_" #name "_bwd", attention_grid_bwd_match, name##_bwd_workspace, name##_bwd_run})
+
+GRID_KERNELS(ATTENTION_REL, attention_rel, false);
+GRID_KERNELS(ATTENTION_BIAS, attention_bias, true);
+
+/* --- windows ---------------------------------------------------------------------------------- */
 
 /* Minimum number of heads of windows per chunk: enough for many threads. */
 enum { ITEMS = 96 };
@@ -29,13 +106,8 @@ struct windows {
 
 static struct windows windows_of(const int64_t *q, const union attr *attr)
 {
-    struct windows n = {.B = q[0],
-                        .T = q[1],
-                        .H = q[2],
-                        .D = q[3],
-                        .height = attr->windowed.height,
-                        .width = attr->windowed.width,
-                        .window = attr->windowed.window};
+    struct windows n = {.B = q[0], .T = q[1], .H = q[2], .D = q[3], .height = attr->windowed.height,
+                        .width = attr->windowed.width, .window = attr->windowed.window};
     n.keys = n.window * n.window;
     n.across = (n.width + n.window - 1) / n.window, n.down = (n.height + n.window - 1) / n.window;
     n.count = n.B * n.across * n.down;
@@ -44,13 +116,7 @@ static struct windows windows_of(const int64_t *q, const union attr *attr)
     return n;
 }
 
-/* The dimensions of so many windows. */
-static struct heads heads_for(const struct windows *n, int64_t windows)
-{
-    return grid_heads((int64_t[]){windows, n->keys, n->H, n->D}, &n->inner);
-}
-
-/* The token at position s of a window; -1: it is beyond the grid. */
+/* Returns the token at position s of a window; -1: it is beyond the grid. */
 static int64_t token_of(const struct windows *n, int64_t window, int64_t s)
 {
     int64_t in = window % (n->across * n->down);
@@ -60,7 +126,7 @@ static int64_t token_of(const struct windows *n, int64_t window, int64_t s)
 
 /* --- moving rows ------------------------------------------------------------------------------ */
 
-/* So many windows of [.,keys,H,D], dense, at `data`. */
+/* Returns the operand of `windows` windows of [.,keys,H,D], dense, at `data`. */
 static struct operand gathered(const struct windows *n, void *data, enum dtype t, int64_t windows)
 {
     return (struct operand){data, t, 4, {windows, n->keys, n->H, n->D}, {n->keys * n->H * n->D, n->H * n->D, n->D, 1}};
@@ -78,7 +144,7 @@ static void copy_heads(const struct operand *to, int64_t tb, int64_t tt, const s
     for (int64_t h = 0; h < H; h++) memcpy(heads_row(to, tb, tt, h), heads_row(from, fb, ft, h), row);
 }
 
-/* Positions beyond the grid get pad's row `which`, or 0 without pad. */
+/* Gathers windows. Positions beyond the grid get pad's row `which`, or 0 without pad. */
 static void gather(const struct windows *n, const struct operand *to, const struct operand *from,
                    const struct operand *pad, int64_t which, int64_t first, int threads)
 {
@@ -159,14 +225,10 @@ static struct layout layout_of(const struct windows *n, enum dtype t, int rows, 
 
 static uint64_t inner_bytes(const struct windows *n, int64_t windows, enum dtype t, bool backward, int threads)
 {
-    struct heads heads = heads_for(n, windows);
-    struct grid grid = grid_of(&n->inner, false);
-    if (!backward) return attention_bytes(&heads, &grid, threads);
-    struct grid_bwd x = grid_bwd_of(&n->inner, false, &heads);
-    return attention_bwd_bytes(&heads, &x, t != DT_F32, threads);
+    return grid_bytes((int64_t[]){windows, n->keys, n->H, n->D}, &n->inner, false, backward, t != DT_F32, threads);
 }
 
-/* The last chunk may be smaller and have another layout. */
+/* Returns the bytes of all: the last chunk may be smaller and have another layout. */
 static uint64_t bytes(const struct query *q, int heads, int rows, bool backward)
 {
     const struct windows n = windows_of(q->in[heads]->dim, q->attr);
@@ -175,11 +237,6 @@ static uint64_t bytes(const struct query *q, int heads, int rows, bool backward)
     uint64_t most = inner_bytes(&n, n.chunk, t, backward, q->profile->threads);
     uint64_t last = rest ? inner_bytes(&n, rest, t, backward, q->profile->threads) : 0;
     return layout_of(&n, t, rows, backward).inner + (most > last ? most : last);
-}
-
-static bool table_fits(const struct tensor *t)
-{
-    return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
 }
 
 static bool fits(const struct query *q, int first, int heads, int table, int outs)
@@ -194,8 +251,6 @@ static bool fits(const struct query *q, int first, int heads, int table, int out
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
-
-enum { IN_Q, IN_K, IN_V, IN_TABLE, IN_PAD = 5 };
 
 static bool attention_window_match(const struct query *q)
 {
@@ -214,29 +269,20 @@ static void attention_window_run(const struct launch *l)
     float *lse = (float *)(void *)(work + y.lse);
     for (int64_t first = 0; first < n.count; first += n.chunk) {
         const int64_t windows = min_i64(n.chunk, n.count - first);
-        struct launch inner = {.attr = &n.inner,
-                               .nin = 5,
-                               .nout = 2,
-                               .work = work + y.inner,
-                               .work_bytes = l->work_bytes - y.inner,
-                               .threads = l->threads};
+        struct launch inner = {.attr = &n.inner, .nin = 5, .nout = 2, .work = work + y.inner,
+                               .work_bytes = l->work_bytes - y.inner, .threads = l->threads};
         for (int i = 0; i < 3; i++) {
             inner.in[i] = gathered(&n, work + y.rows[i], t, windows);
             gather(&n, &inner.in[i], &l->in[i], i ? pad : NULL, i - 1, first, l->threads);
         }
         inner.out[0] = gathered(&n, work + y.rows[3], t, windows), inner.out[1] = lse_operand(&n, lse, windows);
-        struct grid grid = grid_of(&n.inner, false);
-        grid.table[0] = &l->in[IN_TABLE], grid.table[1] = &l->in[IN_TABLE + 1];
-        struct heads heads = heads_for(&n, windows);
-        attention_forward(&inner, &heads, &grid, false);
+        grid_run(&inner, inner.in[IN_Q].dim, &l->in[IN_TABLE], false, false);
         scatter(&n, &l->out[0], &inner.out[0], first, l->threads);
         move_lse(&n, &l->out[1], lse, first, windows, true);
     }
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
-
-enum { IN_DO, IN_BQ, IN_BK, IN_BV, IN_O, IN_LSE, IN_BTABLE, IN_BPAD = 8 };
 
 static bool attention_window_bwd_match(const struct query *q)
 {
@@ -274,7 +320,7 @@ static void store_sums(const struct operand *to, const double *sums)
     }
 }
 
-/* One chunk; adds to the sums of the tables and of pad. */
+/* Computes one chunk; adds to the sums of the tables and of pad. */
 static void chunk_backward(const struct launch *l, const struct windows *n, const struct layout *y, int64_t first)
 {
     const int64_t windows = min_i64(n->chunk, n->count - first), rows = 2 * n->window - 1;
@@ -282,12 +328,8 @@ static void chunk_backward(const struct launch *l, const struct windows *n, cons
     char *work = l->work;
     float *lse = (float *)(void *)(work + y->lse), *tables = (float *)(void *)(work + y->tables);
     double *sums = (double *)(void *)(work + y->sums);
-    struct launch inner = {.attr = &n->inner,
-                           .nin = 8,
-                           .nout = 5,
-                           .work = work + y->inner,
-                           .work_bytes = l->work_bytes - y->inner,
-                           .threads = l->threads};
+    struct launch inner = {.attr = &n->inner, .nin = 8, .nout = 5, .work = work + y->inner,
+                               .work_bytes = l->work_bytes - y->inner, .threads = l->threads};
     for (int i = 0; i < 5; i++) {
         const bool other = i == IN_BK || i == IN_BV;
         inner.in[i] = gathered(n, work + y->rows[i], l->in[i].dtype, windows);
@@ -298,10 +340,7 @@ static void chunk_backward(const struct launch *l, const struct windows *n, cons
     for (int i = 0; i < 3; i++) inner.out[i] = gathered(n, work + y->rows[5 + i], l->out[i].dtype, windows);
     for (int i = 0; i < 2; i++)
         inner.out[3 + i] = (struct operand){tables + i * rows * n->D, DT_F32, 2, {rows, n->D}, {n->D, 1}};
-    struct heads heads = heads_for(n, windows);
-    struct grid_bwd grid = grid_bwd_of(&n->inner, false, &heads);
-    grid.g.table[0] = &l->in[IN_BTABLE], grid.g.table[1] = &l->in[IN_BTABLE + 1];
-    attention_backward(&inner, &heads, &grid, false);
+    grid_run(&inner, inner.in[IN_BQ].dim, &l->in[IN_BTABLE], false, true);
     for (int i = 0; i < 3; i++) scatter(n, &l->out[i], &inner.out[i], first, l->threads);
     for (int64_t e = 0; e < 2 * rows * n->D; e++) sums[e] += (double)tables[e];
     gather_pad(n, (double *)(void *)(work + y->pad), &inner.out[1], &inner.out[2], first, l->threads);
