@@ -66,8 +66,8 @@ bool ring_at(const struct ring *r, const void *source, uint64_t position);
 void *ring_next(struct ring *r);
 
 /* Declares a kind's own type around a ring, struct NAME, with struct NAME_options and struct
- * NAME_source. NAME_bytes and NAME_open do as those of a ring; NAME_seek continues at a position and
- * drops what was read ahead; NAME_at reports whether the next call of NAME_next returns this
+ * NAME_source. NAME_bytes and NAME_open do as those of a ring; NAME_seek continues at a position
+ * and drops what was read ahead; NAME_at reports whether the next call of NAME_next returns this
  * position of this source; NAME_next is the kind's. */
 #define RING_API(NAME, OUT)                                                                                   \
     struct NAME;                                                                                              \

@@ -42,7 +42,8 @@ struct traced {
 };
 /* Reports whether pixel (x, y) belongs to the region. */
 typedef bool trace_set(const void *of, uint32_t x, uint32_t y);
-/* Traces a region; tests only columns x0..x1 and rows y0..y1, both ends included; other pixels are 0. */
+/* Traces a region; tests only columns x0..x1 and rows y0..y1, both ends included; other pixels
+ * are 0. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1,
                 trace_set *set, const void *of);
 /* Traces a mask of one byte per pixel, [h][w]. */
