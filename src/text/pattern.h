@@ -13,7 +13,7 @@ struct pattern;
 /* Compiles an expression for searches in UTF-8. PL_USAGE: the expression does not compile; the
  * message has the expression and the reason. */
 int pattern_compile(struct pattern **out, const char *expression, struct error *e);
-/* NULL is allowed. */
+/* Frees a pattern; NULL is allowed. */
 void pattern_free(struct pattern *p);
 
 /* Memory and limits of a thread's searches. */
@@ -26,8 +26,8 @@ void pattern_search_free(struct pattern_search *s);
 void pattern_search_begin(struct pattern_search *s, size_t n);
 
 /* Finds the first match in text[0, n) that begins at `from` or later: *begin and *end. Returns 1:
- * found, 0: none, -1: the engine gave up, because the expression backtracks without end, or the time
- * for the text is over. */
+ * found, 0: none, -1: the engine gave up, because the expression backtracks without end, or the
+ * time for the text is over. */
 int pattern_find(const struct pattern *p, struct pattern_search *s, const char *text, size_t n, size_t from,
                  size_t *begin, size_t *end);
 
@@ -35,8 +35,9 @@ int pattern_find(const struct pattern *p, struct pattern_search *s, const char *
 
 struct python_pattern;
 
-/* Compiles an expression into `memory`, with which it is freed. PL_USAGE: it is no regular expression
- * of Python, or one with a part that is not supported, such as \N; the message has the reason. */
+/* Compiles an expression into `memory`, with which it is freed. PL_USAGE: it is no regular
+ * expression of Python, or one with a part that is not supported, such as \N; the message has the
+ * reason. */
 int python_compile(struct python_pattern **out, const char *expression, struct bump *memory, struct error *e);
 
 enum python_answer { PYTHON_NO, PYTHON_YES, PYTHON_GAVE_UP };

@@ -159,7 +159,7 @@ int unicode_lower(uint32_t code, uint32_t out[2])
     return 2;
 }
 
-/* --- as Python's str sees them ----------------------------------------------------------------- */
+/* --- as Python's str sees them ------------------------------------------------------------ */
 
 bool python_is_space(uint32_t c) { return unicode_is_space(c) || (c >= 0x1c && c <= 0x1f); }
 
@@ -246,7 +246,7 @@ static int class_of(uint32_t code)
     return is_later(code) ? 0 : utf8proc_get_property((utf8proc_int32_t)code)->combining_class;
 }
 
-/* The whole decomposition of one character; returns the number of characters. */
+/* Decomposes one character wholly; returns the number of characters. */
 static int decompose(enum unicode_form form, uint32_t code, uint32_t out[DECOMPOSED_MOST])
 {
     int last_boundclass = 0;

@@ -36,7 +36,7 @@ static void name_thoughts(struct value *messages, struct bump *b)
     }
 }
 
-/* The variables of transformers' apply_chat_template. `date` NULL: today. */
+/* Makes the variables of transformers' apply_chat_template. `date` NULL: today. */
 static struct value *make_variables(const struct tokenizer *t, const struct value *messages, struct value *tools,
                                     bool generation_prompt, const char *date, struct bump *b)
 {
@@ -88,7 +88,7 @@ static bool begins_with(const struct text *whole, const struct text *part)
     return part->n <= whole->n && (!part->n || !memcmp(whole->at, part->at, part->n));
 }
 
-/* The first n messages. */
+/* Returns the first n messages. */
 static int render_first(const struct search *s, uint32_t n, bool prompt, struct rendered *out)
 {
     struct value first = *s->messages; /* the items are shared */
@@ -105,8 +105,9 @@ static enum chat_failure not_found(const struct search *s, uint32_t i, const cha
     return CHAT_ANSWERS;
 }
 
-/* The answer of a text that goes on otherwise than the generation prompt, such as "<think>", does:
- * it begins where they part, but not behind the first byte of the message itself. */
+/* Returns the answer of a text that goes on otherwise than the generation prompt, such as
+ * "<think>", does: it begins where they part, but not behind the first byte of the message
+ * itself. */
 static enum chat_failure find_parting(const struct search *s, uint32_t i, const struct text *end,
                                       const struct text *prompted, uint32_t *begin)
 {
@@ -130,7 +131,7 @@ static struct byte_range turn_of(const struct rendered *r, uint32_t i)
     return i < r->turns.n ? r->turns.at[i] : (struct byte_range){0, 0};
 }
 
-/* The bytes of message i that the template writes. */
+/* Returns the bytes of message i that the template writes. */
 static uint32_t count_written(const struct rendered *r, uint32_t i)
 {
     const struct byte_range turn = turn_of(r, i);
@@ -143,9 +144,9 @@ static uint32_t count_written(const struct rendered *r, uint32_t i)
     return n;
 }
 
-/* The text up to the end of message i. Where the template writes something else once others follow
- * it, such as no empty thoughts, it is what the template's loop wrote for the message, if that is
- * still all of it. */
+/* Returns the text up to the end of message i. Where the template writes something else once others
+ * follow it, such as no empty thoughts, it is what the template's loop wrote for the message, if
+ * that is still all of it. */
 static enum chat_failure find_end(const struct search *s, uint32_t i, struct text *end)
 {
     struct rendered after = {0};
@@ -161,7 +162,7 @@ static enum chat_failure find_end(const struct search *s, uint32_t i, struct tex
     return f;
 }
 
-/* The answer in message i of a template without {% generation %}. */
+/* Returns the answer in message i of a template without {% generation %}. */
 static enum chat_failure find_answer(const struct search *s, uint32_t i, struct byte_range *out)
 {
     struct rendered before = {0};
@@ -235,7 +236,7 @@ static enum chat_failure find_answers(const struct search *s)
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 
-/* The first byte of a token that is no blank, or its first byte. */
+/* Returns the first byte of a token that is no blank, or its first byte. */
 static uint32_t word_of(const char *text, struct token t)
 {
     uint32_t at = t.begin;
@@ -255,7 +256,7 @@ static void map_answers(const struct rendered *r, struct chat_tokens *out)
     }
 }
 
-/* Whether the last of the first n tokens that is no blank is special. */
+/* Reports whether the last of the first n tokens that is no blank is special. */
 static bool ends(const struct tokenizer *t, const struct text *text, const struct chat_tokens *c, uint32_t n)
 {
     const struct token *x = c->tokens.at;
@@ -265,7 +266,7 @@ static bool ends(const struct tokenizer *t, const struct text *text, const struc
     return n && (tokenizer_is_special(t, x[n - 1].id) || x[n - 1].id == tokenizer_eos(t));
 }
 
-/* The tokens of a rendered text, with its images. */
+/* Encodes a rendered text, with its images. */
 static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, const struct text_images *images,
                                 struct chat_tokens *out, struct error *e)
 {

@@ -52,7 +52,7 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
 enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages,
                                      struct value *tools, const struct text_images *images, struct chat_tokens *out,
                                      struct text *text, struct error *e);
-/* The same for text that no template renders: prompt and completion, one after the other; the
+/* Does the same for text that no template renders: prompt and completion, one after the other; the
  * completion is the answer. BOS stands first and EOS last if the tokenizer has them, each once.
  * Control tokens in the text are control tokens. */
 enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion,

@@ -48,7 +48,7 @@ static void put_duration(uint32_t seconds, struct text *out)
     text_printf(out, "%u:%02u:%02u", rest / 3600, rest / 60 % 60, rest % 60);
 }
 
-/* How a video of SmolVLM is described: how many frames it has and how long it is, then each frame
+/* The description of a video for SmolVLM: how many frames it has and how long it is, then each frame
  * with its time.
  *
  *     You are provided the following series of two frames from a 0:00:07 [H:MM:SS] video.
@@ -176,7 +176,7 @@ static void add_part(struct value *parts, const char *type, const char *text, si
     value_append(b, parts, p);
 }
 
-/* Whether image i is a video that is described. */
+/* Reports whether image i is a video that is described. */
 static bool is_described(const struct text_images *images, uint32_t i)
 {
     return images->how->timed && images->tiles && i < images->n && images->tiles[i].frames;
@@ -194,8 +194,8 @@ const struct template *image_text_template(const struct text_images *images, con
     return images->how->video_template && has_described(images) ? images->how->video_template : template;
 }
 
-/* A content as parts: without a line break beside an image where the template has one itself. *k:
- * how many images come before it, and after it. */
+/* Writes a content as parts: without a line break beside an image where the template has one
+ * itself. *k: how many images come before it, and after it. */
 static struct value *split_content(const struct text_images *images, const char *s, uint32_t *k, struct bump *b)
 {
     struct value *parts = value_new(b, VALUE_LIST);
@@ -235,8 +235,8 @@ static bool inside(const struct rendered *r, uint32_t at)
     return false;
 }
 
-/* The next image from byte `at`: <image> anywhere, or outside of the data the token's own text, and
- * <video> of a video that is described. */
+/* Finds the next image from byte `at`: <image> anywhere, or outside of the data the token's own
+ * text, and <video> of a video that is described. */
 static bool find_place(const struct text_images *images, const struct rendered *r, uint32_t at, struct byte_range *out)
 {
     const char *const names[] = {IMAGE_PLACEHOLDER,
@@ -370,7 +370,7 @@ static int encode_piece(const struct tokenizer *t, const struct rendered *r, str
     return rc;
 }
 
-/* The image tokens that the text has for image k before they become features. */
+/* Returns the image tokens that the text has for image k before they become features. */
 static uint32_t tokens_of(const struct text_images *images, uint32_t k)
 {
     const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
@@ -378,8 +378,8 @@ static uint32_t tokens_of(const struct text_images *images, uint32_t k)
     return t.frames ? t.frames : t.rows * t.columns + 1;
 }
 
-/* The features of a token of image k: of the image or a tile, of a frame, or of all frames of a
- * video. */
+/* Returns the features of a token of image k: of the image or a tile, of a frame, or of all frames
+ * of a video. */
 static void put_features(const struct text_images *images, uint32_t k, struct byte_range at, struct token_list *out)
 {
     const struct image_text *x = images->how;
@@ -398,7 +398,7 @@ static int put_bos(const struct tokenizer *t, struct token_list *out, struct err
     return rc;
 }
 
-/* The pieces between the images, each by itself. */
+/* Encodes the pieces between the images, each by itself. */
 static int encode_pieces(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
                          const struct range_list *spans, struct token_list *out, struct error *e)
 {
@@ -416,7 +416,7 @@ static int encode_pieces(const struct text_images *images, const struct tokenize
     return rc;
 }
 
-/* The whole text, in which each image token then becomes all its features. */
+/* Encodes the whole text, in which each image token then becomes all its features. */
 static int encode_whole(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
                         struct token_list *out, struct error *e)
 {
@@ -436,7 +436,7 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
     return rc;
 }
 
-/* The tokens of each image, and whether image tokens stand nowhere else. */
+/* Finds the tokens of each image, and checks that image tokens are nowhere else. */
 static bool find_images(const struct image_text *x, const struct range_list *spans, const struct token_list *l,
                         struct range_list *tokens)
 {

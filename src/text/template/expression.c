@@ -152,7 +152,7 @@ static struct node *parse_call(struct parser *p, struct node *callee)
     return n;
 }
 
-/* One index or slice between brackets. */
+/* Parses one index or slice between brackets. */
 static struct node *parse_subscript(struct parser *p, struct node *a)
 {
     struct node *slice = node_new(p, NODE_SLICE, p->at->line), *part[3] = {0};
@@ -308,7 +308,7 @@ static struct node *parse_sum(struct parser *p)
     }
 }
 
-/* The comparison at the current token, which is skipped, or NULL. */
+/* Skips the comparison at the current token and returns it, or NULL. */
 static const char *comparison(struct parser *p)
 {
     static const char *const signs[] = {"==", "!=", "<=", ">=", "<", ">"};

@@ -74,7 +74,7 @@ static int read_jinja(struct template **out, const char *path, struct error *e)
     return rc;
 }
 
-/* The template of a list that has this name, or NULL. */
+/* Returns the template of a list that has this name, or NULL. */
 static const struct value *find_named(const struct value *list, const char *name)
 {
     for (uint32_t i = 0; i < list->count; i++) {

@@ -39,9 +39,9 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 int template_open(struct template **out, const char *folder, const char *file, const char *name, struct error *e);
 void template_close(struct template *t);
 
-/* The template's text, for fingerprints. It lives as long as the template. */
+/* Returns the template's text, for fingerprints. It lives as long as the template. */
 const char *template_source(const struct template *t);
-/* Whether it has {% generation %}, so that rendered.answers is meaningful. */
+/* Reports whether it has {% generation %}, so that rendered.answers is meaningful. */
 bool template_marks_answers(const struct template *t);
 
 /* All ranges are ascending, not empty, and do not touch or overlap.

@@ -220,7 +220,7 @@ void normalizer_free(struct normalizer *n)
 
 /* --- normal forms ---------------------------------------------------------------------------- */
 
-/* The first character at `at` or later that may change; text->n: none. */
+/* Finds the first character at `at` or later that may change; text->n: none. */
 static uint32_t next_change(const struct aligned *text, enum unicode_form form, uint32_t at)
 {
     while (at < text->n) {
@@ -299,7 +299,7 @@ static bool is_chinese(uint32_t c)
            (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
 }
 
-/* What a step makes of one character; returns the number of characters. */
+/* Applies a step to one character; returns the number of characters. */
 static int map_character(const struct normal_step *s, uint32_t code, uint32_t out[3])
 {
     out[0] = code;
@@ -355,7 +355,7 @@ static bool put_mapped(const struct normal_step *s, const struct aligned *text, 
     return to;
 }
 
-/* As the tokenizers library does it: a grapheme of less than six bytes as a whole, else character
+/* Does as the tokenizers library: a grapheme of less than six bytes as a whole, else character
  * by character. */
 static void precompiled(const struct normal_step *s, struct aligned *text, struct aligned_buffer *out)
 {
@@ -404,7 +404,7 @@ static int replace(const struct normal_step *s, struct normal_work *w, struct al
     return PL_OK;
 }
 
-/* The bytes of the piece that the user defined at a position; 0: there is none. */
+/* Returns the bytes of the piece that the user defined at a position; 0: there is none. */
 static uint32_t kept_length(const struct normal_step *s, const struct aligned *text, uint32_t at)
 {
     uint32_t best = 0, node = 0;
@@ -413,8 +413,8 @@ static uint32_t kept_length(const struct normal_step *s, const struct aligned *t
     return best;
 }
 
-/* What SentencePiece takes at a time: a piece that the user defined, the longest string that its
- * table replaces, or a character. */
+/* Finds what SentencePiece takes at a time: a piece that the user defined, the longest string that
+ * its table replaces, or a character. */
 struct unit {
     const char *at; /* what becomes of it */
     uint32_t n, length; /* bytes of that; bytes of the text */

@@ -108,7 +108,7 @@ static int gave_up(struct error *e)
     return error_set(e, PL_USAGE, "a regular expression of the pre-tokenizer gave up on this text");
 }
 
-/* Every match, and what lies between them, is a piece: what most files ask for. */
+/* Cuts at matches: every match, and what lies between them, is a piece. Most files ask for it. */
 static int isolate(const struct finder *f, struct split_work *w, const char *text, struct byte_range piece,
                    struct error *e)
 {
@@ -181,7 +181,8 @@ static void find_words(struct split_work *w, const char *text, struct byte_range
     add_match(w, done, piece.end, before == SPACE);
 }
 
-/* Whether neighbours are one piece; `earlier` is the flag of the one that was seen before. */
+/* Reports whether neighbours are one piece; `earlier` is the flag of the one that was seen
+ * before. */
 static bool joins(enum split_behavior b, bool match, bool earlier)
 {
     return b == SPLIT_CONTIGUOUS ? match == earlier : match && !earlier;

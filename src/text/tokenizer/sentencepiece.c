@@ -216,7 +216,7 @@ static void index_symbols(struct reading *r)
     m->n_tokens = v->size;
 }
 
-/* All pairs of symbols that make one piece. */
+/* Adds all pairs of symbols that join to one piece. */
 static void add_merges(struct reading *r, int32_t id, uint32_t rank)
 {
     struct bpe *m = &r->t->model.bpe;

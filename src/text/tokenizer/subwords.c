@@ -134,7 +134,7 @@ static void add_symbol(struct model_work *w, int32_t id, uint32_t begin, uint32_
     vec_push(&w->symbols, ((struct token){id, begin, end}));
 }
 
-/* The id of a character with the prefix or suffix that its position asks for. */
+/* Returns the id of a character with the prefix or suffix that its position asks for. */
 static int32_t affixed_id(const struct bpe *m, const char *at, uint32_t n, bool first, bool last)
 {
     char text[2 * AFFIX_MOST + 4];
@@ -153,7 +153,7 @@ static int32_t symbol_of(const struct bpe *m, const char *word, uint32_t n, uint
     return id_map_get(&m->ids, word + begin, end - begin);
 }
 
-/* The bytes of an unknown character, if the vocabulary has all of them. */
+/* Returns the bytes of an unknown character, if the vocabulary has all of them. */
 static bool add_bytes(const struct bpe *m, struct model_work *w, const char *word, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = begin; i < end; i++)
@@ -463,7 +463,8 @@ static int32_t whole_id(const struct unigram *m, const char *s, uint32_t n)
     return m->trie.values[node];
 }
 
-/* A run of unknown characters: bytes, if the vocabulary has all of them, else one unknown token. */
+/* Puts a run of unknown characters: bytes, if the vocabulary has all of them, else one unknown
+ * token. */
 static void add_unknown(const struct unigram *m, struct model_work *w, const char *word, struct token run)
 {
     bool bytes = m->byte_fallback;
@@ -504,7 +505,7 @@ int unigram_word(const struct unigram *m, struct model_work *w, const char *word
 
 /* ---- WordPiece ---- */
 
-/* The longest piece that begins at `begin`: its end; 0: there is none. */
+/* Returns the end of the longest piece that begins at `begin`; 0: there is none. */
 static uint32_t longest(const struct wordpiece *m, struct text *key, const char *word, uint32_t begin, uint32_t n,
                         int32_t *id)
 {

@@ -39,7 +39,7 @@ static void drop(struct text *t, size_t n)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-/* Whether n bytes, 1 to 3, can be the begin of a code point. */
+/* Reports whether n bytes, 1 to 3, can be the begin of a code point. */
 static bool may_continue(const char *s, size_t n)
 {
     const unsigned char a = (unsigned char)s[0], b = n > 1 ? (unsigned char)s[1] : 0;
@@ -88,7 +88,7 @@ static void put_byte_level(struct decoding *s, uint32_t i, const char *token, si
     if (state->work.n) put(s, i + 1, state->work.at, state->work.n, out);
 }
 
-/* The byte of a token such as <0xE2>; -1: it is no such token. */
+/* Returns the byte of a token such as <0xE2>; -1: it is no such token. */
 static int byte_of(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) || token[5] != '>') return -1;
@@ -163,7 +163,7 @@ static void put_replace(struct decoding *s, uint32_t i, const char *token, size_
     put(s, i + 1, state->work.at, state->work.n, out);
 }
 
-/* One token: up to `start` characters of the content at its begin, `stop` at its end. */
+/* Strips one token: up to `start` characters of the content at its begin, `stop` at its end. */
 static void put_strip(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
     const struct decode_step *step = &s->decoder->steps.at[i];
@@ -173,8 +173,8 @@ static void put_strip(struct decoding *s, uint32_t i, const char *token, size_t 
     put(s, i + 1, token, n, out);
 }
 
-/* The same for a string that comes in parts: the last `stop` characters of the content are held
- * back. */
+/* Does the same for a string that comes in parts: the last `stop` characters of the content are
+ * held back. */
 static void put_strip_parts(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
     const struct decode_step *step = &s->decoder->steps.at[i];
@@ -195,7 +195,7 @@ static void put_strip_parts(struct decoding *s, uint32_t i, const char *token, s
     if (state->work.n) put(s, i + 1, state->work.at, state->work.n, out);
 }
 
-/* The first token loses what stands for a blank, the others get the blank. */
+/* Strips the blank of the first token; the others get a blank for its sign. */
 static void put_metaspace(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
     const struct decode_step *step = &s->decoder->steps.at[i];

@@ -62,7 +62,7 @@ static void work_free(struct work *w)
 
 /* --- adding and closing ----------------------------------------------------------------------- */
 
-/* What is searched for in the normalized text, and what the decoder sees. */
+/* Sets what is searched for in the normalized text, and what the decoder sees. */
 static int normalized_content(struct tokenizer *t, const char *content, const char **out, struct error *e)
 {
     struct normal_work w = {.search = pattern_search_new()};

@@ -24,7 +24,7 @@ static int read_vocabulary(struct tokenizer *t, const struct value *v, struct er
     return PL_OK;
 }
 
-/* The tokens as the model sees them: with `raw`, as the bytes that they stand for. */
+/* Adds the tokens as the model sees them: with `raw`, as the bytes that they mean. */
 static void index_tokens(struct tokenizer *t, struct bpe *m)
 {
     const struct vocabulary *v = &t->vocabulary;
@@ -43,7 +43,7 @@ static void index_tokens(struct tokenizer *t, struct bpe *m)
     m->n_tokens = v->size;
 }
 
-/* The two sides of a merge, "a b" or ["a", "b"]. */
+/* Reads the two sides of a merge, "a b" or ["a", "b"]. */
 static int merge_sides(const struct value *item, const char **left, size_t *n, const char **right, struct error *e)
 {
     if (item->kind == VALUE_LIST && item->count == 2) {

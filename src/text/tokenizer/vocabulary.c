@@ -25,7 +25,7 @@ uint64_t word_hash(const char *s, size_t n)
     return h ^ h >> 32;
 }
 
-/* The slot that has the string, or the empty slot for it. */
+/* Finds the slot that has the string, or the empty slot for it. */
 static struct id_entry *slot_of(const struct id_map *m, const char *s, size_t n)
 {
     uint32_t i = (uint32_t)word_hash(s, n) & m->mask;
@@ -185,7 +185,7 @@ void added_free(struct added *a)
     id_map_free(&a->contents);
 }
 
-/* Whether a range touches text in which special tokens are text. */
+/* Reports whether a range touches text in which special tokens are text. */
 static bool is_protected(const struct protected_text *data, struct byte_range r)
 {
     uint32_t low = 0, high = data->n;
@@ -197,7 +197,7 @@ static bool is_protected(const struct protected_text *data, struct byte_range r)
     return low < data->n && data->at[low].begin < r.end;
 }
 
-/* The longest token at `begin`; NULL: none. */
+/* Finds the longest token at `begin`; NULL: none. */
 static const struct added_token *longest(const struct added_walk *w, uint32_t begin, uint32_t *end)
 {
     const struct added_token *best = NULL;
