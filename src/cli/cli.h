@@ -41,7 +41,6 @@ enum option_group {
 struct options;
 struct command {
     const char *name, *usage, *summary;
-    int (*main)(int argc, char **argv, struct error *e); /* instead of the rest: the command does all itself */
     bool ranks;                      /* it runs on several ranks: o->world */
     unsigned shared;                 /* enum option_group */
     const struct option *options;    /* its own */
@@ -86,8 +85,8 @@ int command_run(const struct command *c, int argc, char **argv, struct error *e)
 const struct command *command_find(const char *name, const struct command *const *list, size_t n);
 const char *command_nearest(const char *word, const struct command *const *list, size_t n);
 
-int options_parse(struct options *o, unsigned shared, int argc, char **argv, struct error *e);
-void options_free(struct options *o);
+/* Returns the name of the first option of a list that has a value other than 0; NULL: none. */
+const char *options_given(const struct options *o, const struct option *list, size_t n);
 /* Refuses options without a run file or what replaces it. */
 int options_need_run(const struct options *o, struct error *e);
 /* Parses an option's value as an integer within bounds; *out is unchanged when text is NULL. */

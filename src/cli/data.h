@@ -12,19 +12,6 @@
  * several lines and describes every option. */
 extern const struct command data_make, data_prepare, data_inspect, data_verify, data_pack, data_tokenize;
 
-/* An option of a subcommand. */
-enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_POSITIVE, DATA_SIZE, DATA_REAL, DATA_LIST };
-struct data_option {
-    const char *name;
-    enum data_kind kind;
-    void *
-        to; /* points to a bool, const char *, uint64_t (DATA_POSITIVE: 0 means not given), uint32_t[2] of width and height (WxH), double,
-                 or struct names (DATA_LIST: each use of the option appends a name) */
-};
-/* Parses argv by the table. Arguments that are not options go to `paths` (heap copies), or are
- * an error when `paths` is NULL. *help: --help was given and printed; the caller returns. */
-int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv,
-                 struct names *paths, bool *help, struct error *e);
 /* Refuses an output that would be written as PNG under the name of another image format. */
 int data_check_png(const char *option, const char *path, struct error *e);
 /* Inspects conversations (data_inspect_text.c): the files of `paths`, or of the configuration

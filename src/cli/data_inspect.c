@@ -404,88 +404,84 @@ static bool is_text(const struct names *paths, const char *format)
            path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
 }
 
-static int run(int argc, char **argv, struct error *e)
+struct inspecting {
+    struct options o;
+    struct samples_options samples;
+    uint64_t cells, shown;
+    const char *given;
+};
+
+static int inspect_conversations(const struct inspecting *x, struct error *e)
 {
-    const char *sheet = NULL, *given = NULL, *model = NULL;
-    bool json = false, help;
-    uint64_t cells = 256, samples = 3;
-    struct names paths = {0}, set = {0};
-    struct samples_options o = {0};
-    const struct data_option table[] = {
-        SAMPLES_OPTIONS(o),
-        {"--masks-size", DATA_POSITIVE, &cells},
-        {"-o", DATA_TEXT, &sheet},
-        {"--out", DATA_TEXT, &sheet},
-        {"--json", DATA_SWITCH, &json},
-        {"--given", DATA_TEXT, &given},
-        {"--model", DATA_TEXT, &model},
-        {"--set", DATA_LIST, &set},
-        {"--samples", DATA_COUNT, &samples},
-    };
-    int rc = data_options(&data_inspect, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help) {
-        if (given && (paths.n || sheet))
-            rc = error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
-        else if (given) rc = inspect_given(given, json, e);
-        else if (!paths.n)
-            rc = error_set(e, PL_USAGE,
-                           "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
-        else if (file_exists(paths.at[0]) && !dir_exists(paths.at[0]) && file_check(paths.at[0], e)) rc = e->code;
-        else if (embeddings_alone(&paths)) rc = inspect_embeddings(&paths, false, json, e);
-        else if (is_text(&paths, o.set.format)) {
-            const bool run = path_has_ending(paths.at[0], ".yaml") || path_has_ending(paths.at[0], ".yml");
-            const char *other = sheet         ? "-o"
-                                : o.set.masks ? "--masks"
-                                : o.labels    ? "--labels"
-                                : o.range     ? "--range"
-                                              : NULL;
-            if (other) rc = error_set(e, PL_USAGE, "%s is for images with masks, and %s has text", other, paths.at[0]);
-            else
-                rc = inspect_text(&(struct inspect_text){.paths = &paths,
-                                                         .set = &set,
-                                                         .run = run ? paths.at[0] : NULL,
-                                                         .model = model,
-                                                         .images = o.set.images,
-                                                         .samples = samples,
-                                                         .json = json},
-                                  e);
-        } else if (model || set.n)
-            rc = error_set(e, PL_USAGE, "%s is for conversations, and %s is not a file of them",
-                           model ? "--model" : "--set", paths.at[0]);
-        else if (cells < 4 || cells > GRID_MAX_CELLS)
-            rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells,
-                           GRID_MAX_CELLS);
-        else if (!(rc = data_check_png("-o", sheet, e))) rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
-    }
-    names_free(&paths);
-    names_free(&set);
-    return rc;
+    const struct samples_options *s = &x->samples;
+    const char *first = x->o.paths.at[0];
+    const bool run = path_has_ending(first, ".yaml") || path_has_ending(first, ".yml");
+    const char *other = x->o.output     ? "-o"
+                        : s->set.masks ? "--masks"
+                        : s->labels    ? "--labels"
+                        : s->range     ? "--range"
+                                       : NULL;
+    if (other) return error_set(e, PL_USAGE, "%s is for images with masks, and %s has text", other, first);
+    return inspect_text(&(struct inspect_text){.paths = &x->o.paths, .set = &x->o.set, .run = run ? first : NULL,
+                                               .model = x->o.model, .images = s->set.images, .samples = x->shown,
+                                               .json = x->o.json},
+                        e);
 }
 
-const struct command data_inspect =
-    {"inspect",
-     "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json]  |  "
-     "data inspect --given WxH,MASKS [--json]  |  "
-     "data inspect (FILES --model DIR | RUN.yaml) [--set KEY=VALUE]... [--samples N] [--json]",
-     "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
-     "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
-     "\n"
-     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-     "                  file of COCO; a folder of images and masks; a table; globs\n" SAMPLES_HELP "\n"
-     "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
-     "                  resolution of the loss, 4 x size / patch (256)\n"
-     "  -o SHEET        writes a contact sheet of images with their masks: SHEET.html or SHEET.png\n"
-     "  --json          prints the numbers as JSON\n"
-     "  --given         computes the memory only, for images of this size with this many masks: of the masks, the "
-     "image, the\n"
-     "                  annotations, and all of them; needs no data\n"
-     "\n"
-     "Of conversations (JSON files, or a RUN.yaml with data.format conversations) it prints how many can be\n"
-     "used and why the others cannot, lengths in tokens, how rows are filled, and samples as the model\n"
-     "reads them, with the tokens that have labels marked.\n"
-     "\n"
-     "  --model DIR     the folder of the tokenizer and the chat template, or a tokenizer's file\n"
-     "  --images DIR    data.images\n"
-     "  --set KEY=VALUE sets a key, such as data.sequence, data.template or data.train_on\n"
-     "  --samples N     samples to show (3)",
-     run};
+static int run(struct options *o, struct error *e)
+{
+    struct inspecting *x = (struct inspecting *)o;
+    const struct names *paths = &o->paths;
+    if (x->given && (paths->n || o->output))
+        return error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
+    if (x->given) return inspect_given(x->given, o->json, e);
+    if (!paths->n)
+        return error_set(e, PL_USAGE,
+                         "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
+    if (file_exists(paths->at[0]) && !dir_exists(paths->at[0])) TRY(file_check(paths->at[0], e));
+    if (embeddings_alone(paths)) return inspect_embeddings(paths, false, o->json, e);
+    if (is_text(paths, x->samples.set.format)) return inspect_conversations(x, e);
+    if (o->model || o->set.n)
+        return error_set(e, PL_USAGE, "%s is for conversations, and %s is not a file of them",
+                         o->model ? "--model" : "--set", paths->at[0]);
+    if (x->cells < 4 || x->cells > GRID_MAX_CELLS)
+        return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)x->cells,
+                         GRID_MAX_CELLS);
+    TRY(data_check_png("-o", o->output, e));
+    return inspect(&x->samples, paths, (uint32_t)x->cells, o->output, o->json, e);
+}
+
+static const struct inspecting START = {.cells = 256, .shown = 3};
+static const struct option OPTIONS[] = {
+    SAMPLES_OPTIONS(struct inspecting, samples), OPTION(struct inspecting, "--masks-size", POSITIVE, cells),
+    OPTION(struct inspecting, "--given", TEXT, given), OPTION(struct inspecting, "--model", TEXT, o.model),
+    OPTION(struct inspecting, "--samples", COUNT, shown)};
+
+const struct command data_inspect = {
+    "inspect",
+    "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R] [-o SHEET] [--json] "
+    "|  data inspect --given WxH,MASKS [--json]  |  data inspect (FILES --model DIR | RUN.yaml) [--set "
+    "KEY=VALUE]... [--samples N] [--json]",
+    "Prints statistics of a dataset: images, masks, sizes and damage, and the memory of the masks as\n"
+    "float32, uint8, bits and run lengths (RLE), at full size, 1024 and 256.\n"
+    "\n"
+    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation file\n"
+    "                  of COCO; a folder of images and masks; a table; globs\n"
+    SAMPLES_HELP
+    "\n"
+    "  --masks-size N  side of the grid on which masks too small to be trained on are counted: the\n"
+    "                  resolution of the loss, 4 x size / patch (256)\n"
+    "  -o SHEET        writes a contact sheet of images with their masks: SHEET.html or SHEET.png\n"
+    "  --json          prints the numbers as JSON\n"
+    "  --given         computes the memory only, for images of this size with this many masks: of the\n"
+    "                  masks, the image, the annotations, and all of them; needs no data\n"
+    "\n"
+    "Of conversations (JSON files, or a RUN.yaml with data.format conversations) it prints how many can\n"
+    "be used and why the others cannot, lengths in tokens, how rows are filled, and samples as the model\n"
+    "reads them, with the tokens that have labels marked.\n"
+    "\n"
+    "  --model DIR     the folder of the tokenizer and the chat template, or a tokenizer's file\n"
+    "  --images DIR    data.images\n"
+    "  --set KEY=VALUE sets a key, such as data.sequence, data.template or data.train_on\n"
+    "  --samples N     samples to show (3)",
+    .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON | OPT_SET, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};

@@ -113,56 +113,56 @@ static int choose(struct pack_options *o, struct samples_options *samples, uint6
     return pack(o, e);
 }
 
-static int run(int argc, char **argv, struct error *e)
+struct packing {
+    struct options o;
+    struct samples_options samples;
+    struct pack_options pack;
+    uint64_t size, cells;
+    const char *layout;
+};
+
+static int run(struct options *o, struct error *e)
 {
-    struct names paths = {0}, keys = {0};
-    struct samples_options samples = {0};
-    struct pack_options o = {.set = &samples.set, .paths = &paths, .keys = &keys};
-    uint64_t size = 0, cells = 0;
-    const char *model = NULL, *layout = "plimsoll";
-    bool help;
-    const struct data_option table[] = {SAMPLES_OPTIONS(samples),
-                                        {"-o", DATA_TEXT, &o.output},
-                                        {"--out", DATA_TEXT, &o.output},
-                                        {"--size", DATA_POSITIVE, &size},
-                                        {"--masks-size", DATA_POSITIVE, &cells},
-                                        {"--layout", DATA_TEXT, &layout},
-                                        {"--model", DATA_TEXT, &model},
-                                        {"--embeddings", DATA_TEXT, &o.encoder},
-                                        {"--embeddings-dtype", DATA_TEXT, &o.dtype},
-                                        {"--set", DATA_LIST, &keys}};
-    int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help) rc = choose(&o, &samples, size, cells, model, layout, e);
-    names_free(&keys);
-    names_free(&paths);
-    return rc;
+    struct packing *p = (struct packing *)o;
+    p->pack.set = &p->samples.set, p->pack.paths = &o->paths, p->pack.keys = &o->set, p->pack.output = o->output;
+    return choose(&p->pack, &p->samples, p->size, p->cells, o->model, p->layout, e);
 }
 
-const struct command data_pack =
-    {"pack",
-     "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] "
-     "[--layout memmap]",
-     "Stores images and masks in the form that training reads: images resized and padded, masks\n"
-     "rasterised. Reading a sample is one copy, without decoding. Set data.format: packed and\n"
-     "data.train: FILE.pack in the run.\n"
-     "\n"
-     "With --embeddings and a model of images and text, PATHS are files of conversations: stores what the\n"
-     "vision tower computes from each of their images, for training with a frozen tower. Set data.images:\n"
-     "FILE.pack in the run; data.train stays as it is.\n"
-     "\n"
-     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-     "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
-     "  -o FILE.pack    the output; it appears when it is complete\n"
-     "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
-     "  --size N        side of the images: data.image_size of the run (1024)\n"
-     "  --masks-size N  side of the masks: the resolution of the loss, 4 x size / patch (without --model a quarter\n"
-     "                  of --size, as for patches of 16; sam-tiny, with patches of 8, needs half)\n" SAMPLES_HELP "\n"
-     "  --embeddings DIR  a model folder: also stores the embedding of each image by its image encoder, for\n"
-     "                  training with a frozen encoder; also the default of --model\n"
-     "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16 where\n"
-     "                  the device has bf16 instructions)\n"
-     "  --set key=value with --embeddings: device and memory keys of the encoder's run; of conversations also\n"
-     "                  data.images, data.range, data.max_frames, data.fps and memory.quantize, as in the run\n"
-     "  --layout memmap writes a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
-     "                  masks x N x N, each mask resized from its whole image) and the image files",
-     run};
+static const struct packing START = {.layout = "plimsoll"};
+static const struct option OPTIONS[] = {
+    SAMPLES_OPTIONS(struct packing, samples), OPTION(struct packing, "--size", POSITIVE, size),
+    OPTION(struct packing, "--masks-size", POSITIVE, cells), OPTION(struct packing, "--layout", TEXT, layout),
+    OPTION(struct packing, "--model", TEXT, o.model), OPTION(struct packing, "--embeddings", TEXT, pack.encoder),
+    OPTION(struct packing, "--embeddings-dtype", TEXT, pack.dtype)};
+
+const struct command data_pack = {
+    "pack",
+    "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] "
+    "[--layout memmap]",
+    "Stores images and masks in the form that training reads: images resized and padded, masks\n"
+    "rasterised. Reading a sample is one copy, without decoding. Set data.format: packed and data.train:\n"
+    "FILE.pack in the run.\n"
+    "\n"
+    "With --embeddings and a model of images and text, PATHS are files of conversations: stores what the\n"
+    "vision tower computes from each of their images, for training with a frozen tower. Set data.images:\n"
+    "FILE.pack in the run; data.train stays as it is.\n"
+    "\n"
+    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation file\n"
+    "                  of COCO; a folder of images and masks; a table; .pack; globs\n"
+    "  -o FILE.pack    the output; it appears when it is complete\n"
+    "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
+    "  --size N        side of the images: data.image_size of the run (1024)\n"
+    "  --masks-size N  side of the masks: the resolution of the loss, 4 x size / patch (without --model a\n"
+    "                  quarter of --size, as for patches of 16; sam-tiny, with patches of 8, needs half)\n"
+    SAMPLES_HELP
+    "\n"
+    "  --embeddings DIR  a model folder: also stores the embedding of each image by its image encoder,\n"
+    "                  for training with a frozen encoder; also the default of --model\n"
+    "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16\n"
+    "                  where the device has bf16 instructions)\n"
+    "  --set key=value with --embeddings: device and memory keys of the encoder's run; of conversations\n"
+    "                  also data.images, data.range, data.max_frames, data.fps and memory.quantize, as in\n"
+    "                  the run\n"
+    "  --layout memmap writes a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
+    "                  masks x N x N, each mask resized from its whole image) and the image files",
+    .shared = OPT_PATHS | OPT_OUTPUT | OPT_SET, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};

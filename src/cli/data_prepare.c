@@ -6,45 +6,37 @@
 #include "cli/data.h"
 #include "data/prepare/prepare.h"
 
-static int prepare(struct prepare *p, const struct names *paths, struct error *e)
+struct prepare_options {
+    struct options o;
+    struct prepare p;
+};
+
+static int prepare(struct options *o, struct error *e)
 {
+    struct prepare *p = &((struct prepare_options *)o)->p;
     char in[32], out[32], time[32];
     const double from = clock_seconds();
-    TRY(prepare_shards(p, paths, e));
+    p->out = o->output;
+    if (!o->paths.n)
+        return error_set(e, PL_USAGE, "no shards are given: add tar files, folders of them or globs (see --help)");
+    if (!p->out) return error_set(e, PL_USAGE, "no output is given: add -o DIR");
+    if (p->quality < 1 || p->quality > 100)
+        return error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p->quality);
+    if (p->long_side && (p->long_side < 16 || p->long_side > 16384))
+        return error_set(e, PL_USAGE, "--long-side %llu: expected 16 to 16384 pixels",
+                         (unsigned long long)p->long_side);
+    TRY(prepare_shards(p, &o->paths, e));
     printf("%llu pairs read, %llu written, %llu left out; %s to %s, %s\n", (unsigned long long)p->read,
            (unsigned long long)p->written, (unsigned long long)p->dropped, size_print(p->bytes_in, in),
            size_print(p->bytes_out, out), duration_print(clock_seconds() - from, time));
     if (p->written || p->existing) return PL_OK;
     return error_set(e, PL_USAGE, "%s%s: no usable pair of an image and its annotations: no file is written",
-                     paths->at[0], paths->n > 1 ? " and the others" : "");
+                     o->paths.at[0], o->paths.n > 1 ? " and the others" : "");
 }
 
-static int run(int argc, char **argv, struct error *e)
-{
-    struct prepare p = {.quality = 95};
-    struct names paths = {0};
-    bool help;
-    const struct data_option table[] = {
-        {"-o", DATA_TEXT, &p.out},
-        {"--out", DATA_TEXT, &p.out},
-        {"--long-side", DATA_POSITIVE, &p.long_side},
-        {"--quality", DATA_COUNT, &p.quality},
-    };
-    int rc = data_options(&data_prepare, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help) {
-        if (!paths.n)
-            rc = error_set(e, PL_USAGE, "no shards are given: add tar files, folders of them or globs (see --help)");
-        else if (!p.out) rc = error_set(e, PL_USAGE, "no output is given: add -o DIR");
-        else if (p.quality < 1 || p.quality > 100)
-            rc = error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p.quality);
-        else if (p.long_side && (p.long_side < 16 || p.long_side > 16384))
-            rc = error_set(e, PL_USAGE, "--long-side %llu: expected 16 to 16384 pixels",
-                           (unsigned long long)p.long_side);
-        else rc = prepare(&p, &paths, e);
-    }
-    names_free(&paths);
-    return rc;
-}
+static const struct prepare_options START = {.p.quality = 95};
+static const struct option OPTIONS[] = {OPTION(struct prepare_options, "--long-side", POSITIVE, p.long_side),
+                                        OPTION(struct prepare_options, "--quality", COUNT, p.quality)};
 
 const struct command data_prepare = {
     "prepare", "data prepare IN... -o DIR [--long-side N] [--quality Q]",
@@ -59,4 +51,4 @@ const struct command data_prepare = {
     "                  as JPEG, PNGs too (1024 loads about five times as fast; without this option the\n"
     "                  image bytes do not change)\n"
     "  --quality Q     JPEG quality of resized images (95)",
-    run};
+    .shared = OPT_PATHS | OPT_OUTPUT, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = prepare};

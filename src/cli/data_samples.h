@@ -16,16 +16,13 @@ struct samples_options {
     const char *slice_axis, *modalities; /* of volumes: data.slice_axis and data.modalities */
     int64_t numbers[3];                  /* of the modalities */
 };
-/* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are
- * found. */
-#define FOLDER_OPTIONS(o)                                                                         \
-    {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks},                     \
-        {"--image-prefix", DATA_TEXT, &(o).image_prefix},                                         \
-        {"--image-suffix", DATA_TEXT, &(o).image_suffix},                                         \
-        {"--mask-prefix", DATA_TEXT, &(o).mask_prefix},                                           \
-        {"--mask-suffix", DATA_TEXT, &(o).mask_suffix},                                           \
-        {"--image-column", DATA_TEXT, &(o).image_column},                                         \
-        {"--mask-column", DATA_TEXT, &(o).mask_column}
+/* The rows of an option table of a state, and their lines of help. FOLDER_OPTIONS: how images and
+ * masks are found, in a struct dataset_options. */
+#define FOLDER_OPTIONS(state, o)                                                                              \
+    OPTION(state, "--images", TEXT, o.images), OPTION(state, "--masks", TEXT, o.masks),                       \
+        OPTION(state, "--image-prefix", TEXT, o.image_prefix), OPTION(state, "--image-suffix", TEXT, o.image_suffix), \
+        OPTION(state, "--mask-prefix", TEXT, o.mask_prefix), OPTION(state, "--mask-suffix", TEXT, o.mask_suffix), \
+        OPTION(state, "--image-column", TEXT, o.image_column), OPTION(state, "--mask-column", TEXT, o.mask_column)
 #define FOLDER_HELP                                                                                        \
     "  --images DIR, --masks DIR\n"                                                                        \
     "                  the folders of the images and of the masks, where they are not found\n"             \
@@ -33,14 +30,12 @@ struct samples_options {
     "                  pairs: what only the names of images, or only those of masks, begin or end with\n"  \
     "  --image-column, --mask-column NAME\n"                                                               \
     "                  csv, parquet: the columns of the images and of the masks"
-#define SAMPLES_OPTIONS(o)                                                                        \
-    {"--format", DATA_TEXT, &(o).set.format}, FOLDER_OPTIONS((o).set),                            \
-        {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore},           \
-        {"--threshold", DATA_POSITIVE, &(o).threshold}, {"--range", DATA_TEXT, &(o).range},       \
-        {"--slice-axis", DATA_TEXT, &(o).slice_axis}, {"--modalities", DATA_TEXT, &(o).modalities}, \
-    {                                                                                             \
-        "--neighbours", DATA_SWITCH, &(o).set.slices.neighbours                                   \
-    }
+#define SAMPLES_OPTIONS(state, o)                                                                             \
+    OPTION(state, "--format", TEXT, o.set.format), FOLDER_OPTIONS(state, o.set),                              \
+        OPTION(state, "--labels", TEXT, o.labels), OPTION(state, "--ignore", POSITIVE, o.ignore),             \
+        OPTION(state, "--threshold", POSITIVE, o.threshold), OPTION(state, "--range", TEXT, o.range),         \
+        OPTION(state, "--slice-axis", TEXT, o.slice_axis), OPTION(state, "--modalities", TEXT, o.modalities), \
+        OPTION(state, "--neighbours", SWITCH, o.set.slices.neighbours)
 #define SAMPLES_HELP                                                                              \
     "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"      \
     FOLDER_HELP "\n"                                                                              \

@@ -133,7 +133,8 @@ static int tokenize_all(struct options *o, struct error *e)
 }
 
 const struct command data_tokenize = {
-    "tokenize", "data tokenize RUN.yaml [-o FOLDER | FILE.npy] [--set KEY=VALUE]... [--json]",
+    "tokenize",
+    "data tokenize RUN.yaml [-o FOLDER | FILE.npy] [--set KEY=VALUE]... [--json]",
     "Tokenizes the texts or conversations of data.train and data.validation ahead of training, with the\n"
     "tokenizer and the chat template of the run. `train` uses the result as long as data files,\n"
     "tokenizer, template and system prompt are the same; without it, `train` makes its own.\n"

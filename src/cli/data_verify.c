@@ -41,24 +41,27 @@ static int verify(const struct dataset_options *o, const struct names *paths, ui
     return rc;
 }
 
-static int run(int argc, char **argv, struct error *e)
+struct verifying {
+    struct options o;
+    struct samples_options samples;
+    uint64_t memory;
+};
+
+static int run(struct options *o, struct error *e)
 {
-    struct names paths = {0};
-    struct samples_options o = {0};
-    uint64_t memory = 0;
-    bool help;
-    const struct data_option table[] = {SAMPLES_OPTIONS(o), {"--sample-memory", DATA_POSITIVE, &memory}};
-    int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
-    const uint64_t room = min_u64(memory, 65536) << 20;
-    o.set.room = room ? room : loader_default_room("pairs", false);
-    if (!rc && !help && paths.n && embeddings_alone(&paths)) rc = inspect_embeddings(&paths, true, false, e);
-    else if (!rc && !help && !paths.n)
-        rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
-    else if (!rc && !help && !(rc = samples_options_read(&o, e)))
-        rc = verify(&o.set, &paths, room, e);
-    names_free(&paths);
-    return rc;
+    struct verifying *v = (struct verifying *)o;
+    struct dataset_options *set = &v->samples.set;
+    const uint64_t room = min_u64(v->memory, 65536) << 20;
+    set->room = room ? room : loader_default_room("pairs", false);
+    if (!o->paths.n) return error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    if (embeddings_alone(&o->paths)) return inspect_embeddings(&o->paths, true, false, e);
+    TRY(samples_options_read(&v->samples, e));
+    return verify(set, &o->paths, room, e);
 }
+
+static const struct verifying START;
+static const struct option OPTIONS[] = {SAMPLES_OPTIONS(struct verifying, samples),
+                                        OPTION(struct verifying, "--sample-memory", POSITIVE, memory)};
 
 const struct command data_verify = {
     "verify", "data verify PATHS [--format F] [--images DIR] [--masks DIR] [--labels KIND] [--range R]",
@@ -70,4 +73,4 @@ const struct command data_verify = {
     "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     SAMPLES_HELP "\n"
     "  --sample-memory MIB  data.sample_memory of the run (default: auto): larger samples are bad",
-    run};
+    .shared = OPT_PATHS, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};

@@ -152,10 +152,10 @@ static void keep_option(struct options *o, int *i)
     } while (*i + 1 < o->argc && o->argv[*i + 1][0] != '-' && ++*i);
 }
 
-/* Parses the option at argv[*i], written `--x value` or `--x=value`. `state`: the offsets of
- * options are from there. */
-static int parse_option(struct options *o, char *state, int *i, struct error *e)
+/* Parses the option at argv[*i], written `--x value` or `--x=value`. */
+static int parse_option(struct options *o, int *i, struct error *e)
 {
+    char *state = (char *)o;
     const char *arg = o->argv[*i], *equals = strchr(arg, '='), *next = *i + 1 < o->argc ? o->argv[*i + 1] : NULL;
     const size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
     const struct option *x = NULL;
@@ -181,15 +181,16 @@ static int parse_option(struct options *o, char *state, int *i, struct error *e)
 }
 
 /* Parses all words of o->argv by o->known, unless one of them asks for help. */
-static int parse_words(struct options *o, unsigned groups, char *state, struct error *e)
+static int parse_words(struct options *o, struct error *e)
 {
+    const unsigned groups = o->command->shared;
     for (int i = 0; i < o->argc; i++)
         if (!strcmp(o->argv[i], "--help") || !strcmp(o->argv[i], "-h")) o->help = true;
     if (o->help) return PL_OK;
     for (int i = 0; i < o->argc; i++) {
         char *word = o->argv[i];
         if (word[0] == '-' && word[1]) {
-            if (parse_option(o, state, &i, e)) return e->code;
+            if (parse_option(o, &i, e)) return e->code;
         } else if (groups & OPT_PATHS) vec_push(&o->paths, mem_string(word));
         else if (!(groups & OPT_RUN)) return error_set(e, PL_USAGE, "unexpected argument %s", word);
         else if (o->run) return error_set(e, PL_USAGE, "two run files are given: %s and %s", o->run, word);
@@ -222,7 +223,7 @@ int options_count(const char *option, const char *text, int64_t least, int64_t m
     return PL_OK;
 }
 
-void options_free(struct options *o)
+static void options_free(struct options *o)
 {
     for (uint32_t i = 0; i < o->known.n; i++)
         if (o->known.at[i].kind == OPTION_LIST) names_free((struct names *)((char *)o + o->known.at[i].at));
@@ -232,26 +233,16 @@ void options_free(struct options *o)
     if (o->configured) config_free(&o->config);
 }
 
-int options_parse(struct options *o, unsigned groups, int argc, char **argv, struct error *e)
+const char *options_given(const struct options *o, const struct option *list, size_t n)
 {
-    *o = (struct options){.argc = argc, .argv = argv};
-    add_shared(o, groups | OPT_SET);
-    int rc = parse_words(o, groups, (char *)o, e);
-    if (rc) options_free(o);
-    return rc;
-}
-
-int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv,
-                 struct names *paths, bool *help, struct error *e)
-{
-    struct options o = {.argc = argc, .argv = argv};
-    for (size_t i = 0; i < n; i++)
-        vec_push(&o.known, ((struct option){table[i].name, (enum option_kind)table[i].kind, (size_t)table[i].to}));
-    int rc = parse_words(&o, paths ? OPT_PATHS : 0, NULL, e);
-    if ((*help = o.help)) print_help(c);
-    if (paths) *paths = o.paths;
-    vec_free(&o.known);
-    return rc;
+    for (size_t i = 0; i < n; i++) {
+        const void *at = (const char *)o + list[i].at;
+        if (list[i].kind == OPTION_TEXT    ? *(const char *const *)at != NULL
+            : list[i].kind == OPTION_SWITCH ? *(const bool *)at
+                                            : *(const uint64_t *)at != 0)
+            return list[i].name;
+    }
+    return NULL;
 }
 
 int data_check_png(const char *option, const char *path, struct error *e)
@@ -531,7 +522,6 @@ static int run_subcommand(const struct command *c, int argc, char **argv, struct
 
 int command_run(const struct command *c, int argc, char **argv, struct error *e)
 {
-    if (c->main) return c->main(argc, argv, e);
     if (c->commands) return run_subcommand(c, argc, argv, e);
     struct options *o = c->initial ? mem_copy(c->initial, c->bytes) : mem_alloc(sizeof *o);
     o->command = c;
@@ -540,7 +530,7 @@ int command_run(const struct command *c, int argc, char **argv, struct error *e)
     for (size_t i = 0; i < c->n_options; i++) vec_push(&o->known, c->options[i]);
     add_shared(o, c->shared);
     if (c->shared & OPT_RUN) o->script = script_of(argc, argv); /* it decides what the other words are */
-    int rc = parse_words(o, c->shared, (char *)o, e);
+    int rc = parse_words(o, e);
     if (!rc && o->help) print_help(c);
     else if (!rc && c->shared & OPT_RUN && !(c->shared & OPT_NO_RUN)) rc = options_need_run(o, e);
     if (!rc && !o->help) rc = c->ranks ? run_on_ranks(o, e) : c->run(o, e);

@@ -391,70 +391,61 @@ static int init_from(const struct sources *s, struct error *e)
     return rc;
 }
 
-static int run_from(int argc, char **argv, struct error *e)
-{
-    struct sources s = {0};
-    bool help;
-    const struct data_option table[] = {
-        {"--config-from", DATA_LIST, &s.from}, {"--set", DATA_LIST, &s.set}, {"--ranks", DATA_POSITIVE, &s.ranks}};
-    int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
-    if (rc) error_prepend(e, "with --config-from");
-    else if (!help) rc = init_from(&s, e);
-    names_free(&s.from);
-    names_free(&s.set);
-    return rc;
-}
+struct init_options {
+    struct options o;
+    const char *data;
+    bool bytes;
+    uint64_t ranks;
+    struct suggestion r;
+    struct dataset_options given;
+};
+static const struct init_options START;
+static const struct option OPTIONS[] = {
+    OPTION(struct init_options, "--ranks", POSITIVE, ranks), OPTION(struct init_options, "--model", TEXT, o.model),
+    OPTION(struct init_options, "--data", TEXT, data), OPTION(struct init_options, "--out", TEXT, o.output),
+    OPTION(struct init_options, "--bytes", SWITCH, bytes), OPTION(struct init_options, "--template", TEXT, r.template),
+    OPTION(struct init_options, "--max-frames", POSITIVE, r.max_frames), FOLDER_OPTIONS(struct init_options, given)};
 
-static int run(int argc, char **argv, struct error *e)
+static int run(struct options *o, struct error *e)
 {
-    const char *model = NULL, *data = NULL, *out = NULL;
-    bool help, bytes = false;
-    struct suggestion r = {0};
-    struct dataset_options given = {0};
-    const struct data_option table[] = {{"--model", DATA_TEXT, &model},
-                                        {"--data", DATA_TEXT, &data},
-                                        {"--out", DATA_TEXT, &out},
-                                        {"--bytes", DATA_SWITCH, &bytes},
-                                        {"--template", DATA_TEXT, &r.template},
-                                        {"--max-frames", DATA_POSITIVE, &r.max_frames},
-                                        FOLDER_OPTIONS(given)};
-    for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], "--config-from") || !strncmp(argv[i], "--config-from=", 14))
-            return run_from(argc, argv, e);
-    int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
-    if (rc || help) return rc;
-    if (!model)
+    struct init_options *x = (struct init_options *)o;
+    const char *other = options_given(o, OPTIONS + 1, COUNT(OPTIONS) - 1); /* all but --ranks */
+    if (o->from.n && other) return error_set(e, PL_USAGE, "%s does not go with --config-from", other);
+    if (o->from.n) return init_from(&(struct sources){o->from, o->set, x->ranks}, e);
+    if (o->set.n || x->ranks)
+        return error_set(e, PL_USAGE, "%s is for --config-from; edit the run file", o->set.n ? "--set" : "--ranks");
+    if (!o->model)
         return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
-    if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
-    return init(&r, model, data, bytes, &given, out, e);
+    if (!x->data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
+    return init(&x->r, o->model, x->data, x->bytes, &x->given, o->output, e);
 }
 
-const struct command command_init =
-    {"init",
-     "init --model MODEL --data DIR [--bytes] [--template FILE] [--max-frames N] [--out FOLDER] > RUN.yaml\n"
-     "       plimsoll init --config-from FILE... [--ranks N] [--set key=value]... > RUN.yaml",
-     "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
-     "\n"
-     "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
-     "  --data DIR      images and masks, in two folders or in one, also in train/ and val/ (Kvasir-SEG, ISIC,\n"
-     "                  nnU-Net, Pascal VOC, Cityscapes); COCO's instances_*.json, also of Roboflow; a .csv or\n"
-     "                  .tsv with columns of images and masks; tar shards, or extracted folders of x.jpg +\n"
-     "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors;\n"
-     "                  conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages, Alpaca, prompt and\n"
-     "                  completion, or text; plain text: .txt; for a vision tower images in folders of their classes, "
-     "also in\n"
-     "                  train/ and val/, or a table of images with classes or texts\n"
-     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
-     "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml, "
-     "mistral_instruct, vicuna_v1\n"
-     "  --max-frames N  conversations with videos: frames in a row (data.max_frames); without it such conversations "
-     "are left out\n"
-     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
-     "  --config-from FILE  instead of a model and data: prints what the configuration of another program says "
-     "(Hugging Face\n"
-     "                  TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a "
-     "training command\n"
-     "                  line, values in Python's notation), with where each value comes from; --set key=value changes "
-     "or adds keys,\n"
-     "                  and --ranks N is the number of ranks (parallel.ranks)\n" FOLDER_HELP,
-     run};
+const struct command command_init = {
+    "init",
+    "init --model MODEL --data DIR [--bytes] [--template FILE] [--max-frames N] [--out FOLDER] > RUN.yaml\n"
+    "       plimsoll init --config-from FILE... [--ranks N] [--set key=value]... > RUN.yaml",
+    "Detects the format of the data, counts the samples, and prints a configuration that trains the model\n"
+    "on them.\n"
+    "\n"
+    "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
+    "  --data DIR      images and masks, in two folders or in one, also in train/ and val/ (Kvasir-SEG,\n"
+    "                  ISIC, nnU-Net, Pascal VOC, Cityscapes); COCO's instances_*.json, also of Roboflow;\n"
+    "                  a .csv or .tsv with columns of images and masks; tar shards, or extracted folders\n"
+    "                  of x.jpg + x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens,\n"
+    "                  .safetensors; conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages,\n"
+    "                  Alpaca, prompt and completion, or text; plain text: .txt; for a vision tower\n"
+    "                  images in folders of their classes, also in train/ and val/, or a table of images\n"
+    "                  with classes or texts\n"
+    "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
+    "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or\n"
+    "                  chatml, mistral_instruct, vicuna_v1\n"
+    "  --max-frames N  conversations with videos: frames in a row (data.max_frames); without it such\n"
+    "                  conversations are left out\n"
+    "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
+    "  --config-from FILE  instead of a model and data: prints what the configuration of another program\n"
+    "                  says (Hugging Face TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl,\n"
+    "                  LLaVA, DeepSpeed, Accelerate, a training command line, values in Python's\n"
+    "                  notation), with where each value comes from; --set key=value changes or adds keys,\n"
+    "                  and --ranks N is the number of ranks (parallel.ranks)\n"
+    FOLDER_HELP,
+    .shared = OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};

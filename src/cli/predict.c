@@ -25,14 +25,14 @@
 enum { NEW_TOKENS = 128, CLASSES_PRINTED = 5 };
 
 struct predict {
-    const char *image_path, *model, *adapter; /* paths */
-    struct names paths, points, set, texts;   /* as given */
-    const char *box, *question, *overlay, *memory, *data;
+    struct options o;
+    const char *image_path;
+    struct names points, texts; /* as given */
+    const char *box, *question, *overlay, *data;
     struct many_options many; /* the options that many images have, too; `common` is that of --point and --box */
     struct everything_options every;
     bool multimask;
     uint64_t everything, batch, side, max_new; /* 0: not given */
-    struct config config;
     int64_t modalities[3];
     struct image image;
 };
@@ -186,7 +186,7 @@ static int predict_one(struct predict *p, struct error *e)
     int rc = parse_prompt(p, own, e);
     struct predictor_prompt q = {.points = (const float(*)[2])own->points, .labels = own->labels};
     memcpy(q.box, own->corners, sizeof q.box);
-    if (!rc) rc = predictor_open(&a, &p->config, &p->image, &shape, e);
+    if (!rc) rc = predictor_open(&a, &p->o.config, &p->image, &shape, e);
     if (!rc) {
         rc = predictor_run(&a, &q, 1, e);
         if (!rc) rc = write_candidates(p, &a, &q, e);
@@ -230,8 +230,8 @@ static int predict_question(struct predict *p, struct error *e)
     struct ask a;
     struct predictor mask = {0};
     struct answer answer = {0};
-    if (p->side) p->config.data_image_size = (int64_t)p->side; /* of the model's run */
-    int rc = ask_open(&a, &p->config, p->image_path, p->question, e);
+    if (p->side) p->o.config.data_image_size = (int64_t)p->side; /* of the model's run */
+    int rc = ask_open(&a, &p->o.config, p->image_path, p->question, e);
     if (!rc) rc = ask_mask(&a, &p->image, &mask, e);
     if (!rc) rc = ask_answer(&a, p->max_new ? (int64_t)p->max_new : NEW_TOKENS, &answer, e);
     if (!rc) rc = write_answer(p, &mask, &answer, e);
@@ -266,7 +266,7 @@ static int predict_everything(struct predict *p, struct error *e)
 {
     struct everything g;
     p->every.points = (int64_t)p->everything, p->every.batch = (int64_t)p->batch, p->every.side = (int64_t)p->side;
-    int rc = everything_find(&g, &p->config, &p->image, &p->every, e);
+    int rc = everything_find(&g, &p->o.config, &p->image, &p->every, e);
     if (!rc) rc = masks_write_all(p->many.output, &p->image, &g, e);
     if (!rc && p->many.json) rc = write_annotations(p, &g, e);
     if (!rc)
@@ -286,7 +286,7 @@ static int predict_many(struct predict *p, struct error *e)
     struct many_options *o = &p->many;
     struct many_result r;
     char time[32];
-    o->config = &p->config, o->paths = &p->paths, o->batch = (int64_t)p->batch, o->side = (int64_t)p->side;
+    o->config = &p->o.config, o->paths = &p->o.paths, o->batch = (int64_t)p->batch, o->side = (int64_t)p->side;
     if (p->data && !o->derive) o->derive = "box";
     TRY(many_predict(o, &r, e));
     printf("%llu mask%s of %llu image%s in %s, %.2f images a second\n", (unsigned long long)r.masks,
@@ -345,7 +345,7 @@ static bool has_head(const struct predict *p)
 {
     struct model m;
     struct error ignored;
-    if (config_open_model(&p->config, &m, &ignored)) return p->texts.n; /* start reports it */
+    if (config_open_model(&p->o.config, &m, &ignored)) return p->texts.n; /* start reports it */
     const bool head = m.head;
     model_close(&m);
     return head || p->texts.n;
@@ -355,14 +355,14 @@ static bool has_head(const struct predict *p)
 static int list_images(const struct predict *p, struct names *out, struct error *e)
 {
     struct image_tree t;
-    for (uint32_t i = 0; i < p->paths.n; i++) {
-        if (!dir_exists(p->paths.at[i])) {
-            vec_push(out, mem_string(p->paths.at[i]));
+    for (uint32_t i = 0; i < p->o.paths.n; i++) {
+        if (!dir_exists(p->o.paths.at[i])) {
+            vec_push(out, mem_string(p->o.paths.at[i]));
             continue;
         }
-        int rc = image_tree_read(&t, p->paths.at[i], NULL, e);
+        int rc = image_tree_read(&t, p->o.paths.at[i], NULL, e);
         for (uint32_t k = 0; k < t.files.n && !rc; k++)
-            vec_push(out, path_join(p->paths.at[i], t.files.at[k].path));
+            vec_push(out, path_join(p->o.paths.at[i], t.files.at[k].path));
         image_tree_free(&t);
         if (rc) return rc;
     }
@@ -393,7 +393,7 @@ static int check_classes(const struct predict *p, struct error *e)
             return error_set(
                 e, PL_USAGE,
                 "%s is for masks, and %s is a vision tower with a head, which predicts classes: leave it out",
-                options[i].name, p->model);
+                options[i].name, p->o.model);
     return PL_OK;
 }
 
@@ -405,7 +405,7 @@ static int predict_classes(struct predict *p, struct error *e)
     struct json_writer w = {.out = &out, .indent = 2};
     int rc = check_classes(p, e);
     if (!rc) rc = list_images(p, &images, e);
-    if (!rc) rc = classifier_open(&x, &p->config, &p->texts, e);
+    if (!rc) rc = classifier_open(&x, &p->o.config, &p->texts, e);
     json_begin_list(&w, NULL);
     for (int64_t at = 0; at < images.n && !rc; at += x.rows) {
         const int64_t n = min_i64(x.rows, images.n - at);
@@ -426,8 +426,8 @@ static int predict_classes(struct predict *p, struct error *e)
 
 static bool is_many(const struct predict *p)
 {
-    return (p->paths.n == 1 && many_is_volume(p->paths.at[0])) || p->many.prompts || p->data || p->paths.n > 1 ||
-           (p->paths.n && dir_exists(p->paths.at[0]));
+    return (p->o.paths.n == 1 && many_is_volume(p->o.paths.at[0])) || p->many.prompts || p->data || p->o.paths.n > 1 ||
+           (p->o.paths.n && dir_exists(p->o.paths.at[0]));
 }
 
 /* Checks the options of many images: -o is a folder. */
@@ -444,14 +444,14 @@ static int check_many(const struct predict *p, bool prompt, struct error *e)
         return error_set(e, PL_USAGE,
                          "%s: give one of --prompts FILE, --data RUN.yaml, and --point or --box for all images",
                          sources ? "the images have prompts from several places" : "no prompts are given");
-    if (p->data && p->paths.n)
-        return error_set(e, PL_USAGE, "the images are those of %s: leave out %s", p->data, p->paths.at[0]);
+    if (p->data && p->o.paths.n)
+        return error_set(e, PL_USAGE, "the images are those of %s: leave out %s", p->data, p->o.paths.at[0]);
     if (p->many.derive && !p->data)
         return error_set(e, PL_USAGE, "--prompt is for prompts derived from the masks of --data RUN.yaml");
     if (!p->many.output && !p->many.json)
         return error_set(e, PL_USAGE,
                          "no output is given: add -o FOLDER for masks, --json FILE for run lengths, or both");
-    const bool volume = p->paths.n == 1 && many_is_volume(p->paths.at[0]);
+    const bool volume = p->o.paths.n == 1 && many_is_volume(p->o.paths.at[0]);
     if (p->many.slices && !volume)
         return error_set(
             e, PL_USAGE,
@@ -460,14 +460,14 @@ static int check_many(const struct predict *p, bool prompt, struct error *e)
         return error_set(e, PL_USAGE,
                          "%s is a volume: give --point or --box, and --slices FIRST-LAST; or --data RUN.yaml, for "
                          "prompts from label volumes",
-                         p->paths.at[0]);
+                         p->o.paths.at[0]);
     if (volume && p->many.output && !path_has_ending(p->many.output, ".nii") &&
         !path_has_ending(p->many.output, ".nii.gz"))
         return error_set(
             e, PL_USAGE,
             "-o %s: the masks of a volume are a label volume, expected a name that ends with .nii or .nii.gz",
             p->many.output);
-    if (volume && p->many.output && file_same(p->many.output, p->paths.at[0]))
+    if (volume && p->many.output && file_same(p->many.output, p->o.paths.at[0]))
         return error_set(e, PL_USAGE, "%s is the input volume: give another output file", p->many.output);
     if (!volume && p->many.output && file_exists(p->many.output) && !dir_exists(p->many.output))
         return error_set(e, PL_USAGE, "-o %s is a file, expected a folder for the masks of several images",
@@ -490,11 +490,11 @@ static int check_options(struct predict *p, struct error *e)
         return error_set(e, PL_USAGE, "--max-new %llu: expected at most %d tokens", (unsigned long long)p->max_new,
                          1 << 16);
     if (is_many(p)) return check_many(p, prompt, e);
-    if (p->paths.n != 1)
+    if (p->o.paths.n != 1)
         return error_set(e, PL_USAGE,
-                         p->paths.n ? "expected one image: %s and %s are given"
+                         p->o.paths.n ? "expected one image: %s and %s are given"
                                     : "no image is given: add a JPEG, PNG or WebP file",
-                         p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
+                         p->o.paths.n ? p->o.paths.at[0] : "", p->o.paths.n ? p->o.paths.at[1] : "");
     if (!p->many.output) return error_set(e, PL_USAGE, "no output is given: add -o OUT.png");
     if (prompt && p->everything)
         return error_set(e, PL_USAGE, "--everything uses a grid of points: leave out --point and --box");
@@ -514,7 +514,7 @@ static int check_options(struct predict *p, struct error *e)
         return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     if (p->side > 1 << 14)
         return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
-    p->image_path = p->paths.at[0];
+    p->image_path = p->o.paths.at[0];
     if (data_check_png("-o", p->many.output, e) || data_check_png("--overlay", p->overlay, e)) return e->code;
     if (check_not_input(p, p->many.output, e) || check_not_input(p, p->overlay, e)) return e->code;
     return check_not_input(p, p->many.json, e);
@@ -524,28 +524,27 @@ static int check_options(struct predict *p, struct error *e)
  * of other frameworks. */
 static int make_config(struct predict *p, struct error *e)
 {
-    struct config *c = &p->config;
-    int rc = p->data ? config_read(c, p->data, e) : PL_OK;
-    for (uint32_t i = 0; i < p->set.n && !rc; i++) rc = config_set(c, p->set.at[i], e);
-    if (!rc && p->memory) rc = config_set_memory(c, p->memory, e);
+    struct config *c = &p->o.config;
+    p->o.run = p->data;
+    TRY(options_configure(&p->o, e));
     if (!c->memory_precision.chosen) c->memory_precision = (struct config_setting){true, "f32"};
     if (p->texts.n) c->model_head = HEAD_CONTRASTIVE;
-    use_model(c, p->model, "masks");
-    config_use_adapter(c, p->adapter);
+    use_model(c, p->o.model, "masks");
+    config_use_adapter(c, p->o.adapter);
     /* their patterns are for the names of the run's model */
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0;
-    return rc;
+    return PL_OK;
 }
 
 /* Takes what was not given from the model's run. */
 static void read_run(struct predict *p)
 {
-    const struct config *c = &p->config;
+    const struct config *c = &p->o.config;
     p->many.range = feed_range(c);
     p->many.slicing = feed_slices(c);
     if (!c->model_path) return;
     const struct trained_images run =
-        predictor_trained(p->config.adapter_path ? p->config.adapter_path : p->model);
+        predictor_trained(p->o.config.adapter_path ? p->o.config.adapter_path : p->o.model);
     if (!p->side) p->side = (uint64_t)run.side;
     if (p->many.range.kind == RANGE_AUTO) p->many.range = run.range;
     if (!config_given(c, KEY_data_slice_axis)) p->many.slicing.axis = run.slices.axis;
@@ -589,108 +588,79 @@ static int predict_masks(struct predict *p, struct error *e)
     return rc;
 }
 
-static int predict_file(struct predict *p, struct error *e)
+static int predict(struct options *o, struct error *e)
 {
-    if (!p->model)
+    struct predict *p = (struct predict *)o;
+    struct config *c = &o->config;
+    if (!o->model)
         return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
-    config_init(&p->config);
-    int rc = make_config(p, e);
-    if (!rc) rc = config_check_read(&p->config, "predict", p->data ? READS_OF_RUN : READS, e);
-    if (!rc) rc = config_check(&p->config, CONFIG_OPTIONS_ONLY, e);
-    if (!rc) rc = has_head(p) ? predict_classes(p, e) : predict_masks(p, e);
-    config_free(&p->config);
-    return rc;
+    TRY(make_config(p, e));
+    TRY(config_check_read(c, "predict", p->data ? READS_OF_RUN : READS, e));
+    TRY(config_check(c, CONFIG_OPTIONS_ONLY, e));
+    return has_head(p) ? predict_classes(p, e) : predict_masks(p, e);
 }
 
-static int predict(int argc, char **argv, struct error *e)
-{
-    struct predict p = {.batch = 16, .every = {.min_iou = 0.88, .min_stability = 0.95, .nms = 0.7}};
-    const struct data_option table[] = {
-        {"--model", DATA_TEXT, &p.model},
-        {"--point", DATA_LIST, &p.points},
-        {"--adapter", DATA_TEXT, &p.adapter},
-        {"--box", DATA_TEXT, &p.box},
-        {"--multimask", DATA_SWITCH, &p.multimask},
-        {"--single", DATA_SWITCH, &p.many.single},
-        {"-o", DATA_TEXT, &p.many.output},
-        {"--out", DATA_TEXT, &p.many.output},
-        {"--overlay", DATA_TEXT, &p.overlay},
-        {"--json", DATA_TEXT, &p.many.json},
-        {"--everything", DATA_POSITIVE, &p.everything},
-        {"--batch", DATA_COUNT, &p.batch},
-        {"--side", DATA_POSITIVE, &p.side},
-        {"--min-iou", DATA_REAL, &p.every.min_iou},
-        {"--min-stability", DATA_REAL, &p.every.min_stability},
-        {"--nms", DATA_REAL, &p.every.nms},
-        {"--set", DATA_LIST, &p.set},
-        {"--memory", DATA_TEXT, &p.memory},
-        {"--question", DATA_TEXT, &p.question},
-        {"--max-new", DATA_POSITIVE, &p.max_new},
-        {"--prompts", DATA_TEXT, &p.many.prompts},
-        {"--data", DATA_TEXT, &p.data},
-        {"--slices", DATA_TEXT, &p.many.slices},
-        {"--prompt", DATA_TEXT, &p.many.derive},
-        {"--text", DATA_LIST, &p.texts},
-    };
-    bool help;
-    int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
-    if (!rc && !help) rc = predict_file(&p, e);
-    names_free(&p.paths);
-    names_free(&p.points);
-    names_free(&p.set);
-    names_free(&p.texts);
-    return rc;
-}
+static const struct predict START = {.batch = 16, .every = {.min_iou = 0.88, .min_stability = 0.95, .nms = 0.7}};
+#define OWN(name, kind, member) OPTION(struct predict, name, kind, member)
+static const struct option OPTIONS[] = {
+    OWN("--point", LIST, points), OWN("--box", TEXT, box), OWN("--multimask", SWITCH, multimask),
+    OWN("--single", SWITCH, many.single), OWN("-o", TEXT, many.output), OWN("--out", TEXT, many.output),
+    OWN("--overlay", TEXT, overlay), OWN("--json", TEXT, many.json), OWN("--everything", POSITIVE, everything),
+    OWN("--batch", COUNT, batch), OWN("--side", POSITIVE, side), OWN("--min-iou", REAL, every.min_iou),
+    OWN("--min-stability", REAL, every.min_stability), OWN("--nms", REAL, every.nms), OWN("--question", TEXT, question),
+    OWN("--max-new", POSITIVE, max_new), OWN("--prompts", TEXT, many.prompts), OWN("--data", TEXT, data),
+    OWN("--slices", TEXT, many.slices), OWN("--prompt", TEXT, many.derive), OWN("--text", LIST, texts)};
 
-const struct command command_predict = {
-    "predict",
-    "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --prompts "
-    "FILE | --everything N | --question TEXT) -o OUT",
-    "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates are in pixels "
-    "of the stored image.\n"
-    "A vision tower with a head predicts classes: predict --model DIR IMAGE... [--json FILE]; and a CLIP or SigLIP "
-    "which of some texts\n"
-    "belong to an image: predict --model DIR IMAGE... --text \"a cat\" --text \"a dog\".\n\n"
-    "  --model DIR           a model folder, or the name of a preset\n"
-    "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
-    "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"
-    "                        several points describe one object\n"
-    "  --box X0,Y0,X1,Y1     a box around the object\n"
-    "  --question TEXT       asks a PRS-Med model: prints its answer, and the mask is what the question asks for; "
-    "--json has both\n"
-    "  --max-new 128         with --question: tokens of the answer, at most\n"
-    "  -o OUT.png            the mask: the candidate with the best predicted IoU\n"
-    "  --multimask           writes all candidates, as OUT-1.png, OUT-2.png, ...\n"
-    "  --single              uses the model's single-mask output instead of the candidates\n"
-    "  --overlay OVER.png    draws the mask and the prompt over the image\n"
-    "  --json FILE           the mask as COCO RLE with score, bbox and area; with --multimask a list\n"
-    "  --everything N        segments everything: prompts with a grid of N x N points; -o is an image of all masks,\n"
-    "                        --json a file in SA-1B's format. With --everything:\n"
-    "  --min-iou 0.88        keeps masks with at least this predicted IoU\n"
-    "  --min-stability 0.95  keeps masks with at least this stability: the IoU of the masks at thresholds +1 and -1\n"
-    "  --nms 0.7             non-maximum suppression: of masks whose boxes overlap more, keeps the best predicted IoU\n"
-    "  --batch 16            prompts per batch; more take more memory and less time\n"
-    "  --prompts FILE        many images, with one load of the model: the prompts of a CSV "
-    "(image,id,x0,y0,x1,y1,x,y,label,category:\n"
-    "                        boxes, points or both; rows with the same image and id are one prompt) or of a COCO file "
-    "(the bbox of each\n"
-    "                        annotation). Images are in FOLDER, or beside the file. Without it --point and --box hold "
-    "for all images.\n"
-    "                        -o is then a folder of masks, NAME-ID.png; --json a list of COCO results\n"
-    "  --data RUN.yaml       the images of that run's validation data, or training data, with prompts derived from "
-    "their masks\n"
-    "  --slices FIRST-LAST   of a volume (.nii, .nii.gz, TIFF pages, a folder of a DICOM series): slices that get the "
-    "prompt, counted from 0 along\n"
-    "                        data.slice_axis; -o is a label volume, OUT.nii.gz, of the same geometry. With --data the "
-    "volumes of\n"
-    "                        the dataset become label volumes in the folder -o\n"
-    "  --prompt box          with --data: the box of each mask; point: its most interior point; train: drawn as in "
-    "training\n"
-    "                        (prompts.box, prompts.jitter, train.seed)\n"
-    "  --side N              resizes and pads the image to N x N pixels; default: the size of training if the model "
-    "is\n"
-    "                        in the folder of its run, else the model's image_size\n"
-    "  --text TEXT           CLIP and SigLIP: a text that is compared with the images; give two or more\n"
-    "  --memory SIZE         memory budget, memory.budget\n"
-    "  --set key=value       sets a configuration key, such as device=cuda",
-    predict};
+const struct command command_predict =
+    {"predict",
+     "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | "
+     "--prompts FILE | --everything N | --question TEXT) -o OUT",
+     "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates\n"
+     "are in pixels of the stored image. A vision tower with a head predicts classes: predict --model DIR\n"
+     "IMAGE... [--json FILE]; and a CLIP or SigLIP which of some texts belong to an image: predict --model\n"
+     "DIR IMAGE... --text \"a cat\" --text \"a dog\".\n"
+     "\n"
+     "  --model DIR           a model folder, or the name of a preset\n"
+     "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
+     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0,\n"
+     "                        background); several points describe one object\n"
+     "  --box X0,Y0,X1,Y1     a box around the object\n"
+     "  --question TEXT       asks a PRS-Med model: prints its answer, and the mask is what the question\n"
+     "                        asks for; --json has both\n"
+     "  --max-new 128         with --question: tokens of the answer, at most\n"
+     "  -o OUT.png            the mask: the candidate with the best predicted IoU\n"
+     "  --multimask           writes all candidates, as OUT-1.png, OUT-2.png, ...\n"
+     "  --single              uses the model's single-mask output instead of the candidates\n"
+     "  --overlay OVER.png    draws the mask and the prompt over the image\n"
+     "  --json FILE           the mask as COCO RLE with score, bbox and area; with --multimask a list\n"
+     "  --everything N        segments everything: prompts with a grid of N x N points; -o is an image of\n"
+     "                        all masks, --json a file in SA-1B's format. With --everything:\n"
+     "  --min-iou 0.88        keeps masks with at least this predicted IoU\n"
+     "  --min-stability 0.95  keeps masks with at least this stability: the IoU of the masks at thresholds\n"
+     "                        +1 and -1\n"
+     "  --nms 0.7             non-maximum suppression: of masks whose boxes overlap more, keeps the best\n"
+     "                        predicted IoU\n"
+     "  --batch 16            prompts per batch; more take more memory and less time\n"
+     "  --prompts FILE        many images, with one load of the model: the prompts of a CSV\n"
+     "                        (image,id,x0,y0,x1,y1,x,y,label,category: boxes, points or both; rows with\n"
+     "                        the same image and id are one prompt) or of a COCO file (the bbox of each\n"
+     "                        annotation). Images are in FOLDER, or beside the file. Without it --point\n"
+     "                        and --box hold for all images. -o is then a folder of masks, NAME-ID.png;\n"
+     "                        --json a list of COCO results\n"
+     "  --data RUN.yaml       the images of that run's validation data, or training data, with prompts\n"
+     "                        derived from their masks\n"
+     "  --slices FIRST-LAST   of a volume (.nii, .nii.gz, TIFF pages, a folder of a DICOM series): slices\n"
+     "                        that get the prompt, counted from 0 along data.slice_axis; -o is a label\n"
+     "                        volume, OUT.nii.gz, of the same geometry. With --data the volumes of the\n"
+     "                        dataset become label volumes in the folder -o\n"
+     "  --prompt box          with --data: the box of each mask; point: its most interior point; train:\n"
+     "                        drawn as in training (prompts.box, prompts.jitter, train.seed)\n"
+     "  --side N              resizes and pads the image to N x N pixels; default: the size of training if\n"
+     "                        the model is in the folder of its run, else the model's image_size\n"
+     "  --text TEXT           CLIP and SigLIP: a text that is compared with the images; give two or more\n"
+     "  --memory SIZE         memory budget, memory.budget\n"
+     "  --set key=value       sets a configuration key, such as device=cuda",
+     .shared = OPT_PATHS | OPT_MODEL | OPT_SET | OPT_MEMORY,
+     COMMAND_OPTIONS(OPTIONS),
+     COMMAND_STATE(START),
+     .run = predict};

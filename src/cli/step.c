@@ -201,50 +201,37 @@ static int check_output(const char *path, struct error *e)
     return dir_exists(dir) ? PL_OK : error_set(e, PL_USAGE, "--out %s: no such folder: %s", path, dir);
 }
 
-static int step_files(const struct options *o, struct error *e)
+static int step(struct options *o, struct error *e)
 {
-    struct config c;
+    struct config *c = &o->config;
     struct step s = {.in = {.fd = -1}};
-    int rc = check_output(o->output, e);
-    if (!rc) rc = options_config(o, &c, e);
-    if (!rc)
-        rc = config_check_read(
-            &c, "step",
-            "model.* adapter.* data.tokens_per_frame loss.* train.loss_scale train.groups memory.* device.*", e);
-    if (rc) return rc;
+    if (!o->model || !o->batch || !o->output)
+        return error_set(e, PL_USAGE, "needs --model DIR, --batch IN.safetensors and --out OUT.safetensors");
+    TRY(check_output(o->output, e));
+    TRY(options_configure(o, e));
+    TRY(config_check_read(
+        c, "step", "model.* adapter.* data.tokens_per_frame loss.* train.loss_scale train.groups memory.* device.*",
+        e));
     /* f32 is the precision of a comparison with another framework, unless the user sets bf16. */
-    if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
-    c.model_path = (char *)o->model;
-    c.model_preset = NULL;
-    s.frames.tokens_per_frame = c.data_tokens_per_frame;
-    rc = open_batch(&s, &c, o, e);
-    if (!rc && s.prompts.targets && c.loss_preset == LOSS_STRUCTURE)
+    if (!c->memory_precision.chosen) c->memory_precision = (struct config_setting){true, "f32"};
+    c->model_path = (char *)o->model;
+    c->model_preset = NULL;
+    s.frames.tokens_per_frame = c->data_tokens_per_frame;
+    int rc = open_batch(&s, c, o, e);
+    if (!rc && s.prompts.targets && c->loss_preset == LOSS_STRUCTURE)
         rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
-    s.prompts.loss = batch_loss(&c);
-    batch_prs(&c, &s.prs);
-    if (!rc) rc = run_once(&s, &c, o, e);
+    s.prompts.loss = batch_loss(c);
+    batch_prs(c, &s.prs);
+    if (!rc) rc = run_once(&s, c, o, e);
     step_close(&s);
-    config_free(&c);
     return rc;
 }
 
-static int step(int argc, char **argv, struct error *e)
-{
-    struct options o;
-    int rc = options_parse(&o, OPT_MODEL | OPT_BATCH | OPT_OUTPUT | OPT_MEMORY, argc, argv, e);
-    if (rc) return rc;
-    if (o.help) print_help(&command_step);
-    else if (!o.model || !o.batch || !o.output)
-        rc = error_set(e, PL_USAGE, "needs --model DIR, --batch IN.safetensors and --out OUT.safetensors");
-    else rc = step_files(&o, e);
-    options_free(&o);
-    return rc;
-}
-
-const struct command command_step =
-    {"step", "step --model DIR [--adapter DIR] --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
-     "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient, for "
-     "comparison with\n"
-     "another framework.\n"
-     "  --adapter DIR    a LoRA adapter for that model; the gradients are then those of the adapter's weights",
-     step};
+const struct command command_step = {
+    "step",
+    "step --model DIR [--adapter DIR] --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
+    "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient,\n"
+    "for comparison with another framework.\n"
+    "  --adapter DIR    a LoRA adapter for that model; the gradients are then those of the adapter's\n"
+    "                   weights",
+    .shared = OPT_MODEL | OPT_BATCH | OPT_OUTPUT | OPT_MEMORY | OPT_SET, .run = step};
