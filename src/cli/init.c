@@ -410,10 +410,10 @@ static int run(struct options *o, struct error *e)
 {
     struct init_options *x = (struct init_options *)o;
     const char *other = options_given(o, OPTIONS + 1, COUNT(OPTIONS) - 1); /* all but --ranks */
-    if (o->from.n && other) return error_set(e, PL_USAGE, "%s does not go with --config-from", other);
+    if (o->from.n && other) return error_set(e, PL_USAGE, "with --config-from: unknown option %s", other);
     if (o->from.n) return init_from(&(struct sources){o->from, o->set, x->ranks}, e);
     if (o->set.n || x->ranks)
-        return error_set(e, PL_USAGE, "%s is for --config-from; edit the run file", o->set.n ? "--set" : "--ranks");
+        return error_set(e, PL_USAGE, "unknown option %s: it is for --config-from", o->set.n ? "--set" : "--ranks");
     if (!o->model)
         return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
     if (!x->data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
