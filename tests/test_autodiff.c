@@ -904,7 +904,8 @@ TEST(test_means)
         struct rig r = {0};
         graph_init(&r.graph);
         id x = graph_param(&r.graph, "x", DT_F64, DIM(3, 2), (struct init){INIT_NORMAL, 1, 0});
-        graph_output(&r.graph, "loss", op_mean(&r.graph, square ? op_mul(&r.graph, x, x) : x));
+        id sum = op_sum(&r.graph, square ? op_mul(&r.graph, x, x) : x);
+        graph_output(&r.graph, "loss", op_scale(&r.graph, sum, 1.0 / (double)tensor_elements(tensor_at(&r.graph, x))));
         graph_differentiate(&r.graph, PROGRAM_STEP, rig_loss_tensor(&r));
         rig_open(&r, DEVICE_REF);
         rig_run(&r);

@@ -35,10 +35,6 @@ id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *s
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
 /* Maps x [B,H,W,C] by w [C,O,kh,kw] to [B,(H-1)*stride-2*pad+kh,...,O]. */
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);
-/* Returns the mean of x as it is in this graph. It is not for a loss over a batch that may be split into
- * micro-batches: their losses are added, so each must be divided by the count of the whole step
- * (graph_count), not by its own. */
-id op_mean(struct graph *g, id x);
 /* Drops elements, or (op_drop_path) whole samples. `samples` [B], the indices of the samples in the
  * step's batch, is the input "samples" that the host fills. Evaluation drops nothing: there, and for
  * p = 0, the result is x. */

@@ -76,8 +76,6 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
 }
 
 
-id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (double)tensor_elements(tensor_at(g, x))); }
-
 /* Dropouts are keyed by their order among the dropouts of the model. The number of other nodes
  * depends on the micro-batch: for a batch of 1 no copy of a transposed view is made. A recomputed
  * copy of the node keeps the key. */

@@ -19,7 +19,7 @@
 
 #include "plan/lanes.h"
 #include "plan/plan.h"
-#include "plan/room.h"
+#include "plan/free_space.h"
 
 struct item {
     uint64_t bytes, offset;
@@ -126,18 +126,18 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *),
 {
     if (!it->list.n) return 0;
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
-    struct room *room = room_open(it->instants);
+    struct free_space *room = free_space_open(it->instants);
     uint64_t top = 0;
     for (uint32_t k = 0; k < it->list.n; k++) {
         const struct item *x = &it->list.at[k];
-        if (x->fixed) room_take(room, x->offset, x->offset + x->bytes, x->start, x->end);
+        if (x->fixed) free_space_take(room, x->offset, x->offset + x->bytes, x->start, x->end);
     }
     for (uint32_t k = 0; k < it->list.n && top < enough; k++) {
         struct item *x = &it->list.at[k];
-        if (!x->fixed) x->offset = room_place(room, x->bytes, x->start, x->end);
+        if (!x->fixed) x->offset = free_space_place(room, x->bytes, x->start, x->end);
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
-    room_close(room);
+    free_space_close(room);
     return top;
 }
 

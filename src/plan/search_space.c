@@ -1,7 +1,7 @@
 /*
  * search_space.c: see search_space.h.
  *
- *     family   all surveys of one micro-batch:
+ *     split   all surveys of one micro-batch:
  *
  *              head chunks           1    2    8  ..
  *              kept                  x    x    x      recompute none, or as configured
@@ -35,7 +35,7 @@ enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 /* The values of memory.recompute's ladder in techniques.def. */
 enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
 
-struct family {
+struct split {
     struct settings base;
     struct survey row[ROWS][CHUNKS_MOST]; /* by recompute and chunks of the heads */
 };
@@ -43,7 +43,7 @@ struct family {
 /* One variant of the update: dtype and location of optimizer state and master weights. */
 struct update {
     struct settings s;
-    bool in_step; /* it changes the step too: no family is composed with it */
+    bool in_step; /* it changes the step too: no split is composed with it */
     struct survey survey;
 };
 
@@ -57,14 +57,14 @@ struct extent {
 struct builder {
     struct plan_space *x;
     struct settings base;
-    const struct builder *from;  /* its families are taken instead of own ones; NULL: none */
-    const struct survey *plain;  /* with which the families' persistent bytes are compared */
-    /* the families are lower bounds of its own; these surveys say how long a step sends: */
+    const struct builder *from;  /* its splits are taken instead of own ones; NULL: none */
+    const struct survey *plain;  /* with which the splits' persistent bytes are compared */
+    /* the splits are lower bounds of its own; these surveys say how long a step sends: */
     bool rough;
-    /* of the first family, by chunks of the heads; of the last family, with the most
+    /* of the first split, by chunks of the heads; of the last split, with the most
      * micro-batches */
     struct survey whole[CHUNKS_MOST], most;
-    VEC(struct family) families;
+    VEC(struct split) splits;
     struct { int head, mask; } chunk[CHUNKS_MOST];
     int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
     struct update update[UPDATES];
@@ -104,7 +104,7 @@ static struct settings with_chunks(const struct builder *b, struct settings s, i
     return s;
 }
 
-static void add_family_jobs(struct builder *b, struct family *f, struct survey_jobs *jobs)
+static void add_split_jobs(struct builder *b, struct split *f, struct survey_jobs *jobs)
 {
     bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
@@ -123,7 +123,7 @@ static bool encodes_all(const struct builder *b, const struct settings *s)
 
 /* Every number of micro-batches up to 16, then two per doubling; for each the smallest micro-batch
  * that covers the batch. */
-static void list_families(struct builder *b)
+static void list_splits(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
     int E = f->effective_batch;
@@ -136,7 +136,7 @@ static void list_families(struct builder *b)
         bool fusable = !s.fused_step || s.accumulation == 1;
         bool many = f->trips && s.accumulation > f->trips;
         if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many && !encodes_all(b, &s))
-            vec_push(&b->families, ((struct family){.base = s}));
+            vec_push(&b->splits, ((struct split){.base = s}));
         last = s.micro_batch;
         if (!f->free[TECHNIQUE_micro_batch] || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
@@ -226,7 +226,7 @@ static bool next_offload(const struct builder *b, struct offloads *o)
     return o->rung > 1 && offload_repeats(before, &o->s) ? next_offload(b, o) : true;
 }
 
-/* The first is that of the base settings, with which families are surveyed. */
+/* The first is that of the base settings, with which splits are surveyed. */
 static void list_updates(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -250,9 +250,9 @@ static double later(double a, double b) { return a > b ? a : b; }
 
 /* At least how long a rank sends in a step, on a GPU. Each micro-batch sends what is in blocks
  * anew. */
-static double sent_seconds(const struct builder *b, const struct family *f, int chunk)
+static double sent_seconds(const struct builder *b, const struct split *f, int chunk)
 {
-    const struct settings *first = &b->families.at[0].base, *last = &b->families.at[b->families.n - 1].base;
+    const struct settings *first = &b->splits.at[0].base, *last = &b->splits.at[b->splits.n - 1].base;
     double whole = 0, blocks = 0;
     for (uint32_t i = 0; i <= b->blocks; i++) whole += b->whole[chunk].block[i].seconds[LANE_COMM];
     for (uint32_t i = 1; i <= b->blocks; i++) blocks += b->most.block[i].seconds[LANE_COMM];
@@ -298,7 +298,7 @@ static uint64_t compose(const struct survey *rest, const struct survey *recomput
     return !mixed ? most : most > rest->shared ? most - rest->shared : 0;
 }
 
-static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest,
+static void add_choice(struct builder *b, const struct split *f, int chunk, const struct survey *rest,
                        const struct survey *recomputed, const struct extent *extent, struct recompute recompute)
 {
     const struct survey *shown = extent->all ? recomputed : rest;
@@ -327,7 +327,7 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
 }
 
 /* All recompute modes, for one micro-batch and one number of head chunks. */
-static void add_recompute_modes(struct builder *b, const struct family *f, int chunk)
+static void add_recompute_modes(struct builder *b, const struct split *f, int chunk)
 {
     static const struct {
         int rest, recomputed;
@@ -353,7 +353,7 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
 
 /* More chunks than a head has rows are as many as it has rows: the choices are those of fewer
  * chunks. */
-static bool repeats_chunks(const struct family *f, int chunk)
+static bool repeats_chunks(const struct split *f, int chunk)
 {
     for (int c = 0; c < chunk; c++)
         if (!memcmp(f->row[KEPT][c].rows, f->row[KEPT][chunk].rows, sizeof f->row[KEPT][c].rows)) return true;
@@ -362,9 +362,9 @@ static bool repeats_chunks(const struct family *f, int chunk)
 
 static void add_composed(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->families.n; i++, b->x->ways++)
+    for (uint32_t i = 0; i < b->splits.n; i++, b->x->ways++)
         for (int c = 0; c < b->chunks; c++)
-            if (!repeats_chunks(&b->families.at[i], c)) add_recompute_modes(b, &b->families.at[i], c);
+            if (!repeats_chunks(&b->splits.at[i], c)) add_recompute_modes(b, &b->splits.at[i], c);
 }
 
 /* --- rough choices ---------------------------------------------------------------------------- */
@@ -378,7 +378,7 @@ static const struct update *find_update(const struct builder *b, const struct se
 
 /* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what
  * these access is in device memory. */
-static void add_rough(struct builder *b, const struct family *f, const struct settings *s, int chunk,
+static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk,
                       const struct survey *step)
 {
     const struct survey *update = &find_update(b, s)->survey;
@@ -399,7 +399,7 @@ static void add_rough(struct builder *b, const struct family *f, const struct se
 }
 
 /* Adds settings with one number of head chunks and the first `rows` recompute modes. */
-static void add_single_of(struct builder *b, const struct family *f, struct settings s, int chunk, int rows)
+static void add_single_of(struct builder *b, const struct split *f, struct settings s, int chunk, int rows)
 {
     static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
     s = with_chunks(b, s, chunk);
@@ -412,7 +412,7 @@ static void add_single_of(struct builder *b, const struct family *f, struct sett
 
 /* For every `every`-th number of chunks, with as many chunks of a mask head beside the LM head; and
  * with a whole mask head. */
-static void add_single(struct builder *b, const struct family *f, struct settings s, int every, int rows)
+static void add_single(struct builder *b, const struct split *f, struct settings s, int every, int rows)
 {
     for (int c = 0; c < b->same; c += every) add_single_of(b, f, s, c, rows);
     for (int c = b->same; c < b->chunks; c++)
@@ -427,16 +427,16 @@ static void add_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++, b->x->ways++)
-            for (struct offloads o = {.s = b->families.at[i].base}; next_offload(b, &o);) {
-                const struct family *family = &b->families.at[i];
+        for (uint32_t i = 0; i < b->splits.n && state_allowed(b, state); i++, b->x->ways++)
+            for (struct offloads o = {.s = b->splits.at[i].base}; next_offload(b, &o);) {
+                const struct split *split = &b->splits.at[i];
                 struct settings s = o.s;
                 s.state = state;
                 const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
-                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n))
-                    add_single(b, family, s, 2, 2);
+                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->splits.n))
+                    add_single(b, split, s, 2, 2);
                 s.fused_step = true;
-                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, family, s, 2, ROWS);
+                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, split, s, 2, ROWS);
             }
 }
 
@@ -444,15 +444,15 @@ static void add_singles(struct builder *b)
 
 static void free_builder(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->families.n && !b->from; i++) {
+    for (uint32_t i = 0; i < b->splits.n && !b->from; i++) {
         for (int row = 0; row < ROWS; row++)
-            for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->families.at[i].row[row][c]);
+            for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->splits.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->whole[c]);
     survey_free(&b->most);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
-    vec_free(&b->families);
+    vec_free(&b->splits);
     vec_free(&b->extents);
 }
 
@@ -462,8 +462,8 @@ static int survey_first(struct builder *b, struct error *e)
     struct plan_drafts *drafts = &b->x->surveyed[0];
     struct survey v;
     struct settings s = b->update[0].s;
-    s.micro_batch = b->families.at[0].base.micro_batch;
-    s.accumulation = b->families.at[0].base.accumulation;
+    s.micro_batch = b->splits.at[0].base.micro_batch;
+    s.accumulation = b->splits.at[0].base.accumulation;
     s.head_chunks = b->base.head_chunks;
     if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
     int rc = survey_make(&v, drafts, &s, true, NULL, b->x->profile, e);
@@ -479,16 +479,16 @@ static int survey_first(struct builder *b, struct error *e)
 static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
 {
     const struct recompute kept = b->x->f.free[TECHNIQUE_recompute] ? recompute_of_row(KEPT) : b->base.recompute;
-    for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, b->families.at[0].base, c), kept, &b->whole[c]);
-    add_job(jobs, with_chunks(b, b->families.at[b->families.n - 1].base, 0), kept, &b->most);
+    for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, b->splits.at[0].base, c), kept, &b->whole[c]);
+    add_job(jobs, with_chunks(b, b->splits.at[b->splits.n - 1].base, 0), kept, &b->most);
 }
 
 /* A level of sharding beside the first one. Only collectives are added to program step; at level
- * optimizer they are all in program update, and the families are exact. */
-static void take_families(struct builder *b)
+ * optimizer they are all in program update, and the splits are exact. */
+static void take_splits(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->families.n; i++)
-        memcpy(b->families.at[i].row, b->from->families.at[i].row, sizeof b->families.at[i].row);
+    for (uint32_t i = 0; i < b->splits.n; i++)
+        memcpy(b->splits.at[i].row, b->from->splits.at[i].row, sizeof b->splits.at[i].row);
     b->plain = b->from->plain;
 }
 
@@ -498,22 +498,22 @@ static int add_dimensions(struct builder *b, struct error *e)
 {
     struct plan_space *x = b->x;
     struct survey_jobs jobs = {0};
-    list_families(b);
+    list_splits(b);
     list_updates(b);
     /* no micro-batch has more images than that */
     const bool repeats = x->f.free[TECHNIQUE_encode] && b->base.encode < ENCODE_ALL;
-    CHECK(b->families.n || repeats, "no micro-batch is possible");
-    if (!b->families.n) return PL_OK;
+    CHECK(b->splits.n || repeats, "no micro-batch is possible");
+    if (!b->splits.n) return PL_OK;
     int rc = survey_first(b, e);
     b->plain = &b->update[0].survey;
-    for (uint32_t i = 0; i < b->families.n && !rc; i++) {
-        b->families.at[i].base.offload = b->update[0].s.offload;
-        if (!b->from) add_family_jobs(b, &b->families.at[i], &jobs);
+    for (uint32_t i = 0; i < b->splits.n && !rc; i++) {
+        b->splits.at[i].base.offload = b->update[0].s.offload;
+        if (!b->from) add_split_jobs(b, &b->splits.at[i], &jobs);
     }
     b->rough = b->from && b->base.shard != SHARD_OPTIMIZER;
     if (b->rough && !rc) add_sent_jobs(b, &jobs);
     for (int u = 1; u < b->updates && !rc; u++) {
-        struct settings s = b->families.at[0].base;
+        struct settings s = b->splits.at[0].base;
         s.state = b->update[u].s.state;
         s.offload = b->update[u].s.offload;
         if (x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
@@ -521,7 +521,7 @@ static int add_dimensions(struct builder *b, struct error *e)
     }
     if (!rc) rc = survey_jobs_run(&jobs, x, e);
     if (!rc) {
-        if (b->from) take_families(b);
+        if (b->from) take_splits(b);
         add_composed(b);
         add_singles(b);
     }
@@ -576,7 +576,7 @@ static int find_images(struct plan_space *x, const struct settings *base, struct
 
 /* All levels of sharding with the same values of the other techniques. Where a rank has several
  * shares, the gradients of each are kept until they are added, which depends on the level: there,
- * every level has its own families. */
+ * every level has its own splits. */
 static int add_levels(struct plan_space *x, const struct settings *base, int rung[TECHNIQUES], struct error *e)
 {
     struct builder first = {0};

@@ -5,7 +5,7 @@
  *     forward    x0 -[block 0]- x1 -[block 1]- x2 ...        only x0, x1, x2 kept
  *     backward   ... [recompute block 1 from x1] [its backward] [recompute block 0 from x0] ...
  *
- * A unit is recomputed at once (units.c): a block, a part of one, or a run of several. For each
+ * A unit is recomputed at once (recompute_units.c): a block, a part of one, or a run of several. For each
  * unit, the forward nodes that lead from its inputs to what its backward reads are repeated just
  * before the first backward node that reads any of it, and the backward reads the repetition. Other
  * readers of the unit (the next block) read the original. The same kernels on the same bytes give

@@ -15,7 +15,7 @@ struct units {
     bool any;        /* some node may */
 };
 
-/* Fills `u` from the settings and module rules (units.c). */
+/* Fills `u` from the settings and module rules (recompute_units.c). */
 void units_find(struct units *u, const struct graph *g, const struct settings *s);
 void units_free(struct units *u);
 

@@ -13,7 +13,7 @@
  * same bytes give the same bits. The result of a LINEAR_ACT (fuse.c) is recomputed by ACT alone,
  * from z.
  *
- * Only nodes that units.c allows are recomputed here: all (selective), or those that no block
+ * Only nodes that recompute_units.c allows are recomputed here: all (selective), or those that no block
  * recomputes (+selective). A tensor that a recomputed block will read is kept for it and serves
  * here too.
  */

@@ -1,5 +1,5 @@
 /*
- * units.c: which nodes are recomputed together.
+ * recompute_units.c: which nodes are recomputed together.
  *
  *     chain     blocks under the same rule with the same name except for the number, in the order
  *               of the forward: model.layers.0, model.layers.1, ...

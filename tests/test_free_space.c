@@ -2,7 +2,7 @@
  * test_room.c: the lowest free offset, against a search over all lifetimes that were placed before.
  */
 #include "base/random.h"
-#include "plan/room.h"
+#include "plan/free_space.h"
 
 #include "harness.h"
 
@@ -49,7 +49,7 @@ TEST(test_lowest)
     static const uint32_t instants[] = {1, 2, 31, 32, 33, 255, 256, 257, 1000, 5000};
     for (size_t k = 0; k < sizeof instants / sizeof *instants; k++)
         for (uint64_t fixed = 0; fixed <= 8; fixed += 8) {
-            struct room *room = room_open(instants[k]);
+            struct free_space *room = free_space_open(instants[k]);
             struct box boxes[MOST];
             const uint64_t key = random_key(k + fixed, "room");
             for (uint64_t i = 0; i < MOST; i++) {
@@ -57,26 +57,26 @@ TEST(test_lowest)
                 if (i < fixed) {
                     boxes[i].from += 4096 * i;
                     boxes[i].to += 4096 * i;
-                    room_take(room, boxes[i].from, boxes[i].to, boxes[i].start, boxes[i].end);
+                    free_space_take(room, boxes[i].from, boxes[i].to, boxes[i].start, boxes[i].end);
                     continue;
                 }
-                const uint64_t bytes = boxes[i].to, at = room_place(room, bytes, boxes[i].start, boxes[i].end);
+                const uint64_t bytes = boxes[i].to, at = free_space_place(room, bytes, boxes[i].start, boxes[i].end);
                 assert_int_equal(at, lowest(boxes, (int)i, boxes[i]));
                 boxes[i].from = at;
                 boxes[i].to = at + bytes;
             }
-            room_close(room);
+            free_space_close(room);
         }
 }
 
 TEST(test_nothing)
 {
-    struct room *room = room_open(100);
-    assert_int_equal(room_place(room, 256, 10, 20), 0);
-    assert_int_equal(room_place(room, 0, 10, 20), 0);
-    room_take(room, 256, 256, 0, 99);
-    assert_int_equal(room_place(room, 256, 0, 99), 256);
-    room_close(room);
+    struct free_space *room = free_space_open(100);
+    assert_int_equal(free_space_place(room, 256, 10, 20), 0);
+    assert_int_equal(free_space_place(room, 0, 10, 20), 0);
+    free_space_take(room, 256, 256, 0, 99);
+    assert_int_equal(free_space_place(room, 256, 0, 99), 256);
+    free_space_close(room);
 }
 
 MAIN(NULL, NULL)

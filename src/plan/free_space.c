@@ -1,7 +1,7 @@
 /*
- * room.c: see room.h.
+ * free_space.c: see free_space.h.
  */
-#include "plan/room.h"
+#include "plan/free_space.h"
 
 #include <string.h>
 
@@ -27,7 +27,7 @@ struct cell {
     struct ranges any, all;
 };
 
-struct room {
+struct free_space {
     struct cell *cell;   /* the root, then the nodes of each level below it */
     struct parts *parts; /* by leaf */
     uint32_t cells, leaves, width; /* width: the instants of the root */
@@ -50,9 +50,9 @@ struct visit {
     struct parts *leaf[2];
 };
 
-struct room *room_open(uint32_t instants)
+struct free_space *free_space_open(uint32_t instants)
 {
-    struct room *r = mem_alloc(sizeof *r);
+    struct free_space *r = mem_alloc(sizeof *r);
     uint32_t nodes = 1;
     CHECK(instants <= 1u << 29, "%u", instants);
     r->width = LEAF;
@@ -67,7 +67,7 @@ struct room *room_open(uint32_t instants)
     return r;
 }
 
-void room_close(struct room *r)
+void free_space_close(struct free_space *r)
 {
     for (uint32_t i = 0; i < r->cells; i++) {
         vec_free(&r->cell[i].any.list);
@@ -119,7 +119,7 @@ static void add_part(struct parts *p, struct part x)
 }
 
 /* Visits a node and those below it. */
-static void visit(const struct room *r, struct visit *v, const struct place *p)
+static void visit(const struct free_space *r, struct visit *v, const struct place *p)
 {
     const uint32_t last = p->first + (p->width - 1);
     const bool covered = v->start <= p->first && last <= v->end;
@@ -178,7 +178,7 @@ static void take(struct visit *v, uint64_t from, uint64_t to)
     for (uint32_t i = 0; i < v->leaves; i++) add_part(v->leaf[i], (struct part){from, to, v->start, v->end});
 }
 
-static void begin_visit(const struct room *r, struct visit *v, uint32_t start, uint32_t end)
+static void begin_visit(const struct free_space *r, struct visit *v, uint32_t start, uint32_t end)
 {
     v->start = start;
     v->end = end;
@@ -186,14 +186,14 @@ static void begin_visit(const struct room *r, struct visit *v, uint32_t start, u
     visit(r, v, &(struct place){.width = r->width});
 }
 
-void room_take(struct room *r, uint64_t from, uint64_t to, uint32_t start, uint32_t end)
+void free_space_take(struct free_space *r, uint64_t from, uint64_t to, uint32_t start, uint32_t end)
 {
     struct visit v;
     begin_visit(r, &v, start, end);
     if (from < to) take(&v, from, to);
 }
 
-uint64_t room_place(struct room *r, uint64_t bytes, uint32_t start, uint32_t end)
+uint64_t free_space_place(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end)
 {
     struct visit v;
     begin_visit(r, &v, start, end);
