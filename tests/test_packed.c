@@ -26,7 +26,7 @@ static int pack(char *const *more)
     int argc = 1;
     struct error e = {0};
     while (more[argc - 1]) argv[argc] = more[argc - 1], argc++;
-    int rc = data_pack.main(argc, argv, &e);
+    int rc = command_run(&data_pack, argc, argv, &e);
     if (rc) print_message("%s\n", e.text);
     return rc;
 }

@@ -23,7 +23,7 @@ enum { BATCH = 4, MASKS = 3, STEPS = 3 };
 
 /* --- runs ---------------------------------------------------------------------------------- */
 
-static const char *const presets[] = {"sam-tiny", "tinysam-tiny", "llama-tiny"};
+static const char *const preset_names[] = {"sam-tiny", "tinysam-tiny", "llama-tiny"};
 enum { SAM, TINYSAM, LLAMA };
 
 /* Plans a model with this value of memory.recompute, and more settings; NULL ends them. */
@@ -36,7 +36,7 @@ static int plan_with(struct run *r, struct config *c, int model, const char *wor
     char text[96];
     memset(r, 0, sizeof *r);
     config_init(c);
-    snprintf(text, sizeof text, "model.preset=%s", presets[model]);
+    snprintf(text, sizeof text, "model.preset=%s", preset_names[model]);
     int rc = config_set(c, text, e);
     for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], e);
     if (!rc && model == LLAMA) rc = config_set(c, "data.sequence=48", e);
@@ -116,7 +116,7 @@ static struct result train(int model, const char *words, const char *const *sets
         float loss;
         memcpy(&loss, x.bytes.at + x.bytes.n - sizeof loss, sizeof loss);
         if (!(isfinite(loss) && loss > 0))
-            fail_msg("%s, %s: the loss of step %d is %g", presets[model], words, step, (double)loss);
+            fail_msg("%s, %s: the loss of step %d is %g", preset_names[model], words, step, (double)loss);
         must(run_program(&r, PROGRAM_UPDATE, &e), &e);
     }
     for (uint32_t i = 0; i < r.planned.graph.params.n; i++) keep(&x, &r, r.planned.graph.params.at[i].master);
@@ -130,7 +130,7 @@ static void check_same(int model, const char *words, const struct result *want, 
     struct result got = train(model, words, sets);
     assert_int_equal(got.bytes.n, want->bytes.n);
     if (memcmp(got.bytes.at, want->bytes.at, want->bytes.n))
-        fail_msg("%s, %s: not the bits of none", presets[model], words);
+        fail_msg("%s, %s: not the bits of none", preset_names[model], words);
     vec_free(&got.bytes);
 }
 
@@ -150,7 +150,7 @@ static const char *const variants[] = {"all",
 
 TEST(test_bits)
 {
-    for (int model = 0; model < (int)COUNT(presets); model++) {
+    for (int model = 0; model < (int)COUNT(preset_names); model++) {
         struct result want = train(model, "none", NULL);
         for (size_t i = 0; i < COUNT(variants); i++) check_same(model, variants[i], &want, NULL);
         vec_free(&want.bytes);
@@ -162,7 +162,7 @@ TEST(test_bits_split)
 {
     static const char *const split[] = {"memory.micro_batch=2", "memory.head_chunks=2", "memory.precision=bf16", NULL};
     static const char *const some[] = {"all", "every:2+selective", "segments:2", "all+halves+selective"};
-    for (int model = 0; model < (int)COUNT(presets); model++) {
+    for (int model = 0; model < (int)COUNT(preset_names); model++) {
         struct result want = train(model, "none", split);
         for (size_t i = 0; i < COUNT(some); i++) check_same(model, some[i], &want, split);
         vec_free(&want.bytes);
@@ -246,17 +246,17 @@ static struct memory_use measure_plan(int model, const char *words, const char *
 
 TEST(test_bytes)
 {
-    for (int model = 0; model < (int)COUNT(presets); model++) {
+    for (int model = 0; model < (int)COUNT(preset_names); model++) {
         struct memory_use none = measure_plan(model, "none", NULL), all = measure_plan(model, "all", NULL),
                           half = measure_plan(model, "every:2", NULL);
         for (size_t i = 0; i < COUNT(variants); i++) {
             struct memory_use l = measure_plan(model, variants[i], NULL);
             if (l.arena >= none.arena)
-                fail_msg("%s, %s: %llu bytes, none has %llu", presets[model], variants[i], (unsigned long long)l.arena,
+                fail_msg("%s, %s: %llu bytes, none has %llu", preset_names[model], variants[i], (unsigned long long)l.arena,
                          (unsigned long long)none.arena);
-            if (l.saved >= none.saved) fail_msg("%s, %s: as much is kept as by none", presets[model], variants[i]);
+            if (l.saved >= none.saved) fail_msg("%s, %s: as much is kept as by none", preset_names[model], variants[i]);
             if (l.seconds <= none.seconds)
-                fail_msg("%s, %s: %g s, none takes %g", presets[model], variants[i], l.seconds, none.seconds);
+                fail_msg("%s, %s: %g s, none takes %g", preset_names[model], variants[i], l.seconds, none.seconds);
         }
         assert_true(none.arena > half.arena && half.arena > all.arena);
         assert_true(none.saved > half.saved && half.saved > all.saved);
@@ -274,7 +274,7 @@ TEST(test_bytes)
  * other way round. */
 TEST(test_segments)
 {
-    for (int model = 0; model < (int)COUNT(presets); model++) {
+    for (int model = 0; model < (int)COUNT(preset_names); model++) {
         struct memory_use all = measure_plan(model, "all", NULL), runs = measure_plan(model, "segments:1", NULL),
                           parts = measure_plan(model, "all+halves", NULL);
         /* The largest recomputation of tinysam-tiny is the only block of its stage and has

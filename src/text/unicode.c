@@ -345,7 +345,7 @@ static void order_marks(uint32_t *at, uint32_t n)
     mem_free(sorted);
 }
 
-void unicode_normalize(enum unicode_form form, const char *text, size_t n, struct codes *out)
+void unicode_normalize(enum unicode_form form, const char *text, size_t n, struct code_points *out)
 {
     out->n = 0;
     for (size_t i = 0; i < n;) {

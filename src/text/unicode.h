@@ -65,11 +65,11 @@ bool unicode_may_change(enum unicode_form form, uint32_t code);
 bool unicode_joins(enum unicode_form form, uint32_t code);
 
 /* A list of characters. */
-struct codes {
+struct code_points {
     uint32_t *at;
     uint32_t n, cap;
 };
 /* Brings n bytes of UTF-8 into a form, as characters in `out`, whose old content is lost. */
-void unicode_normalize(enum unicode_form form, const char *text, size_t n, struct codes *out);
+void unicode_normalize(enum unicode_form form, const char *text, size_t n, struct code_points *out);
 
 #endif

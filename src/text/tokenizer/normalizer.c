@@ -235,7 +235,7 @@ static uint32_t next_change(const struct aligned *text, enum unicode_form form, 
 /* Normalizes a part that no character around it depends on. What is the same at its begin and its
  * end comes from itself, the rest from the rest. */
 static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, enum unicode_form form,
-                      struct codes *codes, struct aligned_buffer *out)
+                      struct code_points *codes, struct aligned_buffer *out)
 {
     uint32_t first = 0, last, code;
     unicode_normalize(form, text->at + begin, end - begin, codes);

@@ -471,7 +471,7 @@ void normalizer_free(struct normalizer *n);
 /* Memory of a call; one for each thread. */
 struct normal_work {
     struct aligned_buffer buffers[2];
-    struct codes codes;
+    struct code_points codes;
     struct pattern_search *search;
 };
 void normal_work_free(struct normal_work *w);
