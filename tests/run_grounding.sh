@@ -219,7 +219,7 @@ wrong_allocator() {
     cp -r $scored "$tmp/config" && sed -i "$1" "$tmp/config/config.json" && model=$tmp/config batch=$scored/batch.safetensors expect 2 "$2" step "$tmp/other.safetensors"
 }
 check 'more tokens than patches' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 17/' 'num_visual_tokens is 17, expected 1 to 16, the patches of an image'
-check 'the class token among the patches' wrong_allocator 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "full"/' 'tokens are chosen among the patches of an image.* set it to default'
+check 'the class token among the patches' wrong_allocator 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "full"/' 'vision_feature_select_strategy is full.* set it to default'
 check 'a selection that does not exist' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 5, "token_selection": "best"/' 'token_selection "best": expected scored or random'
 check 'another number of image tokens' wrong_allocator 's/"num_visual_tokens": 5/"num_visual_tokens": 4/' 'input_ids has 10 image tokens .* 2 images of 4 features: expected 8 tokens'
 
@@ -291,6 +291,6 @@ long_rows() { run=patches train other $few --set "model.path=$tmp/scored" --set 
 check 'allocator: one image a row' long_rows
 several() { run=patches expect 2 'data.max_images is 2, and a arr_coc_allocator takes one image a row: leave it out' train other --set data.max_images=2; }
 check 'several images a row' several
-no_answers() { run=patches expect 2 'train.eval_samples is 2, but a arr_coc_allocator answers in' train other --set train.eval_samples=2; }
+no_answers() { run=patches expect 2 'train.eval_samples is 2, but a model of type arr_coc_allocator' train other --set train.eval_samples=2; }
 check 'allocator: train.eval_samples' no_answers
 summary

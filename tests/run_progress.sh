@@ -83,7 +83,7 @@ units() { # PATTERN COMMAND...
 }
 check 'plan: a step of half an hour' units 'predicted step time [0-9]+ min( [0-9]+ s)?' "$binary" plan "$tmp/words.yaml" --memory 16GiB
 check 'plan --compare' units '[0-9.]+ GiB +[0-9]+ min( [0-9]+ s)? +[0-9.]+x' "$binary" plan "$tmp/words.yaml" --compare
-check 'doctor: what changes cost' units 'less for +\+[0-9.]+ (us|ms|s)' "$binary" doctor "$tmp/words.yaml" "${small[@]}" --steps 0
+check 'doctor: what changes cost' units 'B +\+[0-9.]+ (us|ms|s) +--set memory' "$binary" doctor "$tmp/words.yaml" "${small[@]}" --steps 0
 check 'data inspect: the memory of masks' units 'float32 +[0-9.]+ (MiB|KiB) +[0-9.]+ MiB +[0-9.]+ (MiB|KiB)' "$binary" data inspect "$data"
 check 'train: the memory line' units '\[Step 1\] CPU: Alloc=[0-9.]+ [KMG]iB Reserved=[0-9.]+ [KMG]iB \([0-9.]+% of Total\)' "$binary" train "$tmp/masks.yaml" --set "train.out=$tmp/units"
 summary

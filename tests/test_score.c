@@ -55,7 +55,7 @@ TEST(test_rows)
     scores_print(&s, &table);
     print_message("%s", table.at);
     assert_non_null(strstr(table.at, "point   all"));
-    assert_non_null(strstr(table.at, "0.6333    0.7333      66.7 %      33.3 %\n"));
+    assert_non_null(strstr(table.at, "0.6333     0.7333      66.7 %      33.3 %\n"));
     scores_reset(&s);
     assert_int_equal(scores_of(&s, 2).masks, 0);
     assert_true(score_iou(&(struct score){0}) == 0);

@@ -254,7 +254,7 @@ void doctor_advice(struct doctor *d, struct text *out)
     try_all(d, found);
     list_advice(found, &d->advice);
     if (d->others.rows.n) {
-        text_printf(out, "Other plans within %s (offloaded: to %s)\n", size_print(d->budget, size),
+        text_printf(out, "Other plans within %s (column offloaded: %s)\n", size_print(d->budget, size),
                     plan_host_name(&d->run.plan));
         table_print(&d->others, 2, 0, out);
     }
