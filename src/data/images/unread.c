@@ -25,6 +25,7 @@ static const struct unread formats[] = {
 };
 enum { META, TIFF, NIFTI, DICOM, ANALYZE, BMP, GIF };
 
+/* Reports whether the path ends in one of the endings, which are between blanks: " .hdr .img ". */
 static bool has_ending(const char *path, const char *endings)
 {
     size_t n = strlen(path);
