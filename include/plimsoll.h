@@ -48,7 +48,8 @@ template <typename T, int N> struct array {
 };
 template <typename T, typename... X> array<T, sizeof...(X)> list(X... x) { return {{static_cast<T>(x)...}}; }
 }
-#define PL_LIST(type, ...) int(sizeof(pl_detail::list<type>(__VA_ARGS__).at) / sizeof(type)), pl_detail::list<type>(__VA_ARGS__)
+#define PL_LIST(type, ...)                                                                                             \
+    int(sizeof(pl_detail::list<type>(__VA_ARGS__).at) / sizeof(type)), pl_detail::list<type>(__VA_ARGS__)
 #else
 #define PL_LIST(type, ...) (int)(sizeof((type[]){__VA_ARGS__}) / sizeof(type)), (const type[]){__VA_ARGS__}
 #endif
@@ -60,7 +61,7 @@ extern "C" {
 /* --- version and errors ------------------------------------------------------------ */
 
 #define PL_VERSION "0.1.0"
-/* The version of the library at run time; PL_VERSION is that of this header. */
+/* Returns the version of the library at run time; PL_VERSION is the version of this header. */
 PL_API const char *pl_version(void);
 
 enum {
@@ -77,11 +78,12 @@ PL_API struct pl_session *pl_open(void);
 /* Frees everything. NULL is allowed. */
 PL_API void pl_close(struct pl_session *s);
 
-/* Code and message of the last call on the session; the message is "" after PL_OK. */
+/* Returns the code (pl_message: the message) of the last call on the session; the message is ""
+ * after PL_OK. */
 PL_API int pl_code(const struct pl_session *s);
 PL_API const char *pl_message(const struct pl_session *s);
 
-/* Log messages and progress on stderr, for all sessions; off by default. */
+/* Turns log messages and progress on stderr on or off, for all sessions; off by default. */
 PL_API void pl_verbose(int on);
 
 /* --- options -------------------------------------------------------------------------- */
@@ -93,7 +95,7 @@ PL_API void pl_verbose(int on);
  * may change. */
 PL_API int pl_set(struct pl_session *s, const char *key, const char *value);
 PL_API int pl_read_yaml(struct pl_session *s, const char *path);
-/* memory.budget: a size ("8GiB", "500 MB", "123456"), "auto" or "none". */
+/* Sets memory.budget: a size ("8GiB", "500 MB", "123456"), "auto" or "none". */
 PL_API int pl_set_memory(struct pl_session *s, const char *size);
 
 /* --- a model of your own ------------------------------------------------------------------
@@ -110,11 +112,11 @@ struct pl_builder;
 typedef uint32_t pl_tensor; /* valid within one call of the callback; 0: none */
 typedef void (*pl_build)(struct pl_builder *b, int64_t batch, void *user);
 
-/* pl_save writes `config_json` as config.json; NULL: {"model_type": "custom"}. With model.path set,
- * weights are read from that folder; otherwise they are initialised as pl_param specifies. build
- * NULL removes the definition. */
+/* Defines the model of the session. pl_save writes `config_json` as config.json; NULL:
+ * {"model_type": "custom"}. With model.path set, weights are read from that folder; otherwise they
+ * are initialised as pl_param specifies. build NULL removes the definition. */
 PL_API int pl_define(struct pl_session *s, pl_build build, void *user, const char *config_json);
-/* A part of that model has a folder of weights of its own: parameter "PART.NAME" is read as NAME
+/* Gives a part of that model a folder of weights of its own: parameter "PART.NAME" is read as NAME
  * from `folder`. pl_save writes one folder with the full names; with model.path set, that is read
  * and the folders of parts are not. folder NULL: the part has none. */
 PL_API int pl_part(struct pl_session *s, const char *part, const char *folder);
@@ -126,12 +128,13 @@ enum { PL_MAX_RANK = 6 };
 enum pl_dtype { PL_F32 = 1, PL_I32 = 2 };
 
 enum pl_init { PL_ZEROS, PL_ONES, PL_NORMAL };
-/* A weight. Its name is the tensor's name in model.safetensors. A second call with the same name
- * returns the same tensor, which ties weights. `std` is for PL_NORMAL; the values depend on
+/* Returns a weight. Its name is the tensor's name in model.safetensors. A second call with the same
+ * name returns the same tensor, which ties weights. `std` is for PL_NORMAL; the values depend on
  * train.seed and the name. */
 PL_API pl_tensor pl_param(struct pl_builder *b, const char *name, int rank, const int64_t *dim, enum pl_init init,
                           float std);
-/* An input that pl_write_input fills. The first dimension is `batch`, or a multiple of it. */
+/* Returns an input that pl_write_input fills. The first dimension is `batch`, or a multiple of
+ * it. */
 PL_API pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype type, int rank, const int64_t *dim);
 /* The same for an input whose dimension `axis` is the batch, or a multiple of it:
  *     pl_input_along(b, "series", PL_F32, 1, PL_SHAPE(steps, batch, channels));
@@ -139,10 +142,10 @@ PL_API pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype 
 enum { PL_SHARED = -1 };
 PL_API pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype type, int axis, int rank,
                                 const int64_t *dim);
-/* A table of numbers that is part of the model and is not saved in any file. */
+/* Returns a table of numbers that is part of the model and is not saved in any file. */
 PL_API pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const int64_t *dim, const float *data);
 
-/* Names a tensor for pl_read_output. An output "loss" is required and must be a scalar. */
+/* Gives a tensor a name for pl_read_output. An output "loss" is required and must be a scalar. */
 PL_API void pl_output(struct pl_builder *b, const char *name, pl_tensor x);
 
 /* Modules: names in messages and plans. PL_BLOCK: one of a sequence of similar blocks; the planner
@@ -182,22 +185,23 @@ PL_API void pl_fail(struct pl_builder *b, const char *message);
  * together. */
 PL_API pl_tensor pl_reshape(struct pl_builder *b, pl_tensor x, int rank, const int64_t *dim); /* one dim may be -1 */
 PL_API pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, int64_t length);
-/* Element i along an axis, which x has and the result does not: row i of a matrix with axis 0. */
+/* Returns element i along an axis, which x has and the result does not: row i of a matrix with axis
+ * 0. */
 PL_API pl_tensor pl_at(struct pl_builder *b, pl_tensor x, int axis, int64_t i);
-/* n tensors of one shape along a new axis: the opposite of pl_at. */
+/* Stacks n tensors of one shape along a new axis: the opposite of pl_at. */
 PL_API pl_tensor pl_stack(struct pl_builder *b, int n, const pl_tensor *x, int axis);
-/* x w^T + bias; bias 0: none */
+/* Computes x w^T + bias; bias 0: none. */
 PL_API pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias);
 PL_API pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps);
 PL_API pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale);
-/* The same with the position of each token as an input, PL_I32 [batch,T]. */
+/* Does as pl_rope with the position of each token as an input, PL_I32 [batch,T]. */
 PL_API pl_tensor pl_rope_at(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, pl_tensor positions, float scale);
 PL_API pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up); /* silu(gate) * up */
 PL_API pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal);
-/* For each query the first key that it sees and one past the last, an input PL_I32 [batch,T,2]:
- * rows of several documents, padding, prefixes. window > 0: only the last `window` of these
- * keys. */
+/* Does as pl_attention with ranges, an input PL_I32 [batch,T,2]: for each query the first key that
+ * it sees and one past the last, for rows of several documents, padding, prefixes. window > 0: only
+ * the last `window` of these keys. */
 PL_API pl_tensor pl_attention_ranges(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, pl_tensor ranges,
                                      float scale, int64_t window);
 PL_API pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table);
@@ -206,7 +210,7 @@ PL_API pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y);
 PL_API pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y);
 PL_API pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value);
 PL_API pl_tensor pl_sum(struct pl_builder *b, pl_tensor x); /* sum of all elements: a scalar */
-/* [...,M,K] times [...,K,N] */
+/* Multiplies [...,M,K] by [...,K,N]. */
 PL_API pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps);
 PL_API pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x); /* over the last dimension */
@@ -219,19 +223,19 @@ PL_API pl_tensor pl_drop_path(struct pl_builder *b, pl_tensor x, float p);
 /* Axis i of the result is axis axes[i] of x. */
 PL_API pl_tensor pl_permute(struct pl_builder *b, pl_tensor x, int rank, const int *axes);
 PL_API pl_tensor pl_concat(struct pl_builder *b, int n, const pl_tensor *x, int axis);
-/* x [B,N,C], index i32 [B,M]: [B,M,C] */
+/* Gathers rows of x [B,N,C] by index i32 [B,M] into [B,M,C]. */
 PL_API pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index);
-/* Feature maps are [B,H,W,C]. w [O,C/groups,kh,kw]; groups is 1 or C; bias 0: none. */
+/* Convolves a feature map [B,H,W,C] with w [O,C/groups,kh,kw]; groups is 1 or C; bias 0: none. */
 PL_API pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad,
                          int groups);
-/* w [C,O,kh,kw] */
+/* Convolves transposed, with w [C,O,kh,kw]; bias 0: none. */
 PL_API pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad);
 PL_API pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners); /* bilinear */
-/* to H x W means over the whole map */
+/* Averages over the whole map, to H x W means. */
 PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W);
 
-/* Any op by its name in docs/reference/ops.md, in upper or lower case, with its attributes as text
- * ("" or NULL: none; attributes that are not named are 0); returns the first output:
+/* Emits any op by its name in docs/reference/ops.md, in upper or lower case, with its attributes as
+ * text ("" or NULL: none; attributes that are not named are 0); returns the first output:
  *     y = pl_op(b, "rmsnorm", PL_TENSORS(x, w), "eps=1e-6");
  *     y = pl_op(b, "avgpool", PL_TENSORS(x), "k=3,3 stride=2,2 pad=1,1");
  * Ops of the backward pass and the update are excluded, and inputs that an op would write to. */
@@ -243,10 +247,10 @@ PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_t
  * labels of -100 have weight 0; any other sum goes through pl_per_count. */
 PL_API pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels);
 PL_API pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum);
-/* The same for one of several losses, each with a count of its own, named by what it counts:
- *     loss = pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_per_count_of(b,
- *     squares, "boxes")); pl_set_count_of sets it. With pl_train the data sets it, and has the
- *     counts "tokens" (those that have a successor) and "samples". A model has at most 7 counts. */
+/* Does the same for one of several losses, each with a count of its own, named by what it counts:
+ *     loss = pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_per_count_of(b, squares, "boxes"));
+ * pl_set_count_of sets it. With pl_train the data sets it, and has the counts "tokens" (those that
+ * have a successor) and "samples". A model has at most 7 counts. */
 PL_API pl_tensor pl_cross_entropy_of(struct pl_builder *b, pl_tensor logits, pl_tensor labels, const char *count);
 PL_API pl_tensor pl_per_count_of(struct pl_builder *b, pl_tensor sum, const char *count);
 
@@ -293,14 +297,14 @@ struct pl_plan_info {
     int techniques;                 /* how many there are in... */
     struct pl_technique technique[PL_TECHNIQUES];
 };
-/* The value of a technique; NULL: there is no technique of that name. */
+/* Returns the value of a technique; NULL: there is no technique of that name. */
 PL_API const char *pl_technique_value(const struct pl_plan_info *plan, const char *name);
 
 /* Finds the plan with the shortest predicted step that fits the budget. PL_NOFIT: `out` holds the
  * smallest plan, with fits 0. A second call without a change of options returns the same. `out` may
  * be NULL. */
 PL_API int pl_plan(struct pl_session *s, struct pl_plan_info *out);
-/* The plan as JSON (as `plimsoll plan --json` prints it) and as a readable table. NULL on an
+/* Returns the plan as JSON (as `plimsoll plan --json` prints it) or as a readable table; NULL on an
  * error. */
 PL_API const char *pl_plan_json(struct pl_session *s);
 PL_API const char *pl_plan_table(struct pl_session *s);
@@ -320,22 +324,22 @@ PL_API int pl_write_input(struct pl_session *s, const char *name, const void *da
  * restores the default: the samples of the effective batch; for a built-in model family its tokens
  * less one per sample. */
 PL_API int pl_set_count(struct pl_session *s, double count);
-/* The same for the losses that pl_cross_entropy_of and pl_per_count_of divide by the count
+/* Does the same for the losses that pl_cross_entropy_of and pl_per_count_of divide by the count
  * `name`. */
 PL_API int pl_set_count_of(struct pl_session *s, const char *name, double count);
 
-/* One optimizer step: forward, backward, gradient clipping, update, with the schedule's learning
- * rate. The loss is that before the update. Either pointer may be NULL. */
+/* Runs one optimizer step: forward, backward, gradient clipping, update, with the schedule's
+ * learning rate. The loss is the one before the update. Either pointer may be NULL. */
 PL_API int pl_step(struct pl_session *s, double *loss, double *gradient_norm);
 
-/* The loss of the current inputs with the current weights; changes nothing. */
+/* Computes the loss of the current inputs with the current weights; changes nothing. */
 PL_API int pl_evaluate(struct pl_session *s, double *loss);
 /* Reads any output by a forward pass: floats, or int32_t for an integer output. A scalar is summed
  * over the micro-batches; for any other output the rows of all samples are concatenated. `bytes` is
  * the size of `data` and must equal the output's. */
 PL_API int pl_read_output(struct pl_session *s, const char *name, void *data, uint64_t bytes);
 
-/* Steps since pl_start. */
+/* Returns the number of steps since pl_start. */
 PL_API int64_t pl_steps(const struct pl_session *s);
 
 struct pl_parameter {
@@ -345,9 +349,10 @@ struct pl_parameter {
     uint64_t elements;
     int frozen;
 };
-/* The parameter at an index from 0, after pl_plan; PL_USAGE beyond the last one. */
+/* Describes the parameter at an index from 0, after pl_plan; PL_USAGE beyond the last one. */
 PL_API int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *out);
-/* Weights as f32, whatever their dtype; `bytes` is 4 times the number of elements. */
+/* Reads or writes a weight as f32, whatever its dtype; `bytes` is 4 times the number of
+ * elements. */
 PL_API int pl_read_parameter(struct pl_session *s, const char *name, float *data, uint64_t bytes);
 PL_API int pl_write_parameter(struct pl_session *s, const char *name, const float *data, uint64_t bytes);
 
@@ -375,7 +380,7 @@ PL_API int pl_train(struct pl_session *s);
 /* Continues from the last checkpoint in train.out, bit for bit. */
 PL_API int pl_resume(struct pl_session *s);
 
-/* The model folder that the last pl_train, pl_resume or pl_save wrote; "" if none. */
+/* Returns the model folder that the last pl_train, pl_resume or pl_save wrote; "" if none. */
 PL_API const char *pl_model_path(const struct pl_session *s);
 
 /* --- generation ----------------------------------------------------------------------------------
@@ -431,10 +436,10 @@ typedef int (*pl_token_callback)(int32_t id, void *user);
  * the next call on the session. PL_NOFIT: nothing fits the budget. */
 PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options,
                        pl_token_callback callback, void *user, struct pl_answer *out);
-/* The same for a text about n images, files that a model with a vision tower sees: <image> stands
- * in the text where each of them is, or they stand before it. "video:PATH" is a video, a file or a
- * folder of its frames, at <video>; data.max_frames, data.fps and data.tokens_per_frame are as in
- * training. The model's tokenizer, or data.tokenizer, makes tokens of all. */
+/* Does the same for a text about n images, files that a model with a vision tower sees: <image> is
+ * in the text where each of them belongs, or they come before it. "video:PATH" is a video, a file
+ * or a folder of its frames, at <video>; data.max_frames, data.fps and data.tokens_per_frame are as
+ * in training. The model's tokenizer, or data.tokenizer, encodes the text. */
 PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n,
                               const struct pl_generation *options, pl_token_callback callback, void *user,
                               struct pl_answer *out);
@@ -454,7 +459,7 @@ PL_API int pl_generate_images(struct pl_session *s, const char *text, const char
  */
 struct pl_tokenizer;
 
-/* A token and the bytes of the text that it stands for; begin == end: it was added, such as BOS. */
+/* A token and the bytes of the text that it encodes; begin == end: it was added, such as BOS. */
 struct pl_token {
     int32_t id;
     uint32_t begin, end;
@@ -464,26 +469,26 @@ struct pl_token {
  * accepted, pl_tokenizer_code is not PL_OK, and every later call that returns a code returns the
  * same. */
 PL_API struct pl_tokenizer *pl_tokenizer_open(const char *path);
-/* NULL is allowed. */
+/* Frees the tokenizer; NULL is allowed. */
 PL_API void pl_tokenizer_close(struct pl_tokenizer *t);
-/* Code and message of the last call, at first of pl_tokenizer_open; the message is "" after
- * PL_OK. */
+/* Returns the code (pl_tokenizer_message: the message) of the last call, at first of
+ * pl_tokenizer_open; the message is "" after PL_OK. */
 PL_API int pl_tokenizer_code(const struct pl_tokenizer *t);
 PL_API const char *pl_tokenizer_message(const struct pl_tokenizer *t);
 
-/* The tokens of n bytes of UTF-8. add_special: with the tokens that the tokenizer adds, such as
+/* Encodes n bytes of UTF-8 as tokens. add_special: with the tokens that the tokenizer adds, such as
  * BOS. */
 PL_API int pl_encode(struct pl_tokenizer *t, const char *text, size_t n, int add_special,
                      const struct pl_token **tokens, size_t *count);
-/* The text of ids, with a NUL behind its n bytes. skip_special: without special tokens. */
+/* Decodes ids to text, with a NUL behind its n bytes. skip_special: without special tokens. */
 PL_API int pl_decode(struct pl_tokenizer *t, const int32_t *ids, size_t count, int skip_special, const char **text,
                      size_t *n);
 
-/* The largest id + 1; 0: the tokenizer is not open. */
+/* Returns the largest id + 1; 0: the tokenizer is not open. */
 PL_API int32_t pl_token_count(const struct pl_tokenizer *t);
-/* A token by its content as stored, such as "<|im_end|>"; -1: there is none. */
+/* Returns the id of a token by its content as stored, such as "<|im_end|>"; -1: there is none. */
 PL_API int32_t pl_token_id(const struct pl_tokenizer *t, const char *content);
-/* The content of a token as stored; NULL: no token has this id. */
+/* Returns the content of a token as stored; NULL: no token has this id. */
 PL_API const char *pl_token_content(const struct pl_tokenizer *t, int32_t id);
 
 #ifdef __cplusplus

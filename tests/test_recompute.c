@@ -252,8 +252,8 @@ TEST(test_bytes)
         for (size_t i = 0; i < COUNT(variants); i++) {
             struct memory_use l = measure_plan(model, variants[i], NULL);
             if (l.arena >= none.arena)
-                fail_msg("%s, %s: %llu bytes, none has %llu", preset_names[model], variants[i], (unsigned long long)l.arena,
-                         (unsigned long long)none.arena);
+                fail_msg("%s, %s: %llu bytes, none has %llu", preset_names[model], variants[i],
+                         (unsigned long long)l.arena, (unsigned long long)none.arena);
             if (l.saved >= none.saved) fail_msg("%s, %s: as much is kept as by none", preset_names[model], variants[i]);
             if (l.seconds <= none.seconds)
                 fail_msg("%s, %s: %g s, none takes %g", preset_names[model], variants[i], l.seconds, none.seconds);

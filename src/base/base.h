@@ -31,7 +31,8 @@ int error_set(struct error *e, int code, const char *fmt, ...)
 int error_prepend(struct error *e, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* TRY(call) returns the code of a call that failed. It suits functions that have nothing to free. */
+/* TRY(call) returns the code of a call that failed. It suits functions that have nothing to
+ * free. */
 #define TRY(call)                  \
     do {                           \
         int try_rc = (call);       \
@@ -117,21 +118,21 @@ void text_escape(char *out, size_t room, const char *text);
 /* Prints a line to standard output, escaped. */
 void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* "8GiB", "500 MB", "123" to bytes: KiB/MiB/GiB/TiB are 1024s, KB/MB/GB/TB 1000s.
+/* Parses a size into bytes: "8GiB", "500 MB", "123". KiB/MiB/GiB/TiB are 1024s, KB/MB/GB/TB 1000s.
  * Returns false when the text is not a size. */
 bool size_parse(const char *s, uint64_t *bytes);
 /* Formats bytes ("1.50 GiB") into the caller's buffer and returns it. */
 char *size_print(uint64_t bytes, char out[32]);
-/* A count with commas: "41,943,040". Returns `out`. */
+/* Formats a count with commas, "41,943,040", and returns `out`. */
 char *count_print(uint64_t n, char out[32]);
 /* Formats a time for people: "250 us", "18 ms", "1.25 s", "2 min 5 s", "30 min", "2 h 5 min", "3 d
  * 4 h"; at most 3 significant digits or two units, never an exponent. */
 char *duration_print(double seconds, char out[32]);
-/* The same with a sign: "+1.25 s", "-18 ms". */
+/* Does as duration_print, but with a sign: "+1.25 s", "-18 ms". */
 char *duration_change(double seconds, char out[32]);
 
 bool text_ends_with(const char *s, const char *ending);
-/* Whether a file's name, or its path, has this ending in any case: ".png" of A.PNG. */
+/* Reports whether a file's name, or its path, has this ending in any case: ".png" of A.PNG. */
 bool path_has_ending(const char *path, const char *ending);
 /* Matches a shell-style pattern with * and ?, as used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);

@@ -48,7 +48,7 @@ static inline uint32_t pick(bool which, uint32_t yes, uint32_t no)
     return (yes & mask) | (no & ~mask);
 }
 
-/* 112 = 127 - 15 moves the exponent; a subnormal is its mantissa times 2^-24. */
+/* Widens an f16: 112 = 127 - 15 moves the exponent; a subnormal is its mantissa times 2^-24. */
 static inline float f16_widen(uint16_t x)
 {
     uint32_t magnitude = x & 0x7fffu, sign = (uint32_t)(x & 0x8000u) << 16;
@@ -59,10 +59,10 @@ static inline float f16_widen(uint16_t x)
     return (union bits32){.u = u | sign}.f;
 }
 
-/* Normal results: add half a unit (less one if even) below the cut, then cut. A
- * carry may run into the exponent, which is a correct round up; past the
- * largest exponent it is infinity. Subnormal results: 0.5f has a unit of exactly
- * 2^-24, so adding it makes the hardware round at the right bit. */
+/* Rounds to f16, to nearest even. Normal results: add half a unit (less one if even) below the cut,
+ * then cut. A carry may run into the exponent, which is a correct round up; past the largest
+ * exponent it is infinity. Subnormal results: 0.5f has a unit of exactly 2^-24, so adding it makes
+ * the hardware round at the right bit. */
 static inline uint16_t f16_narrow(float x)
 {
     union bits32 v = {.f = x};
@@ -88,7 +88,7 @@ uint16_t f32_to_f16(float x)
 
 /* ---- one element ---- */
 
-/* The f32 next to x towards zero, with its last bit set when anything was lost. */
+/* Returns the f32 next to x towards zero, with its last bit set when anything was lost. */
 static float round_to_odd(double x)
 {
     union bits32 v = {.f = (float)x};
@@ -98,7 +98,7 @@ static float round_to_odd(double x)
     return v.f;
 }
 
-/* Saturating; the upper bounds are the first doubles that do not fit. */
+/* Saturates; the upper bounds are the first doubles that do not fit. */
 static int64_t integer_from_double(double x, int64_t lowest, int64_t highest)
 {
     if (isnan(x)) return 0;
@@ -158,7 +158,7 @@ static void f16_from_f32(uint16_t *restrict to, const float *restrict from, int6
     for (int64_t i = 0; i < n; i++) to[i] = f16_narrow(from[i]);
 }
 
-/* Integers do not pass through a double, which holds them exactly only up to 2^53. */
+/* Loads an integer without a double, which holds integers exactly only up to 2^53. */
 static int64_t integer_load(const void *p, enum dtype t, int64_t i)
 {
     if (t == DT_I64) return ((const int64_t *)p)[i];
@@ -173,7 +173,7 @@ static void integer_store(void *p, enum dtype t, int64_t i, int64_t x)
     else ((uint8_t *)p)[i] = (uint8_t)max_i64(0, min_i64(UINT8_MAX, x));
 }
 
-/* The two ranges must not overlap unless the types are equal. */
+/* Converts n elements. The two ranges must not overlap unless the types are equal. */
 void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n)
 {
     CHECK(t_to > DT_NONE && t_to < DT_COUNT && t_from > DT_NONE && t_from < DT_COUNT,

@@ -22,7 +22,8 @@ static inline const char *dtype_name(enum dtype t) { return dtype_table[t].name;
 static inline bool dtype_is_float(enum dtype t) { return dtype_table[t].is_float; }
 enum dtype dtype_by_safetensors_name(const char *name); /* DT_NONE when unknown */
 
-/* bf16 is the upper half of an f32; rounding is to nearest even, NaN stays NaN. */
+/* Widens a bf16, which is the upper half of an f32. The other way, rounding is to nearest even, and
+ * NaN stays NaN. */
 static inline float bf16_to_f32(uint16_t x)
 {
     union { uint32_t u; float f; } v = {(uint32_t)x << 16};

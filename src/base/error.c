@@ -15,7 +15,7 @@
 #include "base/base.h"
 #include "base/progress.h"
 
-/* The message is formatted into a local buffer: an argument may be e->text itself. */
+/* Formats the message into a local buffer first: an argument may be e->text itself. */
 int error_set(struct error *e, int code, const char *fmt, ...)
 {
     char text[sizeof e->text];
@@ -76,7 +76,7 @@ void log_quiet(bool quiet)
 
 bool log_is_quiet(void) { return atomic_load(&quiet_notes); }
 
-/* One write per line keeps the lines of several threads apart. */
+/* Writes each line with one call, which keeps the lines of several threads apart. */
 static void log_line(const char *prefix, const char *fmt, va_list args)
 {
     char raw[4096], line[4096];

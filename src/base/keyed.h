@@ -14,7 +14,7 @@
 
 #define KEYED_GOLDEN 0x9e3779b97f4a7c15ull /* 2^64 / golden ratio, odd */
 
-/* Shift-multiply rounds; both multipliers are odd, so each step is invertible. */
+/* Mixes by shift-multiply rounds; both multipliers are odd, so each step is invertible. */
 SHARED uint64_t keyed_mix(uint64_t x)
 {
     x ^= x >> 30;
@@ -24,15 +24,15 @@ SHARED uint64_t keyed_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* random_bits; `mixed` is keyed_mix(key), for callers that draw often. */
+/* Computes random_bits; `mixed` is keyed_mix(key), for callers that draw often. */
 SHARED uint64_t keyed_bits_mixed(uint64_t key, uint64_t mixed, uint64_t index)
 {
     return keyed_mix(keyed_mix(index * KEYED_GOLDEN + mixed) ^ key);
 }
 SHARED uint64_t keyed_bits(uint64_t key, uint64_t index) { return keyed_bits_mixed(key, keyed_mix(key), index); }
 
-/* A step of hash_bytes, invertible for a fixed h and for a fixed word, so that no word can erase
- * another; and its end. */
+/* Does a step of hash_bytes, invertible for a fixed h and for a fixed word, so that no word can
+ * erase another; keyed_finish ends the hash. */
 SHARED uint64_t keyed_absorb(uint64_t h, uint64_t word)
 {
     return ((h << 29 | h >> 35) ^ word * KEYED_GOLDEN) * 0xd6e8feb86659fd93ull;
@@ -46,8 +46,8 @@ SHARED uint64_t keyed_finish(uint64_t h)
     return h ^ h >> 32;
 }
 
-/* random_key of a name of n <= 8 bytes, given as a word of its bytes, lowest first: only the first
- * lane of hash_bytes has bytes then. */
+/* Returns random_key of a name of n <= 8 bytes, given as a word of its bytes, lowest first: only
+ * the first lane of hash_bytes has bytes then. */
 SHARED uint64_t keyed_name(uint64_t seed, uint64_t name, uint64_t n)
 {
     const uint64_t s = keyed_mix(seed + KEYED_GOLDEN);

@@ -23,12 +23,12 @@ struct mapped {
     struct mapped *next; /* of the open maps */
 };
 
-/* As mmap(NULL, bytes, protection, flags, fd, 0). Returns -1 with errno on failure. The caller may
- * close `fd`. */
+/* Does as mmap(NULL, bytes, protection, flags, fd, 0). Returns -1 with errno on failure. The caller
+ * may close `fd`. */
 int mapped_open(struct mapped *m, int fd, size_t bytes, int protection, int flags);
-/* Whether a page could not be read or written since mapped_open. */
+/* Reports whether a page could not be read or written since mapped_open. */
 bool mapped_failed(const struct mapped *m);
-/* The same as an error: PL_FAIL, with what to do. */
+/* Returns PL_FAIL if mapped_failed; the message says what to do. */
 int mapped_check(const struct mapped *m, const char *path, struct error *e);
 /* Does nothing if the map is not open. */
 void mapped_close(struct mapped *m);

@@ -22,7 +22,7 @@ struct mask_pixel {
     float slope;     /* p (1 - p) */
 };
 
-/* `large` is 1 / (1 + e), `log1pe` is log(1 + e). */
+/* Fills the values of a logit; `large` is 1 / (1 + e), `log1pe` is log(1 + e). */
 SHARED_INLINE struct mask_pixel mask_pixel_of(float x, int inside, float e, float large, float log1pe)
 {
     const float small = e * large, z = inside ? x : -x;
@@ -58,8 +58,8 @@ SHARED double mask_iou(double both, double predicted, double target)
     return both / (either < 1 ? 1 : either);
 }
 
-/* Returns the loss of a candidate with so many valid pixels, and dice's numerator A and denominator
- * B. */
+/* Returns the loss of a candidate with this number of valid pixels, and dice's numerator A and
+ * denominator B. */
 SHARED double mask_candidate(const double *s, float focal, float dice, float smooth, double pixels, double *A,
                              double *B)
 {
@@ -77,7 +77,8 @@ SHARED struct mask_slopes mask_slopes_of(float focal, float dice, float off, flo
 {
     const double A = (double)stats[1], B = (double)stats[2], f = (double)focal * factor / pixels,
                  d = (double)dice * factor / (B * B);
-    struct mask_slopes s = {(float)(f * (double)off), (float)(f * (double)on), (float)(d * A), (float)(d * (A - 2 * B))};
+    struct mask_slopes s = {(float)(f * (double)off), (float)(f * (double)on), (float)(d * A),
+                            (float)(d * (A - 2 * B))};
     return s;
 }
 
@@ -98,7 +99,8 @@ struct structure_slopes {
 SHARED struct structure_slopes structure_slopes_of(const float *stats, float weights, double factor)
 {
     const double A = (double)stats[1], B = (double)stats[2];
-    struct structure_slopes s = {(float)(factor / (double)weights), (float)(factor * A / (B * B)), (float)(-factor / B)};
+    struct structure_slopes s = {(float)(factor / (double)weights), (float)(factor * A / (B * B)),
+                                 (float)(-factor / B)};
     return s;
 }
 
@@ -133,8 +135,8 @@ SHARED int edge_ones(uint64_t word)
 #endif
 }
 
-/* Counts the bits that are set from column x - radius to x + radius, of those before `columns`. The radius
- * is at most 31. */
+/* Counts the bits that are set from column x - radius to x + radius, of those before `columns`. The
+ * radius is at most 31. */
 SHARED int edge_count(const uint8_t *row, int64_t x, int64_t columns, int radius)
 {
     const int64_t first = x > radius ? x - radius : 0, end = x + radius + 1 < columns ? x + radius + 1 : columns;

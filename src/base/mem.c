@@ -67,7 +67,7 @@ static void *pool_alloc(size_t bytes)
     return block + POOL_HEADER;
 }
 
-/* Freeing the last block returns its space; other blocks stay until mem_pool_leave. */
+/* Returns the space of the last block; other blocks stay until mem_pool_leave. */
 static void pool_free(void *p)
 {
     size_t bytes, at = (size_t)((char *)p - POOL_HEADER - pool.base);
@@ -110,7 +110,7 @@ void *mem_alloc(size_t bytes)
     return p;
 }
 
-/* Bytes beyond the old size are not zeroed. */
+/* Resizes a block; bytes beyond the old size are not zeroed. */
 void *mem_resize(void *p, size_t bytes)
 {
     if (!p || in_pool(p)) {
@@ -159,7 +159,7 @@ struct bump_chunk {
 
 enum { BUMP_FIRST = 1 << 10, BUMP_CHUNK = 64 << 10, BUMP_ALIGN = 16 };
 
-/* Memory is zeroed, like mem_alloc's. Chunks grow from BUMP_FIRST to BUMP_CHUNK, so that a few
+/* Returns zeroed memory, like mem_alloc. Chunks grow from BUMP_FIRST to BUMP_CHUNK, so that a few
  * values cost little. A block larger than BUMP_CHUNK gets its own chunk, which is linked after the
  * current one, so that the rest of the current chunk stays in use. */
 void *bump_alloc(struct bump *b, size_t bytes)

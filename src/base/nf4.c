@@ -14,8 +14,8 @@ const float nf4_levels[16] = NF4_LEVELS;
 
 /* --- quantizing ------------------------------------------------------------------------------- */
 
-/* The number of borders between levels below x: a number half way between two gets the lower
- * one. */
+/* Counts the borders between levels below each x: a number half way between two levels gets the
+ * lower one. */
 static void codes_of(uint8_t *to, const float *x, int n)
 {
     float border[15];
@@ -130,7 +130,7 @@ static void make_map(void)
     for (int k = 0; k < 256; k++) map[k] = nf4_map(k);
 }
 
-/* The numbers of all bytes, ascending. */
+/* Returns the numbers of all bytes, ascending. */
 static const float *map_of_bytes(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -138,7 +138,7 @@ static const float *map_of_bytes(void)
     return map;
 }
 
-/* The byte whose number is nearest to x, the lower one where two are equally near. */
+/* Returns the byte whose number is nearest to x, the lower one where two are equally near. */
 static uint8_t nearest_byte(const float *number, float x)
 {
     int low = 0, high = 255; /* number[high] >= x, or it is the last */
@@ -151,7 +151,7 @@ static uint8_t nearest_byte(const float *number, float x)
     return (uint8_t)(fabsf(number[high] - x) < fabsf(x - number[high - 1]) ? high : high - 1);
 }
 
-/* x in -1..1 rounded to one of 65536 numbers. */
+/* Rounds x, in -1..1, to one of 65536 numbers. */
 static float rounded(float x)
 {
     const int index = (int)((x + 1) * 0.5f * 65535 + 0.5f);

@@ -33,15 +33,16 @@ enum {
 };
 
 /* The levels: quantiles of a normal distribution, scaled to -1..1. */
-#define NF4_LEVELS                                                                                                       \
-    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,                    \
-     -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,                     \
+#define NF4_LEVELS                                                                                                     \
+    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,                  \
+     -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,                   \
      0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}
 
-/* The number from -0.993 to 1 that a scale's byte stands for. From 127, the code of 0, to either
- * side: 2^i numbers of decade i, 10^(i-7) to 10^(i-6), i = 0..6, half way between equal steps; 255
- * is 1. Each step is rounded to f32, as torch.linspace does it, so the numbers of the optimizer's
- * map (base/state_codes.h) may differ in the last bit. */
+/* Returns border k of 2^i equal steps from 0.1 to 1. nf4_map returns the number from -0.993 to 1
+ * that a scale's byte means. From 127, the code of 0, to either side: 2^i numbers of decade i,
+ * 10^(i-7) to 10^(i-6), i = 0..6, half way between equal steps; 255 is 1. Each step is rounded to
+ * f32, as torch.linspace does it, so the numbers of the optimizer's map (base/state_codes.h) may
+ * differ in the last bit. */
 SHARED float nf4_step(int i, int k)
 {
     const double step = (double)shared_sub(1.0f, 0.1f) / (1 << i); /* exact: a power of two */
@@ -59,7 +60,7 @@ SHARED float nf4_map(int code)
     return code < 127 ? -x : x;
 }
 
-/* A scale from its byte's number; a weight from its level. */
+/* Computes a scale from its byte's number; nf4_weight computes a weight from its level. */
 SHARED float nf4_scale(float value, float absmax, float offset)
 {
     return shared_add(shared_mul(value, absmax), offset);
@@ -92,12 +93,12 @@ SHARED struct nf4_layout nf4_layout(int64_t n, int nested)
 
 extern const float nf4_levels[16];
 
-/* Codes of n weights, and the scale of each block; `codes` NULL: the scales only. The weights begin
- * at a block; only the last block of a tensor is short. */
+/* Computes the codes of n weights, and the scale of each block; `codes` NULL: the scales only. The
+ * weights begin at a block; only the last block of a tensor is short. */
 void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype t, int64_t n);
-/* The scales of a whole tensor as bytes. */
+/* Quantizes the scales of a whole tensor to bytes. */
 void nf4_quantize_scales(uint8_t *bytes, float *absmax, float *offset, const float *scales, int64_t blocks);
-/* Weights [at, at + n), rounded to t; `at` is the begin of a block. */
+/* Computes weights [at, at + n), rounded to t; `at` is the begin of a block. */
 void nf4_dequantize(void *to, enum dtype t, const struct nf4_parts *p, int64_t at, int64_t n);
 
 #endif

@@ -19,7 +19,7 @@
 
 #include "base/shared.h"
 
-/* 1 - lr wd: what weight decay leaves of a weight. */
+/* Returns 1 - lr wd, the share of a weight that weight decay leaves. */
 SHARED float decay_keep(double lr, double weight_decay) { return (float)(1 - lr * weight_decay); }
 
 /* --- AdamW ------------------------------------------------------------------------------- */
@@ -32,7 +32,8 @@ struct adamw_scalars {
     float clip;             /* factor on the gradient */
 };
 
-/* The bias corrections at update t: of the first moment, and the root of that of the second. */
+/* Returns the bias correction of the first moment at update t; adamw_root returns the root of the
+ * second moment's. */
 SHARED double adamw_correction(double beta1, double t) { return 1 - pow(beta1, t); }
 SHARED float adamw_root(double beta2, double t) { return (float)sqrt(1 - pow(beta2, t)); }
 
@@ -55,7 +56,8 @@ struct sgd_scalars {
     float clip, decay, momentum, rate;
 };
 
-/* What the weight moves along; it is the new moment if there is one. */
+/* Returns the direction in which the weight moves, before momentum. With momentum, the new moment
+ * takes its place. */
 SHARED float sgd_direction(float p, float g, const struct sgd_scalars *s)
 {
     return shared_add(shared_mul(g, s->clip), shared_mul(s->decay, p));
@@ -75,12 +77,14 @@ SHARED float sgd_weight(float p, float direction, const struct sgd_scalars *s)
 #define ADAFACTOR_EPS 1e-30
 #define ADAFACTOR_CLIP 1.0
 
-/* The decay of the second moment at update t. */
+/* Returns the decay of the second moment at update t. */
 SHARED double adafactor_beta(double t) { return 1 - pow(t, -0.8); }
-/* The second moment of an element, or of a row or column, of which `square` is the mean. */
+/* Returns the new second moment of an element, or of a row or column, of which `square` is the
+ * mean. */
 SHARED float adafactor_moment(float v, float square, float beta) { return beta * v + (1 - beta) * square; }
 SHARED float adafactor_square(float d) { return d * d + (float)ADAFACTOR_EPS; }
-/* u, from the factors of row and column, or from the element's own moment. */
+/* Returns u from the factors of row and column; adafactor_whole returns it from the element's own
+ * moment. */
 SHARED float adafactor_factored(float row, float column, float g, float clip) { return row * column * (g * clip); }
 SHARED float adafactor_whole(float v, float g, float clip) { return g * clip / shared_sqrt(v); }
 SHARED float adafactor_weight(float p, float u, float keep, float rate)

@@ -62,7 +62,8 @@ static bool processor_has(enum cpu_feature f)
 
 #elif defined(__x86_64__)
 
-/* The processor has the instructions, and the operating system saves the tile registers. */
+/* Reports whether the processor has the instructions, and the operating system saves the tile
+ * registers. */
 static bool has_tiles(void)
 {
     enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, OSXSAVE = 1u << 27, STATE_CONFIG = 17, STATE_TILES = 18 };

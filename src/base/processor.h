@@ -18,9 +18,9 @@ enum cpu_feature {
     CPU_FEATURES
 };
 
-/* Whether the processor has the feature and it is not hidden. */
+/* Reports whether the processor has the feature and it is not hidden. */
 bool cpu_has(enum cpu_feature f);
-/* Whether the feature is hidden, even if the processor lacks it. */
+/* Reports whether the feature is hidden, even if the processor lacks it. */
 bool cpu_hides(enum cpu_feature f);
 /* Returns PL_USAGE when PLIMSOLL_HIDE_CPU contains an unknown feature name. */
 int cpu_features_check(struct error *e);

@@ -19,7 +19,7 @@ enum { SHARE = 20 };
 
 static atomic_bool open_line; /* the line on the screen has no newline yet */
 
-/* The seconds between two lines of a log; 0: no progress at all. */
+/* Returns the seconds between two lines of a log; 0: no progress at all. */
 static double line_seconds(void)
 {
     const char *given = getenv("PLIMSOLL_PROGRESS");
@@ -39,7 +39,7 @@ bool progress_due(struct progress *p, bool edge)
     return true;
 }
 
-/* A line that is wider than the screen would wrap, and only its end could be rewritten. */
+/* Cuts a line that is wider than the screen: it would wrap, and only its end could be rewritten. */
 static void cut_to_screen(char *line, size_t room)
 {
     struct winsize screen;
@@ -71,7 +71,7 @@ void progress_keep(void)
 
 /* --- counting ----------------------------------------------------------------------- */
 
-/* A time in whole seconds: nobody knows it better. */
+/* Prints a time rounded up to whole seconds: nobody knows it better. */
 static char *about(double seconds, char out[32]) { return duration_print(ceil(seconds), out); }
 
 char *progress_left(const struct progress *p, char out[48])

@@ -31,18 +31,18 @@ struct progress {
 };
 
 void progress_begin(struct progress *p, const char *what, const char *unit, uint64_t total);
-/* The command is expected to take this long: said at once if that is long. */
+/* Says at once how long the command is expected to take, if that is long. */
 void progress_expect(struct progress *p, double seconds);
-/* Whether progress_expect says so many seconds. */
+/* Reports whether progress_expect says a time of `seconds`. */
 bool progress_says(double seconds);
-/* `n` more are done. */
+/* Counts `n` more as done, and shows a line if one is due. */
 void progress_add(struct progress *p, uint64_t n);
 
 /* For lines of another form: whether a line is due now, and the line. `edge`: it is due however
  * recent the last one is, as for the first and the last step of a training run. */
 bool progress_due(struct progress *p, bool edge);
 void progress_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The time left by the mean speed so far: "6 min 37 s left". */
+/* Prints the time left by the mean speed so far: "6 min 37 s left". */
 char *progress_left(const struct progress *p, char out[48]);
 
 /* Erases the rewritten line; progress_keep leaves it on the screen and goes to the next line. Both
@@ -50,7 +50,7 @@ char *progress_left(const struct progress *p, char out[48]);
 void progress_clear(void);
 void progress_keep(void);
 
-/* From now on this process logs neither notes nor warnings: another rank of the run does. */
+/* Switches notes and warnings of this process off: another rank of the run logs them. */
 void log_silence(void);
 
 #endif

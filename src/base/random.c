@@ -33,7 +33,7 @@ void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n)
     if (i < n) to[i] = (uint32_t)random_bits(key, (first + (uint64_t)i) / 2);
 }
 
-/* u is in (0, 1], so that its logarithm is finite; v is in [0, 1). */
+/* Draws two normal numbers. u is in (0, 1], so that its logarithm is finite; v is in [0, 1). */
 static inline void normal_pair(uint64_t key, uint64_t k, double pair[2])
 {
     double u = ((double)(random_bits(key, 2 * k) >> 11) + 1) * 0x1p-53;
@@ -53,8 +53,8 @@ static inline void put_pair(float *to, uint64_t key, uint64_t first, int64_t n, 
     if (at + 1 < n) to[at + 1] = (float)(std * pair[1]);
 }
 
-/* Short ranges are filled by this thread: a parallel region costs an allocation and a system
- * call even with one thread. */
+/* Fills short ranges in this thread: a parallel region costs an allocation and a system call even
+ * with one thread. */
 void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std)
 {
     if (n <= 0) return;

@@ -10,22 +10,22 @@
 
 #include <stdint.h>
 
-/* The key of a named stream under a run's seed. */
+/* Returns the key of a named stream under a run's seed. */
 uint64_t random_key(uint64_t seed, const char *name);
 
-/* 64 uniform bits. */
+/* Returns 64 uniform bits. */
 uint64_t random_bits(uint64_t key, uint64_t index);
 
-/* Elements [first, first + n) of the stream of uniform 32-bit words: word 2k and 2k + 1 are the
- * low and the high half of random_bits(key, k). */
+/* Fills elements [first, first + n) of the stream of uniform 32-bit words: word 2k and 2k + 1 are
+ * the low and the high half of random_bits(key, k). */
 void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n);
 
-/* Elements [first, first + n) of the stream of normal numbers with mean 0 and the given
- * standard deviation. One call over a range equals several calls over its parts. The
- * arithmetic is in double and rounded once. No value is beyond 8.6 deviations. */
+/* Fills elements [first, first + n) of the stream of normal numbers with mean 0 and the given
+ * standard deviation. One call over a range equals several calls over its parts. The arithmetic is
+ * in double and rounded once. No value is beyond 8.6 deviations. */
 void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std);
 
-/* The same for uniform numbers between -bound and bound. */
+/* Does as random_normal, but for uniform numbers between -bound and bound. */
 void random_uniform(float *to, uint64_t key, uint64_t first, int64_t n, float bound);
 
 #endif

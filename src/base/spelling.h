@@ -26,15 +26,16 @@ struct spelled {
     uint8_t by[SPELLINGS_MOST];
 };
 
-/* The ways in which entry i can be spelled: 1 + the others. */
+/* Counts the ways in which an entry can be spelled: 1 + the others. */
 int spelling_count(const struct spelling *s);
-/* Way k of an entry. */
+/* Returns way k of an entry. */
 const char *spelling_at(const struct spelling *s, int k);
-/* The entry with which a published name begins; -1: none. `list` NULL: none. */
+/* Returns the entry with which a published name begins; -1: none. `list` NULL: none. */
 int spelling_of(const struct spelling *list, const char *name);
-/* The name as it is spelled; `name` itself if the list does not change it, else in `out`. */
+/* Returns the name as it is spelled; `name` itself if the list does not change it, else in
+ * `out`. */
 const char *spelling_apply(const struct spelling *list, struct spelled how, const char *name, char *out, size_t room);
-/* The spelling of modules in memory. */
+/* Returns the spelling of modules in memory. */
 struct spelled spelling_in_memory(const struct spelling *list);
 
 #endif

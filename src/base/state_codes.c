@@ -1,6 +1,6 @@
 /*
- * state_codes.c: see state_codes.h. code_magnitude relies on at most one border per bucket, which is checked
- * when a map is built.
+ * state_codes.c: see state_codes.h. code_magnitude relies on at most one border per bucket, which
+ * is checked when a map is built.
  */
 #include "base/state_codes.h"
 

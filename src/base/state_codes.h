@@ -1,6 +1,6 @@
 /*
- * state_codes.h: numbers between -1 and 1 as one byte: the dynamic quantisation maps of 8-bit optimizer
- * state.
+ * state_codes.h: numbers between -1 and 1 as one byte: the dynamic quantisation maps of 8-bit
+ * optimizer state.
  *
  * A code spends its bits according to the magnitude: far below 1 on the power of ten, near 1 on the
  * fraction. Decade i, 10^(i-7) to 10^(i-6), i = 0..6, has 2^i values (unsigned: 2^(i+1)), the
@@ -34,7 +34,8 @@ struct codes {
 const struct codes *codes_signed(void);
 const struct codes *codes_unsigned(void);
 
-/* Returns the code of the value nearest to x in 0..1, in an unsigned map, or counted from the code of 0. */
+/* Returns the code of the value nearest to x in 0..1, in an unsigned map, or counted from the code
+ * of 0. */
 SHARED int code_magnitude(const struct codes *c, float x)
 {
     int at = (int)(shared_bits(x) >> 16) - CODE_LOW;

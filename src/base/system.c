@@ -26,7 +26,7 @@ static bool read_file(const char *path, char text[ROOM])
     return n > 0;
 }
 
-/* The number after a key. In /proc each key begins a line, and its unit is KiB. */
+/* Returns the number after a key. In /proc each key begins a line, and its unit is KiB. */
 static uint64_t number_after(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -42,7 +42,7 @@ static void read_below(const char *folder, const char *name, char text[ROOM])
         text[0] = '\0';
 }
 
-/* The number in a file; 0 (no limit) for "max" and for a missing file. */
+/* Returns the number in a file; 0 (no limit) for "max" and for a missing file. */
 static uint64_t file_number(const char *folder, const char *name)
 {
     char text[ROOM];
@@ -77,8 +77,8 @@ static void apply_memory(void *figures, const char *folder, int version)
     if (left < m->available) m->available = left;
 }
 
-/* The path in the line of /proc/self/cgroup that has a controller, such as
- * "3:cpu,cpuacct:/user/run"; "": of version 2, "0::/user/run". NULL: there is no such line. */
+/* Finds the path in the line of /proc/self/cgroup that has a controller, such as
+ * "3:cpu,cpuacct:/user/run"; "": that of version 2, "0::/user/run". NULL: there is no such line. */
 static const char *group_path(const char *lines, const char *controller)
 {
     const size_t n = strlen(controller);
@@ -192,7 +192,7 @@ void system_process(struct system_process *p)
 
 enum { FOLDER = 3000 };
 
-/* The folder of the program, or of the library that contains this code. */
+/* Finds the folder of the program, or of the library that contains this code. */
 static bool folder_of(bool library, char out[FOLDER])
 {
     Dl_info at;

@@ -15,7 +15,7 @@ struct system_memory {
     uint64_t swap; /* free swap space; 0 under a limit of a control group */
 };
 void system_memory(struct system_memory *m);
-/* The same from /proc and /sys below another root folder. */
+/* Does as system_memory, but with /proc and /sys below another root folder. */
 void system_memory_in(const char *root, struct system_memory *m);
 
 /* Processors: of the machine; those on which the scheduler may run this process (taskset, Slurm, a
@@ -26,7 +26,7 @@ struct system_processors {
     double quota;
 };
 void system_processors(struct system_processors *p);
-/* The same with the control groups below another root folder. */
+/* Does as system_processors, but with the control groups below another root folder. */
 void system_processors_in(const char *root, struct system_processors *p);
 
 /* Of this process: resident bytes, the part of them that is not file-backed, peak resident

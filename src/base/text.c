@@ -25,8 +25,8 @@ static void text_reserve(struct text *t, size_t more)
     t->cap = cap;
 }
 
-/* Bytes of the control code at `s`; 0: none. U+0080 to U+009F, two bytes of UTF-8, are control
- * codes too. */
+/* Returns the bytes of the control code at `s`; 0: none. U+0080 to U+009F, two bytes of UTF-8, are
+ * control codes too. */
 static int control_bytes(const unsigned char *s)
 {
     if (s[0] < 0x20 || s[0] == 0x7f) return 1;
@@ -63,7 +63,8 @@ void print_line(const char *fmt, ...)
     puts(escaped);
 }
 
-/* Most prints fit the free space; a longer one is printed again after the buffer has grown. */
+/* Prints into the free space, which most texts fit; a longer one is printed again after the buffer
+ * has grown. */
 void text_printf(struct text *t, const char *fmt, ...)
 {
     va_list args, again;
@@ -104,7 +105,7 @@ static const struct { const char *name; uint64_t bytes; } size_units[] = {
     {"KB", 1000ull}, {"MB", 1000000ull}, {"GB", 1000000000ull}, {"TB", 1000000000000ull},
 };
 
-/* The unit is case-insensitive. Returns 0 when the text is not a unit. */
+/* Returns the bytes of a unit, in any case; 0 when the text is not a unit. */
 static uint64_t size_unit(const char *s)
 {
     size_t n = strlen(s);
@@ -115,9 +116,9 @@ static uint64_t size_unit(const char *s)
     return 0;
 }
 
-/* The arithmetic is in integers: a budget is a count of bytes and must not be
- * rounded by a double. A fraction ("1.5GiB") is allowed before a
- * unit larger than a byte, and is rounded down to whole bytes. */
+/* Computes in integers: a budget is a count of bytes and must not be rounded by a double. A
+ * fraction ("1.5GiB") is allowed before a unit larger than a byte, and is rounded down to whole
+ * bytes. */
 bool size_parse(const char *s, uint64_t *bytes)
 {
     while (isspace((unsigned char)*s)) s++;
@@ -158,8 +159,8 @@ char *size_print(uint64_t bytes, char out[32])
 
 /* ---- durations ---- */
 
-/* Three significant digits, never an exponent: "1.25 s", "18 ms". Returns false when rounding
- * reaches `next`, as in 999.7 ms, which the next unit shows as 1 s. */
+/* Prints three significant digits, never an exponent: "1.25 s", "18 ms". Returns false when
+ * rounding reaches `next`, as in 999.7 ms, which the next unit shows as 1 s. */
 static bool print_short(double x, double next, const char *unit, char out[32])
 {
     const int digits = x < 9.995 ? 2 : x < 99.95 ? 1 : 0;
@@ -173,7 +174,8 @@ static bool print_short(double x, double next, const char *unit, char out[32])
     return true;
 }
 
-/* Two units, the smaller one rounded, and left out when it is zero: "2 h 5 min", "30 min". */
+/* Prints two units, the smaller one rounded, and left out when it is zero: "2 h 5 min", "30
+ * min". */
 static void print_long(double seconds, char out[32])
 {
     static const struct {
@@ -215,7 +217,8 @@ char *duration_change(double seconds, char out[32])
 
 /* ---- names ---- */
 
-/* Linear in practice: a mismatch only retries the last star, one character further on. */
+/* Takes linear time in practice: a mismatch only retries the last star, one character further
+ * on. */
 bool pattern_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -310,9 +313,10 @@ double clock_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Four independent lanes over 32-byte blocks keep the multiplier busy; the tail is
+/* Hashes in four independent lanes over 32-byte blocks, which keep the multiplier busy; the tail is
  * padded with zeroes, and the length distinguishes it from real zeroes. Words are read in the
- * machine's order (little-endian on all supported machines). Not collision-resistant. */
+ * machine's order (little-endian on all supported machines). The hash is not
+ * collision-resistant. */
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 {
     const char *at = p;

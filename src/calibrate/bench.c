@@ -52,7 +52,7 @@ static enum words find_words(const struct run *r, const char *name)
     return r->planned.batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
 
-/* Word `at` of such an input; `drawn` is the random word for it. */
+/* Returns word `at` of an input of a mask model; `drawn` is the random word for it. */
 static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
     const struct prompting *p = prompting_of(&r->planned.batch);
@@ -69,7 +69,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     }
 }
 
-/* Word `at` of an input of conversations; `drawn` is the random id for it. A row is one
+/* Returns word `at` of an input of conversations; `drawn` is the random id for it. A row is one
  * conversation, and the answer is its second half: the share of labels for which the plan's time is
  * predicted (loop_iterations). */
 static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
@@ -82,7 +82,7 @@ static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t
     }
 }
 
-/* Words [first, first + n) of an input: a function of seed, name and index alone. */
+/* Fills words [first, first + n) of an input: they depend only on seed, name and index. */
 static void make_values(const struct run *r, const struct planned_input *x, enum words kind, uint64_t key,
                         uint64_t first, int64_t n, void *to)
 {
@@ -119,7 +119,7 @@ static int put_input(struct run *r, const char *name, struct error *e)
     return rc;
 }
 
-/* run_start fills the input "samples". */
+/* Fills all inputs but "samples", which run_start fills. */
 static int put_inputs(struct run *r, struct error *e)
 {
     int rc = PL_OK;
@@ -132,8 +132,8 @@ static int put_inputs(struct run *r, struct error *e)
 
 /* --- steps --------------------------------------------------------------------------- */
 
-/* The divisor of the loss: labels, masks, or the elements that a vision tower's loss is the mean
- * of. */
+/* Returns the divisor of the loss: labels, masks, or the elements that a vision tower's loss is the
+ * mean of. */
 static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->planned.graph;
@@ -157,8 +157,8 @@ static int nonfinite_error(struct bench *b, const struct ticket *k, struct error
                      name[0] ? "; first seen in " : "", name);
 }
 
-/* The learning rate is 0: every kernel runs, but the weights do not drift over many steps. With
- * f16 the op SCALER counts the updates. */
+/* Submits a step with the learning rate 0: every kernel runs, but the weights do not drift over
+ * many steps. With f16 the op SCALER counts the updates. */
 static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
@@ -213,7 +213,8 @@ static void note_step(struct bench *b, double seconds)
     b->seconds[b->steps++] = seconds;
 }
 
-/* As in training: on a GPU a step is submitted before the results of the previous step are read. */
+/* Runs steps as training does: on a GPU a step is submitted before the results of the previous step
+ * are read. */
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
     int rc = PL_OK;

@@ -57,34 +57,35 @@ struct bench_kernel {
 /* Plans and starts; the first step is retired when this returns. PL_NOFIT as run_plan. */
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e);
 int bench_run(struct bench *b, int64_t steps, struct error *e);
-/* The same, with the progress of the steps on stderr. */
+/* Does as bench_run, but shows the progress of the steps on stderr. */
 int bench_run_shown(struct bench *b, int64_t steps, struct error *e);
-/* A device that replays whole programs is measured during replay; the CPU times its nodes in the
- * same steps. From this call on every step is timed by node. On a GPU the host then waits after
- * each node, so that such steps are slower than the measured ones. */
+/* Begins to time every step by node. On a GPU the host then waits after each node, so that
+ * such steps are slower than the measured ones. Without this call, a device that replays whole
+ * programs is measured during replay; the CPU always times its nodes in the same steps. */
 void bench_by_node(struct bench *b);
 /* Runs one more step by node, which is not among the measured steps; does nothing if those were
  * timed by node already. */
 int bench_time_nodes(struct bench *b, struct error *e);
-/* Whether the measured steps were replayed as whole programs. */
+/* Reports whether the measured steps were replayed as whole programs. */
 bool bench_replays(const struct bench *b);
 void bench_close(struct bench *b);
 
-/* Time of all measured steps: from the submission of the first to the end of the last. */
+/* Returns the time of all measured steps: from the submission of the first to the end of the
+ * last. */
 double bench_total(const struct bench *b);
-/* bench_total divided by the number of steps. */
+/* Returns bench_total divided by the number of steps. */
 double bench_mean(const struct bench *b);
 double bench_median(const struct bench *b);
-/* Ops by time, the largest first; returns their number. `out` has room for 2 * OP_COUNT. */
+/* Lists ops by time, the largest first; returns their number. `out` has room for 2 * OP_COUNT. */
 uint32_t bench_ops(const struct bench *b, struct bench_op *out);
-/* The `most` slowest kernels, the slowest first; returns their number. */
+/* Lists the `most` slowest kernels, the slowest first; returns their number. */
 uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t most);
 
-/* Classes by the error of the prediction in seconds, the largest first; returns their number.
+/* Lists classes by the error of the prediction in seconds, the largest first; returns their number.
  * The caller frees them. */
 uint32_t bench_classes(const struct bench *b, struct bench_class **out);
 
-/* Peak resident memory of this process; 0 if the system does not report it. */
+/* Returns the peak resident memory of this process; 0 if the system does not report it. */
 uint64_t bench_peak_resident(void);
 
 #endif

@@ -6,7 +6,7 @@
  * medium language models, vision towers and a convolutional network, in f32 and in bf16, none of a
  * size that is used in practice. The time of a node is its minimum over several steps. The steps
  * come in rounds over all workloads, so that a temporary disturbance of the machine does not affect
- * one workload alone. Nodes of one op, variant and class whose ideal times are within a factor of
+ * only one workload. Nodes of one op, variant and class whose ideal times are within a factor of
  * four make one point of the curve, at their mean.
  */
 #include <math.h>
@@ -23,15 +23,15 @@
 #include "graph/emit.h"
 #include "graph/ops.h"
 
-#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
-    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
-    ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #kv_heads       \
-    ", \"max_position_embeddings\": 2048, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "      \
-    "\"tie_word_embeddings\": true}"
-#define TOWER(type, hidden, inner, layers, heads, image, act)                                                               \
-    "{\"model_type\": \"" type "\", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " \
-    #layers ", \"num_attention_heads\": " #heads ", \"num_channels\": 3, \"image_size\": " #image ", \"patch_size\": 16, "    \
-    "\"hidden_act\": \"" act "\"}"
+#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                               \
+    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden                    \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads \
+    ", \"num_key_value_heads\": " #kv_heads ", \"max_position_embeddings\": 2048, \"hidden_act\": \"silu\", "   \
+    "\"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}"
+#define TOWER(type, hidden, inner, layers, heads, image, act)                                          \
+    "{\"model_type\": \"" type "\", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner      \
+    ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_channels\": 3, " \
+    "\"image_size\": " #image ", \"patch_size\": 16, \"hidden_act\": \"" act "\"}"
 
 /* The workloads that are timed. */
 static const struct workload {
@@ -92,7 +92,7 @@ static int set_all(struct config *c, const struct workload *w, enum dtype precis
     return rc ? rc : config_set(c, "train.clip_norm=1", e);
 }
 
-/* Minimum time of each node over several steps. */
+/* Measures the minimum time of each node over several steps. */
 static int time_nodes(struct bench *b, struct timing *least, struct error *e)
 {
     double begun = clock_seconds();
@@ -167,7 +167,8 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
 
 /* --- from samples to curves --------------------------------------------------------------- */
 
-/* Nodes with almost no work cost one launch; the estimate is the cheapest of many such nodes. */
+/* Estimates the cost of a launch by the cheapest of many nodes with almost no work, which cost one
+ * launch each. */
 static double find_launch(const struct samples *s)
 {
     double least = 1e-5;
@@ -210,7 +211,7 @@ static int measure_ceilings(struct profile *p, struct error *e)
     return PL_OK;
 }
 
-/* Other processes make this machine look slower than it is. */
+/* Warns of other processes, which make this machine look slower than it is. */
 static void warn_if_busy(void)
 {
     double load = 0;

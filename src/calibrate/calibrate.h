@@ -70,8 +70,8 @@ struct gpu_samples {
     double speed, gap;              /* fitted by gpu_fit */
 };
 
-/* Workload i as a configuration and options to open it with; false: there are no more. `half`: the
- * 16-bit dtype of the GPU's matrix products. Errors are in `e`. */
+/* Fills workload i: a configuration and options to open it with. False: there are no more. `half`:
+ * the 16-bit dtype of the GPU's matrix products. Errors are in `e`. */
 bool gpu_workload(int i, enum dtype half, struct config *c, struct run_options *o, const char **name, struct error *e);
 /* Adds the node times of a run and the time of a replayed step; ideal times are computed from
  * `p`. */
@@ -101,12 +101,12 @@ struct link_sample {
     double rest;       /* ...and of them, as predicted, what its kernel does besides */
 };
 
-/* The link with which the predicted collectives are nearest to the measured ones. With one number
- * of peers the fixed cost is that of peers. */
+/* Fits the link with which the predicted collectives are nearest to the measured ones. With one
+ * number of peers the fixed cost is that of peers. */
 void links_fit(const struct link_sample *list, int n, struct link *out);
 
-/* Called by all ranks. On rank 0 the links that are there replace those of `p`, and `out` gets a
- * table of them. `c` has the device; it is the same on all ranks. */
+/* Measures the links; all ranks call it. On rank 0 the links that are there replace those of `p`,
+ * and `out` gets a table of them. `c` has the device; it is the same on all ranks. */
 int calibrate_links(struct ranks *all, const struct config *c, struct profile *p, struct text *out, struct error *e);
 
 #endif

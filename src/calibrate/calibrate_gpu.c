@@ -53,7 +53,7 @@ void gpu_free(struct gpu_samples *s)
 
 /* --- from samples to a profile -------------------------------------------------------------- */
 
-/* Four digits are more than the clock's precision, and keep the file short. */
+/* Rounds to four digits, which are more than the clock's precision, and keep the file short. */
 static double rounded(double x)
 {
     char text[32];
@@ -61,7 +61,8 @@ static double rounded(double x)
     return strtod(text, NULL);
 }
 
-/* Nodes with almost no work cost one launch; the estimate is the cheapest of many such nodes. */
+/* Estimates the cost of a launch by the cheapest of many nodes with almost no work, which cost one
+ * launch each. */
 static double find_launch(const struct gpu_samples *s)
 {
     double least = 1e-5;
@@ -70,7 +71,7 @@ static double find_launch(const struct gpu_samples *s)
     return least;
 }
 
-/* The copy rate is that of the fastest long copy; the ideal times of all copies are recomputed
+/* Sets the copy rate to that of the fastest long copy; the ideal times of all copies are recomputed
  * from it. */
 static void fit_copies(struct gpu_samples *s, struct profile *p)
 {
@@ -86,8 +87,8 @@ static void fit_copies(struct gpu_samples *s, struct profile *p)
     p->copy_bandwidth = rounded(best);
 }
 
-/* Fits speed and gap to the replay times by least squares of relative errors. A value outside its
- * plausible range is set to the bound, and the gap is fitted alone. */
+/* Fits speed and gap to the replay times by least squares of relative errors. A speed outside its
+ * plausible range is set to the bound, and the gap is fitted with it. */
 static void fit_replays(struct gpu_samples *s)
 {
     double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
@@ -105,7 +106,8 @@ static void fit_replays(struct gpu_samples *s)
     s->gap = (v1 - s->speed * uv) / vv;
 }
 
-/* Points with equal rounded ideal times are merged, so that ideal times ascend. */
+/* Rounds a curve's points. Those with equal rounded ideal times are merged, so that ideal times
+ * ascend. */
 static void round_curve(struct curve *c, double speed)
 {
     int n = 0;
@@ -117,7 +119,7 @@ static void round_curve(struct curve *c, double speed)
     c->n = n;
 }
 
-/* A class without samples uses the curve of its whole op. */
+/* Fits a curve for each op, variant and dtype class, which a node's class without samples uses. */
 static void fit_ops(const struct gpu_samples *s, struct calibration *c, double launch)
 {
     for (int op = 1; op < OP_COUNT; op++)
@@ -139,8 +141,8 @@ static int by_class(const void *a, const void *b)
     return class_order(&((const struct gpu_sample *)a)->of, &((const struct gpu_sample *)b)->of);
 }
 
-/* The samples of one class are adjacent. Classes beyond the table's capacity use their op's
- * curve or that of a near class. */
+/* Fits a curve for each class, whose samples are adjacent once sorted. Classes beyond the table's
+ * capacity use their op's curve or that of a near class. */
 static void fit_classes(struct gpu_samples *s, struct calibration *c, double launch)
 {
     qsort(s->list.at, s->list.n, sizeof *s->list.at, by_class);
@@ -169,7 +171,7 @@ void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c)
 
 /* --- measuring -------------------------------------------------------------------------------- */
 
-/* Minimum time of each node over several steps. */
+/* Measures the minimum time of each node over several steps. */
 static int time_nodes(struct bench *b, struct timing *least, struct error *e)
 {
     int rc = PL_OK;
@@ -222,8 +224,8 @@ static void log_workload(const struct gpu_samples *s, const char *name, int rc, 
                  duration_print(w->nodes, nodes), duration_print(seconds, took));
 }
 
-/* A workload that fails, or that does not fit into the GPU's memory, is left out. If all are left
- * out, the error of the last one is returned. */
+/* Measures the workloads. One that fails, or that does not fit into the GPU's memory, is left out.
+ * If all are left out, the error of the last one is returned. */
 static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half, struct cuda_view *view,
                        struct error *e)
 {
@@ -273,17 +275,19 @@ int calibrate_gpu(struct profile *p, struct calibration *c, struct error *e)
  * Widths, heads, windows and
  * tokens are those of the presets; two layers contain each kind of node and keep it short. */
 
-#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
-    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
-    ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #kv_heads       \
-    ", \"max_position_embeddings\": 4096, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "      \
-    "\"tie_word_embeddings\": true}"
-#define SAM(hidden, heads, inner)                                                                                           \
-    "{\"model_type\": \"sam\", \"initializer_range\": 0.02, \"vision_config\": {\"model_type\": \"sam_vision_model\", "         \
-    "\"hidden_size\": " #hidden ", \"num_hidden_layers\": 2, \"num_attention_heads\": " #heads ", \"mlp_dim\": " #inner      \
-    ", \"global_attn_indexes\": [1], \"window_size\": 14, \"image_size\": 1024, \"patch_size\": 16, \"output_channels\": 256, " \
-    "\"num_pos_feats\": 128, \"hidden_act\": \"gelu\", \"layer_norm_eps\": 1e-06}, \"prompt_encoder_config\": "             \
-    "{\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, \"image_size\": 1024, \"patch_size\": 16}, "              \
+#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                               \
+    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden                    \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads \
+    ", \"num_key_value_heads\": " #kv_heads ", \"max_position_embeddings\": 4096, \"hidden_act\": \"silu\", "   \
+    "\"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}"
+#define SAM(hidden, heads, inner)                                                                              \
+    "{\"model_type\": \"sam\", \"initializer_range\": 0.02, "                                                  \
+    "\"vision_config\": {\"model_type\": \"sam_vision_model\", \"hidden_size\": " #hidden                      \
+    ", \"num_hidden_layers\": 2, \"num_attention_heads\": " #heads ", \"mlp_dim\": " #inner                    \
+    ", \"global_attn_indexes\": [1], \"window_size\": 14, \"image_size\": 1024, \"patch_size\": 16, "          \
+    "\"output_channels\": 256, \"num_pos_feats\": 128, \"hidden_act\": \"gelu\", \"layer_norm_eps\": 1e-06}, " \
+    "\"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, "               \
+    "\"image_size\": 1024, \"patch_size\": 16}, "                                                              \
     "\"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 256, \"mlp_dim\": 2048}}"
 #define VIT_B SAM(768, 12, 3072)
 #define VIT_L SAM(1024, 16, 4096)
@@ -352,7 +356,7 @@ static const struct workload {
     {"124 M in f32, 4 x 1024", NULL, LM_124M, 4, 1024, 1, {0}, true},
 };
 
-/* Every key is set, so that the planner has nothing to search. */
+/* Sets every key, so that the planner has nothing to search. */
 static int set_all(struct config *c, const struct workload *w, enum dtype half, struct error *e)
 {
     static const char *const always[] = {"device.kind=cuda",      "device.profile=default", "memory.recompute=none",
@@ -379,7 +383,10 @@ bool gpu_workload(int i, enum dtype half, struct config *c, struct run_options *
 {
     if (i >= (int)COUNT(workloads)) return false;
     *name = workloads[i].name;
-    *o = (struct run_options){.train = true, .describe = feed_describe, .probe = true, .config_json = workloads[i].config};
+    *o = (struct run_options){.train = true,
+                              .describe = feed_describe,
+                              .probe = true,
+                              .config_json = workloads[i].config};
     e->code = PL_OK;
     config_init(c);
     if (set_all(c, &workloads[i], half, e)) error_prepend(e, "%s", *name);

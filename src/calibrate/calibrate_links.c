@@ -55,8 +55,8 @@ static double fitted(const struct link *l, const struct link_sample *x)
     return x->rest + l->latency + x->peers * (l->peer + x->part / l->bandwidth);
 }
 
-/* Bytes a second of the largest exchange, its latency included: a rate that the link has, where
- * bytes seem to cost nothing but the kernel's own accesses. */
+/* Returns the bytes a second of the largest exchange, its latency included: a rate that the link
+ * has, where bytes seem to cost nothing but the kernel's own accesses. */
 static double largest_rate(const struct link_sample *list, int n)
 {
     const struct link_sample *largest = &list[0];
@@ -65,7 +65,7 @@ static double largest_rate(const struct link_sample *list, int n)
     return fmax(largest->peers * largest->part, 1) / fmax(largest->seconds, 1e-9);
 }
 
-/* One fit: each sample weighs as the inverse of `scale`. */
+/* Fits once: the error of each sample is divided by its `scale`. */
 static void fit_scaled(const struct link_sample *list, const double *scale, int n, struct link *out)
 {
     double sums[UNKNOWNS][UNKNOWNS + 1] = {{0}}, x[UNKNOWNS];
@@ -90,7 +90,7 @@ static void fit_scaled(const struct link_sample *list, const double *scale, int 
     out->bandwidth = x[2] > 1e-15 ? 1 / x[2] : largest_rate(list, n);
 }
 
-/* Squares of errors are divided by the fitted time, which several turns find. So the sum over all
+/* Divides the squares of errors by the fitted time, which several turns find. So the sum over all
  * collectives is right, which is what a step takes; errors relative to each of them would favour
  * small ones, some of which are done before they are waited for. */
 void links_fit(const struct link_sample *list, int n, struct link *out)
@@ -136,7 +136,7 @@ static void add_sample(struct samples *s, const struct link_sample *x)
     vec_push(&s->list, *x);
 }
 
-/* The gathers of weights, which add nothing: the least time of each over all steps. */
+/* Measures the gathers of weights, which add nothing: the least time of each over all steps. */
 static int time_gathers(struct bench *b, const struct profile *p, struct samples *out, struct error *e)
 {
     const struct graph *g = &b->run.planned.graph;
@@ -164,7 +164,7 @@ static int time_gathers(struct bench *b, const struct profile *p, struct samples
     return rc;
 }
 
-/* The ranks of `part` train each model. */
+/* Trains each model on the ranks of `part`, and samples its gathers. */
 static int measure(struct ranks *part, const struct config *device, bool hosts, const struct profile *p,
                    struct samples *out, struct error *e)
 {
@@ -189,8 +189,8 @@ static int measure(struct ranks *part, const struct config *device, bool hosts, 
     return rc;
 }
 
-/* This rank's group of an axis: the ranks of its host, or those with its number on every host.
- * Returns their number. */
+/* Lists this rank's group of an axis: the ranks of its host, or those with its number on every
+ * host. Returns their number. */
 static int find_members(struct ranks *all, bool hosts, int *members, struct error *e)
 {
     struct place {
@@ -230,7 +230,7 @@ static void print_link(const struct link *l, bool hosts, struct samples *s, stru
     }
 }
 
-/* One axis: groups of two, and all. */
+/* Measures one axis: two ranks of a group, then all. */
 static int calibrate_axis(struct ranks *all, const struct config *c, bool hosts, struct profile *p, struct text *out,
                           struct error *e)
 {

@@ -34,7 +34,7 @@ static int set_keys(struct config *c, const struct planned *r, struct error *e)
     return rc ? rc : config_set(c, set, e);
 }
 
-/* Measured over predicted; 0 if it cannot be measured. */
+/* Returns the measured time over the predicted one; 0 if it cannot be measured. */
 static double measure(const struct planned *r)
 {
     struct config c;

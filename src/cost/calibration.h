@@ -58,23 +58,24 @@ struct calibration {
     struct op_class class[CLASSES_MOST];
 };
 
-/* The dtype class of a node. */
+/* Returns CLASS_HALF if an input or output of the node has 16-bit floats, else CLASS_FULL. */
 enum dtype_class query_class(const struct query *q);
 
 /* Fills the class of a node, without a curve (seconds.c). */
 void class_of(struct op_class *x, const struct query *q, enum op op);
-/* For qsort: ascending by op, kernel, variant, dtype class and extents; 0: the same class. */
+/* Compares for qsort: ascending by op, kernel, variant, dtype class and extents; 0: the same
+ * class. */
 int class_order(const void *a, const void *b);
 /* Sorts the classes and fills `first`. */
 void calibration_sort(struct calibration *c);
-/* The nearest measured class: preferably of the same kernel, then of the same variant, then of
- * similar extents and ideal time. NULL: the op was not measured with these dtypes. */
+/* Finds the nearest measured class: preferably of the same kernel, then of the same variant, then
+ * of similar extents and ideal time. NULL: the op was not measured with these dtypes. */
 const struct op_class *class_find(const struct calibration *c, const struct query *q, enum op op, double ideal);
 
 double curve_factor(const struct curve *c, double ideal);
-/* The corrected ideal time. If the node's class was not measured, another one is used: another
- * class, variant or dtype of the op, else a long product for products and an addition for all other
- * ops. */
+/* Returns the corrected ideal time. If the node's class was not measured, another one is used:
+ * another class, variant or dtype of the op, else a long product for products and an addition for
+ * all other ops. */
 double calibration_apply(const struct calibration *c, const struct query *q, enum op op, double ideal);
 
 /* --- the predicted time of a node (seconds.c) --------------------------------------------- */

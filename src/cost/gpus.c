@@ -20,7 +20,8 @@ static const struct gpu_row {
     double memory, copy;
     const char *source;
 } gpus[] = {
-#define GPU(name, model, sm, gib, share, f32, half, bf16, memory, copy, source) {name, model, sm, gib, share, f32, half, bf16, memory, copy, source},
+#define GPU(name, model, sm, gib, share, f32, half, bf16, memory, copy, source) \
+    {name, model, sm, gib, share, f32, half, bf16, memory, copy, source},
 #include "cost/gpus.def"
 #undef GPU
 };
@@ -30,7 +31,8 @@ static const struct gpu_row {
 #define H200_GIB 141.
 #define H200_SHARE 0.99
 
-/* Letters and digits in lower case: "RTX 3060", "rtx3060" and "rtx-3060" are one name. */
+/* Keeps the letters and digits, in lower case: "RTX 3060", "rtx3060" and "rtx-3060" are one
+ * name. */
 static const char *fold(const char *name, char out[64])
 {
     size_t n = 0;
@@ -97,7 +99,7 @@ int profile_gpu(struct profile *p, struct calibration *calibration, const char *
     return PL_OK;
 }
 
-/* How far two memory sizes are apart: the larger over the smaller. */
+/* Returns how far two memory sizes are apart: the larger over the smaller. */
 static double ratio(double a, double b) { return a > b ? a / b : b / a; }
 
 const char *profile_of_class(double gib, uint64_t *memory)
@@ -116,7 +118,7 @@ const char *profile_of_class(double gib, uint64_t *memory)
 
 /* --- a GPU of this machine ------------------------------------------------------------------- */
 
-/* Words that do not distinguish models: vendor, families, and memory sizes. */
+/* Reports whether a word does not distinguish models: vendor, families, and memory sizes. */
 static bool is_ignored(const char *word, int n)
 {
     static const char *const idle[] = {"NVIDIA", "GeForce", "Tesla", "SXM",  "SXM2",  "SXM4",
@@ -126,7 +128,7 @@ static bool is_ignored(const char *word, int n)
     return isdigit((unsigned char)word[0]) && n > 2 && !strncasecmp(word + n - 2, "GB", 2);
 }
 
-/* The next significant word; returns its length, 0 at the end. */
+/* Goes to the next significant word; returns its length, 0 at the end. */
 static int next_word(const char **at)
 {
     for (;;) {
@@ -147,7 +149,8 @@ static bool same_model(const char *a, const char *b)
     }
 }
 
-/* Vendors round: 24 GiB are 23.6, or 22.5 with ECC. */
+/* Reports whether a GPU is that of a row. Its memory may differ, since vendors round: 24 GiB are
+ * 23.6, or 22.5 with ECC. */
 static bool is_row(const struct gpu_row *row, const struct gpu *c)
 {
     double gib = (double)c->memory_bytes / (double)(1u << 30);
@@ -163,7 +166,7 @@ static const struct { int capability; double f32, half;
     {90, 256, 4096}, {100, 256, 8192}, {120, 256, 512},
 };
 
-/* "NVIDIA GeForce RTX 3070" becomes "geforce-rtx-3070": the name that a plan stores. */
+/* Writes the name that a plan stores: "NVIDIA GeForce RTX 3070" becomes "geforce-rtx-3070". */
 static void plain_name(const char *name, char *out, size_t room)
 {
     size_t n = 0;
@@ -190,8 +193,8 @@ static void derive(struct profile *p, const struct gpu *c)
     p->published = "clocks and bus width reported by the driver";
 }
 
-/* The H200's figures were measured, its memory too: a plan made elsewhere equals the plan made
- * here. */
+/* Keeps the H200's figures, its memory too, as they were measured: a plan made elsewhere equals the
+ * plan made here. */
 void profile_here(struct profile *p, const struct gpu *c)
 {
     profile_default(p, DEVICE_CUDA, 0);

@@ -20,14 +20,14 @@ enum link_kind { LINK_LOCAL, LINK_REMOTE };
  * profile: that one's. PL_USAGE names the known ones. `per_host`: ranks of a host; 0: all are on
  * one. */
 int links_set(struct profile *p, const char *names, int per_host, struct error *e);
-/* The time in which the ranks of a collective exchange their bytes, once. */
+/* Returns the time in which the ranks of a collective exchange their bytes. */
 double links_seconds(const struct profile *p, const struct query *q, uint16_t op);
-/* Bytes that a rank sends in it, and receives. */
+/* Returns the bytes that a rank sends in it, and receives. */
 double links_bytes(const struct query *q, uint16_t op);
-/* Bytes of a part, which a rank sends to a peer in one exchange; how many exchanges a collective
- * is. */
+/* Returns the bytes of a part, which a rank sends to a peer in one exchange. *times: the exchanges
+ * of a collective. */
 double links_part(const struct query *q, uint16_t op, int *times);
-/* "nvlink4 and ib-ndr, unmeasured"; "3.2 GB/s, measured". */
+/* Prints the links: "nvlink4 and ib-ndr, unmeasured"; "3.2 GB/s, measured". */
 void links_print(const struct profile *p, struct text *out);
 
 #endif

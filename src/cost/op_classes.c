@@ -16,7 +16,9 @@
 static double elements(const struct tensor *t) { return t ? (double)tensor_elements(t) : 0; }
 static double last_dim(const struct tensor *t) { return t && t->rank ? (double)t->dim[t->rank - 1] : 1; }
 
-#define EXTENTS_OF(name) static void name(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr, double at[EXTENTS])
+#define EXTENTS_OF(name)                                                              \
+    static void name(const struct tensor *const *in, const struct tensor *const *out, \
+                     const union attr *attr, double at[EXTENTS])
 #define UNUSED (void)in, (void)out, (void)attr
 
 /* --- variants ------------------------------------------------------------------------- */
@@ -75,7 +77,7 @@ static void attention_extents(const struct tensor *q, const struct tensor *k, do
 EXTENTS_OF(forward_extents) { UNUSED; attention_extents(in[0], in[1], at); }
 EXTENTS_OF(backward_extents) { UNUSED; attention_extents(in[1], in[2], at); }
 
-/* Windows of a grid: the window's size counts, not their number. */
+/* Fills the extents of windows of a grid: the window's size counts, not their number. */
 static void window_extents(const struct tensor *q, const union attr *attr, double at[EXTENTS])
 {
     at[0] = at[1] = (double)attr->windowed.window * attr->windowed.window;
@@ -84,7 +86,7 @@ static void window_extents(const struct tensor *q, const union attr *attr, doubl
 EXTENTS_OF(windows_extents) { UNUSED; window_extents(in[0], attr, at); }
 EXTENTS_OF(windows_bwd_extents) { UNUSED; window_extents(in[1], attr, at); }
 
-/* For a filter [O,C/groups,kh,kw]. */
+/* Fills the extents of a filter [O,C/groups,kh,kw]. */
 static void filter_extents(const struct tensor *w, double at[EXTENTS])
 {
     at[0] = (double)w->dim[1];

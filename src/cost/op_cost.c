@@ -1,6 +1,6 @@
 /*
- * op_cost.c: the cost of a node from its shapes only: floating-point operations and bytes moved. The
- * planner divides them by the ceilings of a profile. What connects ranks is not known here: a
+ * op_cost.c: the cost of a node from its shapes only: floating-point operations and bytes moved.
+ * The planner divides them by the ceilings of a profile. What connects ranks is not known here: a
  * collective counts memory traffic, and seconds.c adds the time of its exchange.
  */
 #include "graph/rules.h"
@@ -101,10 +101,10 @@ COST(conv_dw) { return conv_cost(in[0], out[0], in, out[0]); }
 /* Returns 1 + 2 + .. + n; 0 for a negative n. */
 static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 
-/* Returns the number of (query, key) pairs that a head computes. Query t, of T, is at position p = t
- * + (S-T) and sees keys p - window < s, and s <= p if causal. So two triangles are subtracted from T
- * x S: the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window of them.
- * What ranges hold is not known when a plan is made: they count as one causal document. */
+/* Returns the number of (query, key) pairs that a head computes. Query t, of T, is at position p =
+ * t + (S-T) and sees keys p - window < s, and s <= p if causal. So two triangles are subtracted
+ * from T x S: the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window
+ * of them. What ranges hold is not known when a plan is made: they count as one causal document. */
 static double attention_pairs(double T, double S, bool causal, const union attr *attr)
 {
     double pairs = T * S, window = (double)attr->attention.window;
@@ -163,7 +163,7 @@ COST(attention_window_bwd)
     return (struct cost){window_flops(in[1], attr, 5, 3), bytes_of(in, 9) + bytes_of(out, 6)};
 }
 
-/* --- the bytes of cost_stream with other flops ------------------------------------------------- */
+/* --- the bytes of cost_stream with other flops ----------------------------------------------- */
 
 static struct cost with_flops(struct cost c, double flops) { return (struct cost){flops, c.bytes}; }
 
@@ -182,15 +182,15 @@ COST(masks)
     return with_flops(c, c.flops * 10);
 }
 
-/* Counts a lookup for each code, without vector instructions: at the matrix rate a code costs as much
- * as OPERATIONS flops (an estimate, which calibration corrects). */
+/* Counts a lookup for each code, without vector instructions: at the matrix rate a code costs as
+ * much as OPERATIONS flops (an estimate, which calibration corrects). */
 COST(adamw_8bit)
 {
     enum { OPERATIONS = 160 };
     return with_flops(cost_stream(in, out, attr), OPERATIONS * elements(in[0]));
 }
 
-/* --- shares and ranks ------------------------------------------------------------------------------ */
+/* --- shares and ranks ------------------------------------------------------------------------ */
 
 /* Counts x, which is read, and its cells, which are written. */
 COST(squares)

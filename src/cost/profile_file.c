@@ -64,7 +64,7 @@ static void write_points(struct json_writer *w, const struct curve *c)
     json_end(w);
 }
 
-/* One curve per line. */
+/* Begins a map that is written on one line, as each curve is. */
 static void begin_line(struct json_writer *w)
 {
     json_begin_map(w, NULL);
@@ -213,7 +213,7 @@ static int find_variant(enum op op, const char *name)
     return -1;
 }
 
-/* The op, variant and dtype of a curve. */
+/* Reads the op, variant and dtype of a curve. */
 static int read_key(const struct value *v, const char *where, struct op_class *x, struct error *e)
 {
     const char *op = NULL, *dtype = NULL, *variant = "";
@@ -291,7 +291,7 @@ static int read_bytes(const struct value *v, const char *key, uint64_t *out, str
     return rc;
 }
 
-/* The members for a CPU, and for a GPU. */
+/* Reads the members for a CPU; read_gpu reads those for a GPU. */
 static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t threads = 0;
@@ -336,7 +336,7 @@ static int read_link(const struct value *v, struct link *l, struct error *e)
     return rc;
 }
 
-/* They are optional. */
+/* Reads the links, which are optional. */
 static int read_links(const struct value *v, struct profile *p, struct error *e)
 {
     int rc = v ? value_as_map(v, "links", e) : PL_OK;
@@ -406,7 +406,7 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 
 /* --- paths -------------------------------------------------------------------------------- */
 
-/* The path of profile `name` in the data folder. */
+/* Prints the path of profile `name` in the data folder. */
 static bool data_file_path(const char *name, char *out, size_t room)
 {
     char file[224];
@@ -455,7 +455,7 @@ static int unknown_link(const char *name, struct error *e)
     return e->code;
 }
 
-/* The link of a profile's file. */
+/* Reads the link of a profile's file. */
 static int link_of_file(struct link *to, enum link_kind which, const char *path, struct error *e)
 {
     struct profile p;

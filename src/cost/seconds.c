@@ -1,7 +1,7 @@
 /*
  * seconds.c: the predicted time of a node: its ideal time at the profile's ceilings, corrected by
- * measurements (calibration.h), plus the cost of a launch and, for a collective, the time of its links
- * (links.h).
+ * measurements (calibration.h), plus the cost of a launch and, for a collective, the time of its
+ * links (links.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "cost/links.h"
 #include "graph/ops.h"
 
-/* Up to cache_bytes the bandwidth is that of the caches, from 32 times that on it is that of
- * memory; between the two it is interpolated in log-log space. */
+/* Returns the bandwidth for a node's bytes: up to cache_bytes that of the caches, from 32 times
+ * that on that of memory; between the two it is interpolated in log-log space. */
 static double bandwidth(const struct profile *p, double bytes)
 {
     if (!p->cache_bytes || bytes >= 32 * p->cache_bytes) return p->memory_bandwidth;
@@ -75,9 +75,10 @@ static const struct curve *curve_of_op(const struct calibration *c, enum op op, 
     return NULL;
 }
 
-/* Far beyond the measured range no node is faster than its ceiling: the caches that made it so are
- * too small there. For arithmetic, a short node is never nearer to its ceiling than a long one: if
- * it was measured so, the GPU was cooler during the measurement than it is within a step. */
+/* Applies a class's curve. Far beyond the measured range no node is faster than its ceiling: the
+ * caches that made it so are too small there. For arithmetic, a short node is never nearer to its
+ * ceiling than a long one: if it was measured so, the GPU was cooler during the measurement than it
+ * is within a step. */
 static double apply_class(const struct curve *c, double ideal, bool arithmetic)
 {
     double factor = curve_factor(c, ideal);
@@ -160,7 +161,7 @@ void calibration_sort(struct calibration *c)
     }
 }
 
-/* Up to a factor of four the curve is extrapolated at no distance. */
+/* Returns how far an ideal time is outside of a curve's range: 0 up to a factor of four. */
 static int outside(const struct curve *c, double ideal)
 {
     double least = c->at[0].ideal, most = c->at[c->n - 1].ideal, times = ideal < least ? least / ideal : ideal / most;
@@ -175,7 +176,8 @@ static int distance(const struct op_class *x, const struct op_class *y, double i
     return far + outside(&y->curve, ideal);
 }
 
-/* A copy between device and host matches only copies in the same direction. */
+/* Reports whether a class can be used for another: both have one dtype class, and a copy between
+ * device and host matches only copies in the same direction. */
 static bool is_like(const struct op_class *x, const struct op_class *y)
 {
     return x->half == y->half && !(x->op == OP_COPY && x->variant != y->variant);
@@ -200,7 +202,7 @@ const struct op_class *class_find(const struct calibration *c, const struct quer
 
 /* --- links between ranks ---------------------------------------------------------------------- */
 
-/* Bytes of all parts of a collective, and how often they are exchanged. */
+/* Returns the bytes of all parts of a collective; *times: how often they are exchanged. */
 static double parts_bytes(const struct query *q, enum op op, int *times)
 {
     *times = op == OP_ALL_REDUCE ? 2 : 1;

@@ -31,7 +31,7 @@
 
 enum { STACK_BYTES = 128 << 10 }; /* more than any kernel uses */
 
-/* The smallest stack of the threads, in bytes; SIZE_MAX: unknown. */
+/* Returns the smallest stack of the threads, in bytes; SIZE_MAX: unknown. */
 static size_t least_stack(int threads)
 {
     size_t least = SIZE_MAX;
@@ -77,8 +77,8 @@ static void touch(char *at, uint64_t bytes, uint64_t page)
     for (uint64_t i = 0; i < bytes; i += page) ((volatile char *)at)[i] = 0;
 }
 
-/* [pages ... arena][no access]; the arena ends where the guard page begins, up to its alignment to
- * 256. */
+/* Maps [pages ... arena][no access] and returns the arena, NULL on failure. The arena ends where
+ * the guard page begins, up to its alignment to 256. */
 static char *map_compute(uint64_t bytes, uint64_t *mapped)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = align_up(bytes, page);
@@ -104,7 +104,7 @@ static int open_spill(const char *dir)
     return fd;
 }
 
-/* Pages of a file system in memory can only go to swap. */
+/* Warns if the offload file is in a file system in memory, whose pages can only go to swap. */
 static void warn_of_memory(int fd, const char *dir, uint64_t bytes)
 {
     enum { TMPFS = 0x01021994, RAMFS = (int)0x858458f6 };
@@ -157,7 +157,8 @@ struct mapping {
 
 static const char *spill_folder(const struct device *d) { return d->spill[0] ? d->spill : "/tmp"; }
 
-/* Only a flush goes through overlayfs, the file system of containers, to the file below. */
+/* Reports whether a file is in overlayfs, the file system of containers: only a flush goes through
+ * it to the file below. */
 static bool needs_flush(int fd)
 {
     enum { OVERLAYFS = 0x794c7630 };
@@ -165,9 +166,9 @@ static bool needs_flush(int fd)
     return !fstatfs(fd, &s) && (int)s.f_type == OVERLAYFS;
 }
 
-/* errno of a write that failed since the last call, or 0. sync_file_range reports the failures of
- * the whole file and waits only for writes of the given range, here a page behind the end. Where it
- * is not supported, a flush of one page reports them. */
+/* Returns errno of a write that failed since the last call, or 0. sync_file_range reports the
+ * failures of the whole file and waits only for writes of the given range, here a page behind the
+ * end. Where it is not supported, a flush of one page reports them. */
 static int find_write_error(struct mapping *m)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -216,7 +217,7 @@ static int map_spill(struct device *d, uint64_t bytes, struct error *e)
     return PL_OK;
 }
 
-/* The host space of a command that writes no files. */
+/* Maps the host space of a command that writes no files. */
 static int map_memory(struct device *d, uint64_t bytes, struct error *e)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -82,15 +82,16 @@ static inline float exp_down(float in)
     return (1.0f + (r + r * r * q)) * float_of_bits(bits_of_float(sum) << 23);
 }
 
-/* 1 / (1 + e^-x). */
+/* Returns 1 / (1 + e^-x). */
 static inline float sigmoid_fast(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
 
-/* `magnitude`, which is not negative, with the sign of x. */
+/* Returns `magnitude`, which is not negative, with the sign of x. */
 static inline float with_sign(float magnitude, float x)
 {
     return float_of_bits(bits_of_float(magnitude) | (bits_of_float(x) & 0x80000000u));
 }
-/* |x| < limit, both as bits: the order of floats that are not negative is that of their bits. */
+/* Reports whether |x| < limit, both as bits: the order of floats that are not negative is that of
+ * their bits. */
 static inline int is_within(float x, uint32_t limit)
 {
     return (int32_t)(bits_of_float(x) & 0x7fffffffu) < (int32_t)limit;

@@ -50,7 +50,8 @@ static double peak_loop(int64_t n, float seed, float *out)
     return peak_sse(n, seed, out);
 }
 #elif defined(__aarch64__)
-/* The accumulator of fmla is the sum, not the product: chains as in a matrix product. */
+/* Multiplies and adds n times in each of 20 chains, and returns the operations. The accumulator of
+ * fmla is the sum, not the product: chains as in a matrix product. */
 static double peak_loop(int64_t n, float seed, float *out)
 {
     typedef float vec __attribute__((vector_size(16)));
@@ -85,7 +86,8 @@ WITH_BF16 static double peak_loop_bf16(int64_t n, float seed, float *out)
 }
 #elif defined(__x86_64__)
 #include <immintrin.h>
-/* Four tiles of sums, as in the inner loop; the tiles hold zeros. */
+/* Multiplies tiles n / 8 times with four tiles of sums, as in the inner loop, and returns the
+ * operations; the tiles hold zeros. */
 static double peak_loop_tiles(int64_t n)
 {
     micro_bf16_tiles()->begin();
@@ -139,7 +141,7 @@ double peak_measure(enum dtype t, int threads)
 
 /* --- bytes -------------------------------------------------------------------------- */
 
-/* a = b + c over n elements, repeated until it takes long enough to time. */
+/* Computes a = b + c over n elements, `times` times, and returns the bytes per second. */
 static double stream_once(float *a, const float *b, const float *c, int64_t n, int times, int threads)
 {
     double start = clock_seconds();
@@ -171,7 +173,7 @@ double peak_stream(uint64_t bytes, int threads)
 
 /* --- names ------------------------------------------------------------------------------ */
 
-/* The value of a key of the first processor in /proc/cpuinfo; "" if it has none. */
+/* Writes the value of a key of the first processor in /proc/cpuinfo to `out`; "" if it has none. */
 static void cpuinfo(const char *key, char *out, size_t room)
 {
     char line[512];

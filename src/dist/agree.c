@@ -9,7 +9,8 @@
 #include "dist/agree.h"
 #include "io/file.h"
 
-/* Room for what all ranks say: an agreement and a message of each, and their times in order. */
+/* Allocates room for what all ranks say: an agreement and a message of each, and their times in
+ * order. */
 void agree_open(struct ranks *r)
 {
     r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double)));
@@ -44,7 +45,7 @@ static void combine(const struct ranks *r, struct agreement *a)
     a->median = times[(r->n - 1) / 2];
 }
 
-/* Everyone learns the message of the first rank that failed. */
+/* Tells every rank the message of the first rank that failed, and returns its code. */
 static int adopt_failure(struct ranks *r, int first, int rc, struct error *e)
 {
     const struct agreement *all = r->room;
@@ -144,7 +145,7 @@ static struct move *reserve(struct part *p, int n)
     return p->moves;
 }
 
-/* The moves in `p->moves`, between ranks of the part. */
+/* Makes the first n moves in `p->moves`, between ranks of the part. */
 static int move_all(struct ranks *r, int n, struct error *e)
 {
     struct part *p = r->state;

@@ -29,11 +29,11 @@ struct agreement {
  * none. */
 void agree_open(struct ranks *r);
 
-/* `rc` and `e`: how this rank came here. Returns PL_OK if no rank failed. Otherwise `e` has the
- * code and the message of the first one that did, with its rank and host, and no further agreement
- * takes place: r->ended is set. r NULL: returns rc. */
+/* Agrees with all ranks; `rc` and `e` say whether this rank has failed. Returns PL_OK if no rank
+ * failed. Otherwise `e` has the code and the message of the first one that did, with its rank and
+ * host, and no further agreement takes place: r->ended is set. r NULL: returns rc. */
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e);
-/* An agreement about failure alone. */
+/* Agrees only on whether a rank failed. */
 int agree_on(struct ranks *r, int rc, struct error *e);
 
 /* What must be the same on all ranks. */
@@ -41,8 +41,8 @@ struct agree_same {
     const char *what;
     uint64_t value;
 };
-/* PL_USAGE names the first that differs from rank 0, and the ranks where it does. Called where
- * agree just succeeded. */
+/* Compares values across ranks: PL_USAGE names the first that differs from rank 0, and the ranks
+ * where it does. Called where agree just succeeded. */
 int agree_same(struct ranks *r, const struct agree_same *list, int n, struct error *e);
 
 /* Sets r->share, of which memory.budget auto and memory.host_budget auto are made: with other
@@ -50,13 +50,13 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
  * not exist. */
 void agree_free(struct ranks *r, const char *folder);
 
-/* Room for AGREE_TEXT bytes of each rank, until the next agreement. */
+/* Returns room for AGREE_TEXT bytes of each rank, until the next agreement. */
 void *agree_room(const struct ranks *r);
 
 /* Sends bytes of rank 0 to all others. */
 int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e);
 
-/* --- a part of the ranks ----------------------------------------------------------------------- */
+/* --- a part of the ranks --------------------------------------------------------------------- */
 
 /* `members`: n ranks of `all`, this one among them; all of them call it alike. The part's exchanges
  * are those of `all`, with its deadline. Freed by part_close. */

@@ -5,10 +5,10 @@
  *     PMIX_RANK, OMPI_COMM_WORLD_SIZE, PMI_SIZE     mpirun, or srun with --mpi=pmix or pmi2     MPI is opened
  *     SLURM_STEP_NUM_TASKS above 1, none of these   srun without PMIx                           refused
  *     RANK, WORLD_SIZE, MASTER_ADDR                 torchrun                                    refused
- *     PLIMSOLL_RANKS=1, and none of these           nobody: for tests (below)                 a rank that is alone
+ *     PLIMSOLL_RANKS=1, and none of these           nobody: for tests (below)                 a single rank
  *
- * A process that goes on without the others would train the same model alone, N times: so each of
- * these is an error.
+ * A process that goes on without the others would train the same model by itself, N times: so each
+ * of these is an error.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static int64_t number(const char *name)
     return text ? strtoll(text, NULL, 10) : 0;
 }
 
-/* A launcher that speaks MPI's protocol. */
+/* Reports whether a launcher that speaks MPI's protocol started this process. */
 static bool has_mpi(void) { return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE"); }
 static bool is_slurm(void) { return !has_mpi() && number("SLURM_STEP_NUM_TASKS") > 1; }
 static bool is_torchrun(void)
@@ -87,8 +87,8 @@ static const struct mpi_plugin *open_plugin(struct error *e)
     return NULL;
 }
 
-/* Open MPI spins while it waits; where ranks share processors, mpirun lets them yield and srun does
- * not. */
+/* Lets ranks that share processors yield while they wait: Open MPI spins, and mpirun sets this,
+ * but srun does not. */
 static void yield_when_idle(void)
 {
     const int64_t local = number("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -96,7 +96,8 @@ static void yield_when_idle(void)
     if (local > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
-/* Of the program's file, so that no rank runs another build. */
+/* Returns a hash of the program's file, so that no rank runs another build; 0: it cannot be
+ * read. */
 static uint64_t hash_program(void)
 {
     struct error ignored;
@@ -108,7 +109,8 @@ static uint64_t hash_program(void)
     return h;
 }
 
-/* The first thing that ranks agree on: nothing else of another build can be understood. */
+/* Checks that all ranks run this program, before anything else: nothing else of another build can
+ * be understood. */
 static void agree_on_program(struct ranks *r, struct error *e)
 {
     agree_same(r, &(struct agree_same){"the program", hash_program()}, r->n > 1, e);
@@ -118,7 +120,8 @@ struct ranks *dist_open(struct error *e)
 {
     e->code = PL_OK;
     if (is_slurm()) {
-        error_set(e, PL_USAGE, "srun started %lld tasks without PMIx, so each would train alone: use srun --mpi=pmix",
+        error_set(e, PL_USAGE,
+                  "srun started %lld tasks without PMIx, so each would train by itself: use srun --mpi=pmix",
                   (long long)number("SLURM_STEP_NUM_TASKS"));
         return NULL;
     }
@@ -184,9 +187,9 @@ int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e
 }
 
 /* --- a single rank that goes through the motions of several, for tests and to measure what they
- * cost (PLIMSOLL_RANKS=1): its plan has the collectives, and what it sends goes to itself ------- */
+ * cost (PLIMSOLL_RANKS=1): its plan has the collectives, and what it sends goes to itself ------ */
 
-/* The k-th send arrives at the k-th receive. */
+/* Copies what the k-th send has to the k-th receive. */
 static int alone_exchange(struct ranks *r, const struct move *m, int n, struct error *e)
 {
     (void)r;
@@ -194,7 +197,7 @@ static int alone_exchange(struct ranks *r, const struct move *m, int n, struct e
         if (!m[i].send) continue;
         while (j < n && m[j].send) j++;
         if (j == n || m[j].bytes != m[i].bytes)
-            return error_set(e, PL_FAIL, "a rank that is alone sends what it does not receive");
+            return error_set(e, PL_FAIL, "the only rank sends what it does not receive");
         memmove(m[j++].at, m[i].at, m[i].bytes);
     }
     return PL_OK;

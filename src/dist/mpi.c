@@ -97,7 +97,7 @@ static void ask(const struct mpi *m, const struct line *l, int n)
         if (l->request[i] != MPI_REQUEST_NULL) say(m, l->peer[i], ASK);
 }
 
-/* The first of them that has not answered since; -1: all have. */
+/* Returns the first of those that are waited for that has not answered since; -1: all have. */
 static int silent(const struct mpi *m, const struct line *l, int n, double since)
 {
     for (int i = 0; i < n; i++)
@@ -205,7 +205,8 @@ static int gather(struct ranks *r, const void *mine, void *all, size_t each, str
     return rc;
 }
 
-/* MPI_Abort may hang if the network does: the alarm ends the process. */
+/* Ends all ranks with a code. MPI_Abort may hang if the network does: the alarm ends the
+ * process. */
 static void end_now(struct ranks *r, int code, const char *why)
 {
     if (why) fprintf(stderr, "[rank %d on %s] %s\n", r->rank, r->host, why);

@@ -3,7 +3,7 @@
  *
  * Adjoints. adjoint[t] is the tensor that holds the gradient of t accumulated so far. A second
  * contribution is added to it. If the node that produced the contribution can accumulate
- * (OPF_ACCUM) and the adjoint is owned by t alone, that node adds in place and no temporary exists:
+ * (OPF_ACCUM) and only t owns the adjoint, that node adds in place and no temporary exists:
  *
  *     dx = dq Wq          MATMUL
  *     dx = dk Wk + dx     MATMUL with accumulator, same bytes
@@ -92,7 +92,8 @@ static bool accumulate_in_place(struct graph *g, id t, id acc)
     return true;
 }
 
-/* A zeroed accumulator for the gradient `like`, filled before the loop. */
+/* Returns a zeroed accumulator for the gradient `like`, which is filled before loop `over`; 0 on
+ * error. */
 static id carried(struct autodiff *s, id like, id over)
 {
     struct graph *g = s->g;
@@ -107,14 +108,16 @@ static id carried(struct autodiff *s, id like, id over)
     return acc;
 }
 
-/* Each iteration has its own tensor: it is produced inside the loop, or is a slice. */
+/* Reports whether each iteration of the loop has its own tensor: it is produced inside the loop, or
+ * is a slice. */
 static bool per_iteration(const struct graph *g, id t, id loop)
 {
     const struct tensor *x = tensor_at(g, t);
     return (x->node && loop_inside(g, node_at(g, x->node)->loop, loop)) || (x->loop && loop_inside(g, x->loop, loop));
 }
 
-/* The outermost loop around the current body in which t is not produced per iteration; 0: none. */
+/* Returns the outermost loop around the current body in which t is not produced per iteration; 0:
+ * none. */
 static id carry_loop(const struct autodiff *s, id t)
 {
     id over = 0;
@@ -122,7 +125,8 @@ static id carry_loop(const struct autodiff *s, id t)
     return over;
 }
 
-/* The gradient of a weight outlives the program: its storage must hold no other bytes. */
+/* Reports whether t is dense and fills its storage. The gradient of a weight outlives the program:
+ * its storage must hold no other bytes. */
 static bool stands_alone(const struct graph *g, id t)
 {
     const struct tensor *x = tensor_at(g, t);
@@ -146,8 +150,8 @@ static id add_into(struct autodiff *s, id sum, id more, bool more_owned)
     return op_accumulate(s->g, more, sum);
 }
 
-/* The gradient in the shape of t: a matrix product flattens leading dimensions, so its operands'
- * gradients may have other shapes than the operands. */
+/* Returns the gradient in the shape of t: a matrix product flattens leading dimensions, so its
+ * operands' gradients may have other shapes than the operands. */
 static id shaped_like(struct graph *g, id gradient, id t)
 {
     const struct tensor x = *tensor_at(g, t), *d = tensor_at(g, gradient);
@@ -200,8 +204,8 @@ static void contribute(struct autodiff *s, id t, id gradient, bool owned)
 
 /* --- one node ------------------------------------------------------------------------ */
 
-/* The vjp may read only what its row lists in `reads`. A tensor that appears in several slots (a
- * weight used twice) may be read when one of the slots is listed. */
+/* Checks that the vjp reads only what its row lists in `reads`. A tensor that appears in several
+ * slots (a weight used twice) may be read when one of the slots is listed. */
 static void check_reads(struct autodiff *s, const struct node *n, uint32_t first)
 {
     const struct op_row *row = &op_table[n->op];
@@ -277,7 +281,8 @@ static void move_to(struct autodiff *s, id from, id slice_grad)
     }
 }
 
-/* A gradient that another tensor shares stays unchanged; the slice gets a copy. */
+/* Copies a gradient into the slice and returns the copy: a gradient that another tensor shares
+ * stays unchanged. */
 static id copy_to(struct autodiff *s, id gradient, id slice_grad)
 {
     id copy = op_copy(s->g, gradient, SPACE_DEVICE);
@@ -285,8 +290,8 @@ static id copy_to(struct autodiff *s, id gradient, id slice_grad)
     return copy;
 }
 
-/* Several loops may slice one tensor, and each gathers a gradient of it. What the loops before this
- * one gathered is put aside... */
+/* Puts aside what the loops before this one gathered: several loops may slice one tensor, and each
+ * gathers a gradient of it. */
 static void put_aside(struct autodiff *s, id loop, id *aside)
 {
     const struct graph *g = s->g;
@@ -298,7 +303,7 @@ static void put_aside(struct autodiff *s, id loop, id *aside)
     }
 }
 
-/* ...and added after it. */
+/* Adds what put_aside kept, after the loops. */
 static void add_aside(struct autodiff *s, id loop, const id *aside)
 {
     const struct graph *g = s->g;
@@ -306,8 +311,8 @@ static void add_aside(struct autodiff *s, id loop, const id *aside)
         if (g->cuts.at[c].loop == loop && aside[c]) contribute(s, g->cuts.at[c].whole, aside[c], true);
 }
 
-/* After the body: the gradient of each cut tensor exists slice by slice. Allocates the whole
- * gradient and makes the slice's last writer write into it. */
+/* Gathers the gradients of the cut tensors, which exist slice by slice after the body: allocates
+ * the whole gradient and makes the slice's last writer write into it. */
 static void gather_slices(struct autodiff *s, id loop)
 {
     struct graph *g = s->g;
@@ -341,7 +346,7 @@ static void gather_slices(struct autodiff *s, id loop)
  * no forward tensor (add, scale, reshape). Anything else is an error: the gradient would depend on
  * values that the loop has not computed yet. */
 
-/* True when the node is in a loop inside the current body. */
+/* Reports whether the node is in a loop inside the current body. */
 static bool is_inner(const struct autodiff *s, id node) { return node_at(s->g, node)->loop != s->loop; }
 
 static bool made_in_inner(const struct autodiff *s, id t)
@@ -363,7 +368,8 @@ static void mark_after_loops(const struct autodiff *s, const id *forward, uint32
     }
 }
 
-/* `t` leaves a loop and contributes to the loss: its gradient must be complete at this point. */
+/* Checks that the gradient of `t` is complete at this point, where `t` leaves a loop and
+ * contributes to the loss. */
 static void check_exit(struct autodiff *s, id t, bool deferred)
 {
     struct graph *g = s->g;
@@ -478,7 +484,8 @@ static void differentiate_program(struct autodiff *s, id loss, id seed)
     *order = done;
 }
 
-/* A parameter's gradient outlives the program: its storage becomes GRAD. */
+/* Records and names the gradients of parameters. They outlive the program: their storages become
+ * GRAD. */
 static void keep_gradients(struct autodiff *s)
 {
     struct graph *g = s->g;

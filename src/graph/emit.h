@@ -1,6 +1,7 @@
 /*
- * emit.h: functions that emit ops and read like the maths; they return output 0. Those of emit.def
- * only fill in a row of ops.def. An op needs none of them: op_apply of ops.h emits any op by its row.
+ * emit.h: functions that emit ops and read like the maths; they return output 0. The functions of
+ * emit.def only fill in a row of ops.def. An op needs none of them: op_apply of ops.h emits any op
+ * by its row.
  */
 #ifndef EMIT_H
 #define EMIT_H
@@ -8,8 +9,8 @@
 #include "graph/graph.h"
 
 /* A sliding window: a query sees itself and the window - 1 keys before it (0: all). With ranges i32
- * [B,T,2] (0: none) a query sees the keys from the first to before the second number of its range, the
- * last `window` of them, and causal is false. */
+ * [B,T,2] (0: none) a query sees the keys from the first to before the second number of its range,
+ * the last `window` of them, and causal is false. */
 struct attention_options {
     float scale;
     bool causal;
@@ -29,22 +30,23 @@ struct window_options {
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 /* Returns x as a constant: no gradient passes through it. */
 id op_detach(struct graph *g, id x);
-/* Does as op_rope, but at positions i32 [B,T] (0: as op_rope), or [B,T,3] with the number of pairs that
- * each of the three coordinates turns. sections NULL: positions are [B,T]. */
+/* Does as op_rope, but at positions i32 [B,T] (0: as op_rope), or [B,T,3] with the number of pairs
+ * that each of the three coordinates turns. sections NULL: positions are [B,T]. */
 id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *sections, float scale);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
 /* Maps x [B,H,W,C] by w [C,O,kh,kw] to [B,(H-1)*stride-2*pad+kh,...,O]. */
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);
 /* Drops elements, or (op_drop_path) whole samples. `samples` [B], the indices of the samples in the
- * step's batch, is the input "samples" that the host fills. Evaluation drops nothing: there, and for
- * p = 0, the result is x. */
+ * step's batch, is the input "samples" that the host fills. Evaluation drops nothing: there, and
+ * for p = 0, the result is x. */
 id op_dropout(struct graph *g, id x, id samples, float p);
-/* Does as op_dropout with a key of the caller's, where the number of the op in the graph may change. */
+/* Does as op_dropout with a key of the caller's, where the number of the op in the graph may
+ * change. */
 id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key);
 id op_drop_path(struct graph *g, id x, id samples, float p);
 id op_samples(struct graph *g, int64_t B);
-/* Returns the weights that bytes [n] hold in NF4 with double quantization or, nested false, with f32
- * scales. */
+/* Returns the weights that bytes [n] hold in NF4 with double quantization or, nested false, with
+ * f32 scales. */
 id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
 /* Returns a view whose axis i is axis axes[i] of x. */
@@ -56,8 +58,8 @@ id op_concat(struct graph *g, const id *x, int n, int axis);
 id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
 /* Averages over H x W windows that cover the map, as equal in size as whole pixels allow. */
 id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W);
-/* Normalises with statistics over groups of `group` images. Running statistics are updated when given (else 0,
- * 0). */
+/* Normalises with statistics over groups of `group` images. Running statistics are updated when
+ * given (else 0, 0). */
 id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var,
                 double momentum);
 id op_instancenorm(struct graph *g, id x, id w, id b, float eps);

@@ -64,7 +64,7 @@ bool program_evaluates(enum program p) { return program_is(p, PROGRAM_FORWARD) &
 
 /* --- construction and destruction ---------------------------------------- */
 
-/* Element 0 of each array, which is nothing. */
+/* Puts an empty element 0 into each array: id 0 means none. */
 static void put_dummies(struct graph *g)
 {
     vec_push(&g->storages, (struct storage){0});
@@ -112,7 +112,8 @@ void graph_clear(struct graph *g)
     put_dummies(g);
 }
 
-/* Into memory that is there; where there is too little, with room for what a pass will add. */
+/* Copies n elements into memory that is there; where there is too little, into new memory with room
+ * for what a pass will add. */
 static void copy_over(void **to, uint32_t *cap, const void *from, uint32_t n, size_t size)
 {
     if (*cap < n) {
@@ -126,7 +127,9 @@ static void copy_over(void **to, uint32_t *cap, const void *from, uint32_t n, si
 void graph_copy_over(struct graph *to, const struct graph *from)
 {
     struct graph x = *from;
-#define OVER(v) (x.v.at = to->v.at, x.v.cap = to->v.cap, copy_over((void **)&x.v.at, &x.v.cap, from->v.at, from->v.n, sizeof *from->v.at))
+#define OVER(v)                                                                                                        \
+    (x.v.at = to->v.at, x.v.cap = to->v.cap,                                                                           \
+     copy_over((void **)&x.v.at, &x.v.cap, from->v.at, from->v.n, sizeof *from->v.at))
     OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(outputs),
         OVER(names), OVER(blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) OVER(order[p].nodes);
@@ -183,7 +186,7 @@ static id storage_by_name(struct graph *g, enum kind kind, const char *name)
     return 0;
 }
 
-/* A tensor with a storage of its own that exists before any node runs. */
+/* Adds a tensor with a storage of its own that exists before any node runs; returns 0 on error. */
 static id leaf(struct graph *g, const char *name, enum kind kind, enum dtype t, int rank, const int64_t *dim)
 {
     if (g->error.code) return 0;
@@ -209,7 +212,8 @@ static id add_param(struct graph *g, const char *name, struct param p)
     return p.tensor;
 }
 
-/* The name after that of the part which is being built; NULL: it is too long. */
+/* Returns the name behind the name of the part that is being built, if one is; NULL: it is too
+ * long. */
 static const char *name_in_part(struct graph *g, const char *name, char out[NAME_ROOM])
 {
     id s = g->at.scope;
@@ -426,7 +430,7 @@ static bool arity_ok(struct graph *g, const struct op_row *row, const id *in, in
     return true;
 }
 
-/* "linear: x f32[2,3] and w f32[4,5]: the last dimensions differ". */
+/* Fails with "LINEAR(x f32[2,3], w f32[4,5]): " before the rule's message. */
 static id infer_failed(struct graph *g, const struct op_row *row, const struct infer *f, const id *in, int nin)
 {
     char text[700] = "", one[160];
@@ -452,7 +456,7 @@ static char *put(char *out, const char *end, const char *s)
     return out;
 }
 
-/* "d:model.layers.3.mlp.linear/1". */
+/* Interns the name of an output, such as "d:model.layers.3.mlp.LINEAR/1". */
 static id new_output_name(struct graph *g, const struct op_row *row, int o)
 {
     char text[256], index[3] = {'/', (char)('0' + o), 0};
@@ -468,8 +472,8 @@ static id new_output_name(struct graph *g, const struct op_row *row, int o)
     return graph_intern(g, text);
 }
 
-/* A search emits millions of nodes, and the blocks of one graph need few names: each is made
- * once. */
+/* Returns the name of an output, which is made once for each scope, op and phase: a search emits
+ * millions of nodes, and the blocks of one graph need few names. */
 static id output_name(struct graph *g, int op, int o)
 {
     const uint64_t key = (uint64_t)g->at.scope << 32 | (uint64_t)op << 16 | (uint64_t)g->at.phase << 8 | (uint64_t)o;
@@ -549,8 +553,9 @@ bool loop_inside(const struct graph *g, id loop, id of)
     return true;
 }
 
-/* Of the tokens of a conversation about half have a label: the answers. Of the room for images
- * about four fifths are filled. What is counted ends within an iteration. */
+/* Takes about half of a counted loop over tokens to run: in a conversation only the answers have a
+ * label. About four fifths of the room for images are filled. What is counted ends within an
+ * iteration. */
 double loop_iterations(const struct graph *g, id loop)
 {
     double times = 1;

@@ -83,11 +83,12 @@ enum {
     PROGRAM_SINGLE = 64
 };
 const char *program_name(enum program p);
-/* True if the program has the flag. */
+/* Reports whether the program has the flag. */
 bool program_is(enum program p, unsigned flag);
-/* True if evaluations in training run the program: of the model's forward, without a backward. */
+/* Reports whether evaluations in training run the program: one of the model's forward, without a
+ * backward. */
 bool program_evaluates(enum program p);
-/* True if a training step runs the program. */
+/* Reports whether a training step runs the program. */
 bool program_steps(enum program p);
 #define FOR_STEP_PROGRAMS(p) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_steps(p))
 /* The programs that have a flag, in order. */
@@ -212,7 +213,7 @@ enum rank_axis { AXIS_NONE, AXIS_ALL, AXIS_HOST, AXIS_ACROSS };
 struct portion {
     uint32_t part, whole;              /* 0, 0: all of it */
 };
-/* Rows of the whole, of which the portion has `rows`. */
+/* Returns the rows of the whole, of which the portion has `rows`. */
 static inline int64_t portion_whole(struct portion p, int64_t rows) { return p.part ? rows * p.whole / p.part : rows; }
 
 struct loop {
@@ -311,7 +312,7 @@ struct graph {
 /* --- construction and destruction ------------------------------------- */
 void graph_init(struct graph *g);
 void graph_free(struct graph *g);
-/* Both reuse the memory of a graph that is rebuilt many times: graph_clear leaves it as graph_init
+/* Reuses the memory of a graph that is rebuilt many times: graph_clear leaves it as graph_init
  * does, graph_copy_over makes it a copy. A graph of zeros has no memory yet. */
 void graph_clear(struct graph *g);
 void graph_copy_over(struct graph *to, const struct graph *from);
@@ -325,12 +326,13 @@ id graph_intern(struct graph *g, const char *s);
 const char *graph_name(const struct graph *g, id name);
 
 /* --- building ---------------------------------------------------------- */
+
 id graph_storage(struct graph *g, const char *name, enum kind kind, enum space space, uint64_t bytes);
-/* A dense tensor over a storage, from `offset` on. */
+/* Adds a dense tensor over a storage, from `offset` on. */
 id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int rank,
                 const int64_t *dim, uint64_t offset);
-/* A weight by its published name. A second call with the same name returns the tensor of the first:
- * this is how a model ties weights and how programs share them. */
+/* Returns a weight by its published name. A second call with the same name returns the tensor of
+ * the first: this is how a model ties weights and how programs share them. */
 id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                struct init init);
 id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim);
@@ -340,20 +342,20 @@ enum { INPUT_SHARED = -1 };
 id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis);
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                const void *data);
-/* Memory of the model, by name: what one program leaves in it the next one finds there. CACHE_WRITE
- * writes it. Its dtype is that of the rows that are written. */
+/* Returns memory of the model, by name: what one program leaves in it the next one finds there.
+ * CACHE_WRITE writes it. Its dtype is that of the rows that are written. */
 id graph_cache(struct graph *g, const char *name, int rank, const int64_t *dim);
 id graph_step(struct graph *g); /* the tensor of the step block, created on first use */
-/* 1 / count of the whole step, a scalar of the step block that a loss is multiplied by. `name` says
- * what is counted, in a model with several losses; NULL: the count of a model with one. Before each
- * step the host writes the count of every name (graph.counts). */
+/* Returns 1 / count of the whole step, a scalar of the step block that a loss is multiplied by.
+ * `name` says what is counted, in a model with several losses; NULL: the count of a model with one.
+ * Before each step the host writes the count of every name (graph.counts). */
 id graph_count(struct graph *g, const char *name);
-/* The name of count k; "": it has none. */
+/* Returns the name of count k; "": it has none. */
 const char *graph_count_name(const struct graph *g, uint32_t k);
 /* Names a tensor of the current program that the host reads after the program. */
 void graph_output(struct graph *g, const char *name, id tensor);
 id graph_find_output(const struct graph *g, enum program p, const char *name);
-/* A second view of the same elements, with the same producer and no node. */
+/* Adds a second view of the same elements, with the same producer and no node. */
 id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t *dim,
               const int64_t *stride, uint64_t offset);
 
@@ -394,36 +396,37 @@ struct cursor graph_move(struct graph *g, enum program p, enum phase phase, cons
 id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int nin);
 
 /* --- queries ------------------------------------------------------------ */
+
 static inline struct tensor *tensor_at(const struct graph *g, id t) { return &g->tensors.at[t]; }
 static inline struct node *node_at(const struct graph *g, id n) { return &g->nodes.at[n]; }
 static inline struct storage *storage_of(const struct graph *g, id t)
 {
     return &g->storages.at[g->tensors.at[t].storage];
 }
-/* True when the storage keeps its bytes through every program. */
+/* Reports whether the storage keeps its bytes through every program. */
 static inline bool storage_is_persistent(const struct storage *s)
 {
     return kind_is_persistent((enum kind)s->kind) && !s->handed;
 }
 int64_t tensor_elements(const struct tensor *t);
-/* Product of all dimensions except the last; the last dimension. */
+/* Returns the product of all dimensions except the last, or (tensor_last) the last dimension. */
 int64_t tensor_rows(const struct tensor *t);
 static inline int64_t tensor_last(const struct tensor *t) { return t->rank ? t->dim[t->rank - 1] : 1; }
 uint64_t tensor_bytes(const struct tensor *t);   /* elements x size */
 bool tensor_is_dense(const struct tensor *t);    /* row-major, no gaps */
 bool tensors_alike(const struct tensor *a, const struct tensor *b); /* same dtype and shape, both dense */
 void tensor_dense_strides(struct tensor *t);
-/* "hidden f32[2,128,64]", written into the caller's buffer. */
+/* Writes a tensor as "hidden f32[2,128,64]" into the caller's buffer and returns the buffer. */
 char *tensor_print(const struct graph *g, id t, char out[160]);
-/* The block scope (or the outermost one) around a node's scope; 0: none. */
+/* Returns the block scope (or the outermost one) around a node's scope; 0: none. */
 id graph_block_of(const struct graph *g, id scope);
-/* True when the scope or one of its parents has the flag. */
+/* Reports whether the scope or one of its parents has the flag. */
 bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
-/* The outermost row-wise scope (SCOPE_ROWS) that a scope is in; 0: none. */
+/* Returns the outermost row-wise scope (SCOPE_ROWS) that a scope is in; 0: none. */
 id graph_rows_of(const struct graph *g, id scope);
-/* True when `loop` is `of` or inside it. Every loop is inside 0. */
+/* Reports whether `loop` is `of` or inside it. Every loop is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
-/* How often the body of `loop` is expected to run in its program; 1 for 0, no loop. */
+/* Returns how often the body of `loop` is expected to run in its program; 1 for 0, no loop. */
 double loop_iterations(const struct graph *g, id loop);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */
 

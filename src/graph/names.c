@@ -33,7 +33,8 @@ static void grow(struct graph *g)
     mem_free(old.slot);
 }
 
-/* `s` may itself lie in the table: it is located again after the table grew. */
+/* Appends n bytes to the table and returns where they begin. `s` may itself lie in the table: it is
+ * located again after the table grew. */
 static id append(struct graph *g, const char *s, uint32_t n)
 {
     uint32_t at = g->names.n;

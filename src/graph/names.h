@@ -7,10 +7,10 @@
 
 #include "graph/graph.h"
 
-/* The slot of a name, which is added if it is new. Valid until the next name is added. */
+/* Returns the slot of a name, which is added if it is new. Valid until the next name is added. */
 struct name_slot *names_slot(struct graph *g, const char *s);
-/* The name of a key that is not 0, as a place to write it: 0 where it is new. Valid until the next
- * call. */
+/* Returns the name of a key that is not 0, as a place to write it: 0 where it is new. Valid until
+ * the next call. */
 id *names_of_output(struct graph *g, uint64_t key);
 void output_index_copy(struct output_index *to, const struct output_index *from);
 void output_index_free(struct output_index *x);

@@ -1,5 +1,6 @@
 /*
- * ops.c: the builder functions of ops: those of emit.def, and those that do more than fill in a row.
+ * ops.c: the builder functions of ops: those of emit.def, and those that do more than fill in a
+ * row.
  */
 #include "graph/ops.h"
 
@@ -123,7 +124,7 @@ id op_dense(struct graph *g, id x)
     return op_copy(g, x, storage_of(g, x)->space);
 }
 
-/* A node takes at most max_in inputs; more of them are concatenated in groups. */
+/* Concatenates n tensors, in groups where there are more than the max_in inputs of a node. */
 id op_concat(struct graph *g, const id *x, int n, int axis)
 {
     union attr a = {.concat = {(uint8_t)axis}};
@@ -159,7 +160,8 @@ id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
     return op_apply(g, OP_AVGPOOL, &a, &x, 1);
 }
 
-/* The optimizer does not update a running statistic, but the step does and checkpoints store it. */
+/* Marks a running statistic: the optimizer does not update it, but the step does and checkpoints
+ * store it. */
 static void mark_running(struct graph *g, id statistic)
 {
     struct param *p = graph_param_of(g, statistic);

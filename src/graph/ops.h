@@ -49,8 +49,8 @@ struct cost {
     double bytes; /* bytes read and written */
 };
 
-/* What makes nodes of an op alike in time, besides their cost (cost/op_classes.c): a variant, such as a
- * transpose, and extents, such as the length of a row, which decide how full a tile is. */
+/* What makes nodes of an op alike in time, besides their cost (cost/op_classes.c): a variant, such
+ * as a transpose, and extents, such as the length of a row, which decide how full a tile is. */
 enum { EXTENTS = 3 };
 struct op_class_rule {
     int (*variant)(const struct tensor *const *in, const union attr *); /* NULL: one variant */
@@ -79,8 +79,8 @@ extern struct op_row op_table[OP_COUNT];
 /* Checks the inputs of a node and fills its outputs, by the signature and the rule of the op. */
 void op_infer(struct infer *f);
 
-/* Return the variant of a node, and a variant's name: "tn" for a MATMUL, "relu" for an ACT, "" if an
- * op has one variant only, and NULL beyond the last. */
+/* Returns the variant of a node, and a variant's name: "tn" for a MATMUL, "relu" for an ACT, "" if
+ * an op has one variant only, and NULL beyond the last. */
 int op_variant(enum op op, const struct tensor *const *in, const union attr *attr);
 const char *op_variant_name(enum op op, int variant);
 /* Returns the op whose times are used for an op that was not measured; OP_NONE: none. */
@@ -93,8 +93,8 @@ int op_must_alias(const struct node *n, int o);
 
 /* Returns the op of that name, in either case; OP_NONE: there is none. */
 enum op op_named(const char *name);
-/* Reads attributes from text, "eps=1e-6 window=128", of those that the row lists. Attributes that are
- * not named are 0. An attribute called dtype is set to `dtype`, the first input's. */
+/* Reads attributes from text, "eps=1e-6 window=128", of those that the row lists. Attributes that
+ * are not named are 0. An attribute called dtype is set to `dtype`, the first input's. */
 int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, struct error *e);
 /* Returns a hash of the attributes that the row lists; the padding between them does not count. */
 uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed);

@@ -151,7 +151,8 @@ void infer_conv(struct infer *f)
 
 /* --- elementwise --------------------------------------------------------------------------- */
 
-/* Returns the size of dimension i, counted from the last one; 1 for dimensions that x does not have. */
+/* Returns the size of dimension i, counted from the last one; 1 for dimensions that x does not
+ * have. */
 static int64_t from_last(const struct tensor *x, int i) { return i < x->rank ? x->dim[x->rank - 1 - i] : 1; }
 
 void infer_broadcast(struct infer *f)
@@ -236,7 +237,8 @@ static int64_t pooled(const struct attr_avgpool *a, int axis, int64_t n)
     return a->adaptive ? axis ? a->W : a->H : room < 0 ? 0 : room / a->stride[axis] + 1;
 }
 
-/* In AVGPOOL_BWD the attribute's H and W are the size of dx, which the signature sets. */
+/* Infers the map after pooling. In AVGPOOL_BWD the attribute's H and W are the size of dx, which
+ * the signature sets, and only the windows are checked. */
 void infer_avgpool(struct infer *f)
 {
     const struct tensor *x = f->in[0];
@@ -335,8 +337,8 @@ void infer_like_inputs(struct infer *f)
     for (int o = 0; o < op_table[f->op].outs; o++) like(&f->out[o], forward.in[o]);
 }
 
-/* Does as infer_like_inputs, but the inputs after the first are weights: their gradients are sums, in
- * f32. */
+/* Does as infer_like_inputs, but the inputs after the first are weights: their gradients are sums,
+ * in f32. */
 void infer_like_weights(struct infer *f)
 {
     infer_like_inputs(f);

@@ -19,7 +19,7 @@
 #include "graph/graph.h"
 #include "graph/sizes.h"
 
-/* Elements of a shard of n elements on each of `ranks`. */
+/* Returns the elements of a shard of n elements on each of `ranks`. */
 static inline int64_t shard_part(int64_t n, int ranks)
 {
     const int64_t cell = weight_cell(n);

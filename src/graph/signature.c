@@ -320,7 +320,7 @@ static void refuse_condition(struct infer *f, const struct binding *b, const cha
     if (dimensions) say(f, " for %.*s", b->s->inputs.n - 1, b->s->inputs.at);
 }
 
-/* --- outputs ------------------------------------------------------------------------------------ */
+/* --- outputs ---------------------------------------------------------------------------------- */
 
 static enum dtype output_dtype(const struct infer *f, const struct form *x)
 {
@@ -345,7 +345,8 @@ static void set_output(struct tensor *out, const struct binding *b, const struct
     }
 }
 
-/* An accumulator has as many elements as the result, in any shape. */
+/* Reports whether `acc` can accumulate `out`: it is dense, and has as many elements as the result,
+ * in any shape. */
 static bool takes_sum(const struct tensor *acc, const struct tensor *out)
 {
     return acc->dtype == out->dtype && tensor_elements(acc) == tensor_elements(out) && tensor_is_dense(acc);

@@ -62,10 +62,10 @@ SHARED void step_scale(struct step_block *step, int finite)
     }
 }
 
-/* Computes the gradient norm for CLIP and the factor on gradients, from the sum of their squares. As
- * clip_grad_norm_: the norm is increased by 1e-6 before it divides. A NaN norm gives a NaN factor,
- * so that the failure is visible. Gradients of a scaled loss are divided by the scale first: the
- * factor does both. */
+/* Computes the gradient norm for CLIP and the factor on gradients, from the sum of their squares.
+ * As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A NaN norm gives a NaN
+ * factor, so that the failure is visible. Gradients of a scaled loss are divided by the scale
+ * first: the factor does both. */
 SHARED void step_clip(float out[2], double sum, const struct step_block *step)
 {
     const double norm = sqrt(sum) / (double)step->loss_scale;

@@ -17,7 +17,7 @@ static void unpack_plain(void *values, enum dtype to, const void *const *parts, 
     dtype_convert(values, to, parts[0], t, n);
 }
 
-/* The codes; parts[1]: the scales in f32. */
+/* Quantizes n values: parts[0] gets the codes, parts[1] the scales in f32. */
 static void pack_nf4(void *const *parts, enum dtype t, const void *values, enum dtype from, int64_t n)
 {
     (void)t;
@@ -36,7 +36,7 @@ static void finish_nf4(void *const *parts, const float *kept, int64_t n)
     nf4_quantize_scales(parts[1], parts[2], parts[3], kept, nf4_blocks(n));
 }
 
-/* As the step reads them: rounded to t. */
+/* Dequantizes n values as the step reads them: rounded to t. */
 static void unpack_blocks(void *values, enum dtype to, const struct nf4_parts *p, enum dtype t, int64_t n)
 {
     for (int64_t at = 0; at < n; at += NF4_BLOCK) {

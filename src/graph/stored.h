@@ -28,7 +28,7 @@ enum { STORED_PARTS = 4 };
 
 struct stored_part {
     const char *name;
-    int64_t values;  /* that one entry of the part stands for; 0: one entry for the whole tensor */
+    int64_t values;  /* that one entry of the part covers; 0: one entry for the whole tensor */
     uint32_t bytes;  /* of an entry; 0: those of an element of the tensor's dtype */
 };
 
@@ -50,14 +50,15 @@ extern const struct stored_form stored_forms[STORED_FORMS];
 /* The least common multiple of all groups. */
 enum { STORED_GROUP = 16384 };
 
-/* The form of a tensor: that of its storage; a u8 tensor is plain. */
+/* Returns the form of a tensor's storage; a u8 tensor is plain. */
 const struct stored_form *tensor_form(const struct graph *g, const struct tensor *t);
-/* Bytes of n values in one part; where the part begins in a storage of `elements` values. */
+/* Returns the bytes of n values in one part. */
 uint64_t stored_part_bytes(const struct stored_form *f, int part, enum dtype t, int64_t n);
-/* where value `at` is in the part, bytes */
+/* Returns where value `at` is in the part, and where the part begins in a storage of `elements`
+ * values, in bytes. */
 uint64_t stored_part_at(const struct stored_form *f, int part, enum dtype t, int64_t at);
 uint64_t stored_part_offset(const struct stored_form *f, int part, enum dtype t, int64_t elements);
-/* Bytes of a whole tensor: in its storage, and in a file. */
+/* Returns the bytes of a whole tensor: in its storage, and in a file. */
 uint64_t stored_bytes(const struct graph *g, const struct tensor *t);
 uint64_t stored_file_bytes(const struct stored_form *f, enum dtype t, int64_t elements);
 

@@ -13,8 +13,9 @@ struct sweep sweep_forward(const struct conv *n)
                           .out_H = n->H2, .out_W = n->W2, .out_step = 1};
 }
 
-/* Computes one axis of a phase: its first pixel, the number of pixels, its taps, and the row of dy that the
- * first pixel's first tap reads. Taps are in descending order, so that rows of dy are ascending. */
+/* Computes one axis of a phase: its first pixel, the number of pixels, its taps, and the row of dy
+ * that the first pixel's first tap reads. Taps are in descending order, so that rows of dy are
+ * ascending. */
 static void phase_axis(int64_t size, int64_t k, int64_t stride, int64_t pad, int64_t r, int64_t *first, int64_t *count,
                        int64_t *taps, int64_t *tap, int64_t *row)
 {

@@ -37,7 +37,7 @@ static void report(const struct verify *v, id n, const char *what, int line)
                  program_name(v->program), n, op_table[x->op].name, scope);
 }
 
-/* Bytes from a tensor's first to its last element, all iterations included. */
+/* Returns the bytes from a tensor's first to its last element, all iterations included. */
 static uint64_t extent(const struct graph *g, const struct tensor *x)
 {
     uint64_t last = 0;
@@ -95,8 +95,8 @@ static void verify_shapes(const struct verify *v, id n)
         HOLDS(!g->loops.at[l].counted, n);
 }
 
-/* A tensor may be read when a node wrote it earlier in this program, or when its storage is
- * persistent. */
+/* Verifies that each input may be read: a node wrote it earlier in this program, or its storage is
+ * persistent; and no node overwrote it since. */
 static void verify_reads(struct verify *v, id n)
 {
     const struct graph *g = v->g;
@@ -117,7 +117,8 @@ static bool overlap(const struct graph *g, id a, id b)
     return x->offset < y->offset + extent(g, y) && y->offset < x->offset + extent(g, x);
 }
 
-/* An in-place update makes every earlier view of those bytes unreadable. */
+/* Verifies and records a node's writes. An in-place update makes every earlier view of those bytes
+ * unreadable. */
 static void verify_writes(struct verify *v, id n)
 {
     const struct graph *g = v->g;

@@ -4,7 +4,8 @@
  * A vjp reads only the tensors that its row in ops.def lists (autodiff checks this), so the planner
  * knows what each forward tensor is kept for. din[i] is left 0 where no gradient is needed. Weight
  * gradients are f32 (f64 in an f64 graph; passes/techniques/gradients.c). Ops whose gradient is a
- * single op need no vjp of their own: vjp_paired, vjp_attention and vjp_loss emit the row that follows.
+ * single op need no vjp of their own: vjp_paired, vjp_attention and vjp_loss emit the row that
+ * follows.
  */
 #include "graph/rules.h"
 
@@ -56,7 +57,7 @@ void vjp_reshape(struct vjp *v)
     v->din[0] = op_reshape(v->g, v->dout[0], x->rank, dim);
 }
 
-/* The gradient of a slice is zero around it. */
+/* Pads the gradient of a slice with zeros: it is zero around the slice. */
 void vjp_slice(struct vjp *v)
 {
     const struct tensor x = *tensor_at(v->g, v->in[0]);
@@ -67,8 +68,8 @@ void vjp_slice(struct vjp *v)
     v->din[0] = op_pad(v->g, v->dout[0], before, after);
 }
 
-/* y = x w^T + b + r: dx = dy w, dw = dy^T x, db = sum of dy's rows, dr = dy. dx is computed last: x
- * may be dead by then, and its bytes free. */
+/* Differentiates y = x w^T + b + r: dx = dy w, dw = dy^T x, db = sum of dy's rows, dr = dy. dx is
+ * computed last: x may be dead by then, and its bytes free. */
 void vjp_linear(struct vjp *v)
 {
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
@@ -78,8 +79,8 @@ void vjp_linear(struct vjp *v)
     if (v->need[3]) v->din[3] = dy;
 }
 
-/* y = f(z), z = x w^T + b: dz = dy f'(z), then as LINEAR. RELU's derivative can be taken from y,
- * which is positive where z is, so z need not be kept. */
+/* Differentiates y = f(z), z = x w^T + b: dz = dy f'(z), then as LINEAR. RELU's derivative can be
+ * taken from y, which is positive where z is, so z need not be kept. */
 void vjp_linear_act(struct vjp *v)
 {
     id like = v->attr->act.kind == ACT_RELU ? v->out[0] : v->out[1];
@@ -94,7 +95,7 @@ static id emit_product(struct vjp *v, id a, id b, bool ta, bool tb, id like)
     return op_apply(v->g, v->op, &t, (id[]){a, b}, 2);
 }
 
-/* y = op(a) op(b). With A = op(a), B = op(b):  dA = dy B^T,  dB = A^T dy; where an
+/* Differentiates y = op(a) op(b). With A = op(a), B = op(b): dA = dy B^T, dB = A^T dy; where an
  * operand was transposed its gradient is the transpose of that. BMM: for each leading index. */
 void vjp_matmul(struct vjp *v)
 {
@@ -105,7 +106,7 @@ void vjp_matmul(struct vjp *v)
     if (v->need[2]) v->din[2] = dy;
 }
 
-/* The transpose of a rotation is the inverse rotation. */
+/* Rotates the gradient back: the transpose of a rotation is the inverse rotation. */
 void vjp_rope(struct vjp *v)
 {
     union attr a = *v->attr;
@@ -116,10 +117,9 @@ void vjp_rope(struct vjp *v)
 /* Emits NAME_BWD(do, q, k, v, o, lse, the other inputs). With P = exp(scale q k^T + mask - lse)
  * recomputed per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.
- * A mask and ranges are inputs, not learned, and have no gradient.
- *
- * ATTENTION_REL adds R[t,s] = Rh[h-kh] + Rw[w-kw] to a score, where query t = (h, w) and key s = (kh,
- * kw) are positions of one grid and q is unscaled:
+ * A mask and ranges are inputs, not learned, and have no gradient. ATTENTION_REL adds R[t,s] =
+ * Rh[h-kh] + Rw[w-kw] to a score, where query t = (h, w) and key s = (kh, kw) are positions of one
+ * grid and q is unscaled:
  *   dq += sum over s of dS[t,s] R[t,s], with dS before it is scaled.
  * R depends only on kh and kw, so two sums of dS are enough,
  *   dH[t,kh] = sum over kw of dS,   dW[t,kw] = sum over kh of dS:
@@ -140,23 +140,21 @@ void vjp_embedding(struct vjp *v)
     v->din[1] = op_apply(v->g, OP_EMBEDDING_DW, &a, (id[]){v->in[0], v->dout[0]}, 2);
 }
 
-/* Emits NAME_BWD(the inputs, the outputs after the loss, the loss's gradient).
- *
- * XENT, loss = k sum(lse - l[y]):  dl = k dloss (softmax(l) - onehot(y)).
- *
- * MASK_LOSS, for one pixel, with z = x inside the mask and -x outside, q = sigmoid(-z) = 1 - p_t and
- * S = -log p_t = log(1 + e^-z):
+/* Emits NAME_BWD(the inputs, the outputs after the loss, the loss's gradient). XENT, loss = k
+ * sum(lse - l[y]):
+ *   dl = k dloss (softmax(l) - onehot(y)).
+ * MASK_LOSS, for one pixel, with z = x inside the mask and -x outside, q = sigmoid(-z) = 1 - p_t
+ * and S = -log p_t = log(1 + e^-z):
  *   focal = a q^gamma S,   dq/dz = -q (1-q),  dS/dz = -q,  so
  *   dfocal/dz = -a q^gamma (gamma (1-q) S + q).
  * dice = 1 - A/B with A = 2 sum(pg) + smooth, B = sum(p) + sum(g) + smooth:
  *   ddice/dp = (A - 2 g B) / B^2,  dp/dx = p (1-p).
  * The choice of a candidate and the true IoU are constants: they are step functions of x.
- *
  * STRUCTURE_LOSS, with W the sum of the weights w of the cross-entropy, which depend only on the
  * target, A = I + smooth and B = U - I + smooth:
  *   dbce/dx = w (p - g) / W,
- *   diou/dp = v (A (1 - g) - B g) / B^2, because dA/dp = v g and dB/dp = v (1 - g);  dp/dx = p
- *   (1-p). */
+ *   diou/dp = v (A (1 - g) - B g) / B^2, because dA/dp = v g and dB/dp = v (1 - g),
+ *   dp/dx = p (1-p). */
 void vjp_loss(struct vjp *v)
 {
     id in[MAX_IN];
@@ -167,7 +165,7 @@ void vjp_loss(struct vjp *v)
     emit_next(v, in, n);
 }
 
-/* The gradient of a broadcast operand is summed over the broadcast dimensions. */
+/* Sums the gradient of a broadcast operand over the broadcast dimensions. */
 void vjp_add(struct vjp *v)
 {
     for (int i = 0; i < 2; i++)
@@ -180,7 +178,7 @@ void vjp_mul(struct vjp *v)
         if (v->need[i]) v->din[i] = sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
 }
 
-/* y = k x with k either 0 or 1/(1-p): dx = k dy; the same key gives the same k. */
+/* Differentiates y = k x with k either 0 or 1/(1-p): dx = k dy; the same key gives the same k. */
 void vjp_dropout(struct vjp *v)
 {
     v->din[0] = op_apply(v->g, OP_DROPOUT, v->attr, (id[]){v->dout[0], v->in[1], v->in[2]}, 3);
@@ -195,8 +193,8 @@ void vjp_sum(struct vjp *v) { v->din[0] = op_apply(v->g, OP_SPREAD, NULL, (id[])
 /* acc' = acc + x: the gradient passes to both unchanged. */
 void vjp_accumulate(struct vjp *v) { v->din[0] = v->din[1] = v->dout[0]; }
 
-/* Another layout of the same elements has the same gradient; if the memory space differs, the
- * gradient is copied to the input's space. */
+/* Passes the gradient through: another layout of the same elements has the same gradient; if the
+ * memory space differs, the gradient is copied to the input's space. */
 void vjp_copy(struct vjp *v)
 {
     enum space space = storage_of(v->g, v->in[0])->space;
@@ -206,7 +204,7 @@ void vjp_copy(struct vjp *v)
 
 /* --- moving elements ---------------------------------------------------------- */
 
-/* Axis i of y is axis axes[i] of x: the gradient uses the inverse permutation. */
+/* Permutes the gradient inversely: axis i of y is axis axes[i] of x. */
 void vjp_permute(struct vjp *v)
 {
     int inverse[MAX_RANK];
@@ -214,7 +212,7 @@ void vjp_permute(struct vjp *v)
     v->din[0] = op_permute(v->g, v->dout[0], inverse);
 }
 
-/* Each input's gradient is its slice of dy: views. */
+/* Cuts dy into slices, views: each input's gradient is its slice. */
 void vjp_concat(struct vjp *v)
 {
     const int axis = v->attr->concat.axis;
@@ -226,7 +224,7 @@ void vjp_concat(struct vjp *v)
     }
 }
 
-/* The gradient is the middle of dy: a view. */
+/* Cuts the padding off dy: the gradient is the middle of it, a view. */
 void vjp_pad(struct vjp *v)
 {
     const struct tensor x = *tensor_at(v->g, v->in[0]);
@@ -236,23 +234,23 @@ void vjp_pad(struct vjp *v)
     v->din[0] = d;
 }
 
-/* y[m] = x[index[m]]: the gradient of a row is the sum over all its reads; if there is one at most,
- * it is where the inverse index says. */
+/* Differentiates y[m] = x[index[m]]: the gradient of a row is the sum over all its reads; if there
+ * is one at most, it is where the inverse index says. */
 void vjp_gather(struct vjp *v)
 {
     if (v->in[2]) v->din[0] = op_gather_unique(v->g, v->dout[0], v->in[2], v->in[1]);
     else v->din[0] = op_scatter_add(v->g, v->dout[0], v->in[1], tensor_at(v->g, v->in[0])->dim[1]);
 }
 
-/* Linear too: the transpose of GATHER. */
+/* Differentiates the transpose of GATHER, which is linear too. */
 void vjp_scatter_add(struct vjp *v)
 {
     if (v->need[0]) v->din[0] = op_gather(v->g, v->dout[0], v->in[1]);
     if (v->need[2]) v->din[2] = v->dout[0];
 }
 
-/* A row is a copy of one of x or of y: its gradient goes there. Rows that were replaced give x
- * zeros, and a row of y gets the sum over its reads. */
+/* Returns the gradient of a row to where the row was copied from, x or y. Rows that were replaced
+ * give x zeros, and a row of y gets the sum over its reads. */
 void vjp_replace_rows(struct vjp *v)
 {
     id d = v->dout[0], index = v->in[1];
@@ -267,7 +265,7 @@ void vjp_replace_rows(struct vjp *v)
     v->din[2] = op_reshape(v->g, op_scatter_add(v->g, d, index, y.dim[y.rank - 2]), y.rank, y.dim);
 }
 
-/* The gradient of each row is the sum over its repetitions: dy seen as [R,n,...], summed over n. */
+/* Sums the gradient of each row over its repetitions: dy seen as [R,n,...], summed over n. */
 void vjp_repeat(struct vjp *v)
 {
     const struct tensor x = *tensor_at(v->g, v->in[0]), y = *tensor_at(v->g, v->out[0]);
@@ -280,7 +278,7 @@ void vjp_repeat(struct vjp *v)
 
 /* --- maps --------------------------------------------------------------------- */
 
-/* y = A x with a matrix of interpolation weights: dx = A^T dy. */
+/* Differentiates y = A x with a matrix of interpolation weights: dx = A^T dy. */
 void vjp_resize(struct vjp *v)
 {
     const struct tensor *x = tensor_at(v->g, v->in[0]);
@@ -288,8 +286,8 @@ void vjp_resize(struct vjp *v)
     v->din[0] = op_apply(v->g, OP_RESIZE_BWD, &a, v->dout, 1);
 }
 
-/* y_o = sum of x_i / n_o over the window of o:
- * dx_i = sum of dy_o / n_o over the windows that i is in. */
+/* Differentiates y_o = sum of x_i / n_o over the window of o: dx_i = sum of dy_o / n_o over the
+ * windows that i is in. */
 void vjp_avgpool(struct vjp *v)
 {
     const struct tensor *x = tensor_at(v->g, v->in[0]);
@@ -299,8 +297,8 @@ void vjp_avgpool(struct vjp *v)
     v->din[0] = op_apply(v->g, OP_AVGPOOL_BWD, &a, v->dout, 1);
 }
 
-/* Each element moves to one position; the rest is zero padding or cropped. So each op is the
- * transpose of the other. */
+/* Emits the transpose: each element moves to one position; the rest is zero padding or cropped. So
+ * each op is the transpose of the other. */
 void vjp_window(struct vjp *v)
 {
     const struct tensor *x = tensor_at(v->g, v->in[0]);
@@ -317,7 +315,7 @@ static id columns_of(struct graph *g, id x, int64_t first, int64_t columns)
     return op_dense(g, op_slice(g, x, tensor_at(g, x)->rank - 1, first, columns));
 }
 
-/* y = [sin t, cos t] with t = 2 pi (2 c - 1) G:
+/* Differentiates y = [sin t, cos t] with t = 2 pi (2 c - 1) G:
  *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,
  *   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
 void vjp_fourier(struct vjp *v)
@@ -367,8 +365,8 @@ static union attr full_attr(struct vjp *v, id x, id w)
     return a;
 }
 
-/* y = dF/d dy at (x, w), so <dy, y> = F(dy, x, w): dx = dF/dx and dw = dF/dw at dy. dx is computed
- * last, as in vjp_linear: x may be dead by then. */
+/* Differentiates y = dF/d dy at (x, w), so <dy, y> = F(dy, x, w): dx = dF/dx and dw = dF/dw at dy.
+ * dx is computed last, as in vjp_linear: x may be dead by then. */
 void vjp_conv(struct vjp *v)
 {
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
@@ -378,8 +376,8 @@ void vjp_conv(struct vjp *v)
     if (v->need[0]) v->din[0] = op_apply(v->g, OP_CONV_DX, &a, (id[]){dy, w}, 2);
 }
 
-/* Here the result is F's x and the input is F's dy. With the result's gradient g, <g, y> = F(in, g,
- * w), so d in = CONV(g, w) and dw = CONV_DW(in, g). */
+/* Differentiates CONV_DX, where the result is F's x and the input is F's dy. With the result's
+ * gradient g, <g, y> = F(in, g, w), so d in = CONV(g, w) and dw = CONV_DW(in, g). */
 void vjp_conv_dx(struct vjp *v)
 {
     id g = v->dout[0], in = v->in[0], w = v->in[1];

@@ -24,7 +24,7 @@ int snappy_open(struct snappy *s, const uint8_t *in, size_t n, uint8_t *window, 
     return PL_OK;
 }
 
-/* A little-endian number of n bytes. */
+/* Reads a little-endian number of n bytes. */
 static uint32_t number(struct snappy *s, uint32_t n)
 {
     uint32_t x = 0;
@@ -32,7 +32,7 @@ static uint32_t number(struct snappy *s, uint32_t n)
     return x;
 }
 
-/* The next element: its kind is in the low two bits of its first byte. */
+/* Reads the head of the next element: its kind is in the low two bits of its first byte. */
 static int next_element(struct snappy *s, struct error *e)
 {
     if (s->at == s->end) return damaged(e, "it ends too early");
@@ -52,7 +52,7 @@ static int next_element(struct snappy *s, struct error *e)
     return PL_OK;
 }
 
-/* Of a long literal only the end is kept. */
+/* Keeps n bytes of output in the window, of a long literal only the end. */
 static void remember(struct snappy *s, const uint8_t *from, uint64_t n)
 {
     uint64_t begin = n > SNAPPY_WINDOW ? n - SNAPPY_WINDOW : 0;
@@ -72,7 +72,8 @@ static void take_literal(struct snappy *s, uint8_t *to, uint32_t n)
     s->literal -= n;
 }
 
-/* Source and target may overlap: a copy repeats what it has just written. */
+/* Copies byte by byte, since source and target may overlap: a copy repeats what it has just
+ * written. */
 static void take_copy(struct snappy *s, uint8_t *to, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++, s->out++) {

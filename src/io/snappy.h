@@ -23,7 +23,8 @@ struct snappy {
 
 /* Reads the length of the output, which must be `expected`. */
 int snappy_open(struct snappy *s, const uint8_t *in, size_t n, uint8_t *window, uint64_t expected, struct error *e);
-/* Decodes the next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or it ends before. */
+/* Decodes the next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or it ends
+ * before. */
 int snappy_read(struct snappy *s, uint8_t *to, uint64_t n, struct error *e);
 
 #endif

@@ -37,7 +37,8 @@ id builder_tensor(struct pl_builder *b, pl_tensor x)
 
 static id in(struct pl_builder *b, pl_tensor x) { return builder_tensor(b, x); }
 
-/* Several required tensors, checked in this order: the first invalid one is reported. */
+/* Reports whether all of several required tensors are valid, checked in this order: the first
+ * invalid one is reported. */
 static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
 {
     for (int i = 0; i < n; i++)
@@ -45,7 +46,7 @@ static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
     return true;
 }
 
-/* An optional tensor. */
+/* Returns an optional tensor; 0: it is not given, or invalid. */
 static id optional(struct pl_builder *b, pl_tensor x) { return x ? in(b, x) : 0; }
 
 bool builder_named(struct pl_builder *b, const char *what, const char *name)
@@ -71,7 +72,7 @@ static bool shaped(struct pl_builder *b, const char *name, int rank, const int64
     return true;
 }
 
-/* The existing leaf of that name; 0: none. */
+/* Returns the existing leaf of that name; 0: none. */
 static id find_leaf(const struct pl_builder *b, const char *name)
 {
     for (id t = 1; t < b->g->tensors.n; t++) {
@@ -84,7 +85,8 @@ static id find_leaf(const struct pl_builder *b, const char *name)
     return 0;
 }
 
-/* A name refers to the same tensor in both programs. */
+/* Checks that a name refers to the same tensor in both programs; false, with the graph's error: it
+ * does not. */
 static bool agrees(struct pl_builder *b, const char *name, enum kind kind, enum dtype t, int rank, const int64_t *dim)
 {
     id have = find_leaf(b, name);
@@ -151,7 +153,7 @@ pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const in
     return x;
 }
 
-/* The step program computes only its loss. Other outputs come from the evaluation program, whose
+/* Keeps only the loss of the step program. Other outputs come from the evaluation program, whose
  * results do not depend on the split into micro-batches. */
 void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
 {
@@ -301,7 +303,8 @@ pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind
     return op_act(b->g, in(b, x), (enum act_kind)kind);
 }
 
-/* The random choices depend on the samples' indices, an input that the run fills. */
+/* Emits a dropout, whose random choices depend on the samples' indices, an input that the run
+ * fills. */
 static pl_tensor drop(struct pl_builder *b, pl_tensor x, float p, id (*op)(struct graph *, id, id, float))
 {
     if (!in(b, x)) return 0;
@@ -355,8 +358,8 @@ pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W)
     return op_avgpool_adaptive(b->g, in(b, x), H, W);
 }
 
-/* Whether a model may use the op on these inputs: not an op of the backward pass, none that reads a
- * count, and none that writes to its inputs. */
+/* Reports whether a model may use the op on these inputs: not an op of the backward pass, none that
+ * reads a count, and none that writes to its inputs. */
 static bool emittable(struct pl_builder *b, enum op op, int n)
 {
     const struct op_row *row = &op_table[op];
@@ -406,7 +409,7 @@ static pl_tensor per_count(struct pl_builder *b, const char *call, pl_tensor sum
     return op_mul(b->g, sum, graph_count(b->g, count));
 }
 
-/* A count is at most as long as pl_set_count_of takes it. */
+/* Checks the name of a count, which is at most as long as pl_set_count_of takes it. */
 static bool counted(struct pl_builder *b, const char *count)
 {
     if (!builder_named(b, "a count", count)) return false;

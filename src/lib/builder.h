@@ -22,9 +22,9 @@ struct pl_builder {
     char prefix[NAME_MOST + 1]; /* of the names of parameters: "layers.3." */
 };
 
-/* A required tensor; 0, with the graph's error: it is none. */
+/* Returns a required tensor; 0, with the graph's error: it is none. */
 id builder_tensor(struct pl_builder *b, pl_tensor x);
-/* An error of the graph, and false, if `what` has no name or one that is too long. */
+/* Sets an error of the graph and returns false if `what` has no name or one that is too long. */
 bool builder_named(struct pl_builder *b, const char *what, const char *name);
 /* Opens a scope with flags of graph.h; false: too many are open. */
 bool builder_open(struct pl_builder *b, const char *name, int flags);

@@ -76,7 +76,7 @@ pl_tensor pl_at(struct pl_builder *b, pl_tensor x, int axis, int64_t i)
     return op_reshape(b->g, op_slice(b->g, x, axis, i, 1), rank, dim);
 }
 
-/* x with an axis of 1 before dimension `axis`. */
+/* Returns x with an axis of 1 before dimension `axis`. */
 static id with_axis(struct pl_builder *b, id x, int axis)
 {
     const struct tensor t = *tensor_at(b->g, x);

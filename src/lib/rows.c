@@ -37,7 +37,8 @@ static bool is_read(const struct checking *c, id t)
     return t && c->from_batch[t] && !c->inside[t] && x->rank && x->dim[0] > 1;
 }
 
-/* The nodes follow one another; the smallest first dimension that is read counts the rows. */
+/* Finds the rows of the scope: the smallest first dimension that is read counts them. Fails unless
+ * the scope's nodes follow one another. */
 static void find_rows(struct checking *c)
 {
     const uint32_t count = c->g->order[c->program].nodes.n;
@@ -80,7 +81,8 @@ static void check_node(struct checking *c, const struct node *n)
     }
 }
 
-/* A node after the scope that reads a result of it, or a sum of results, which is marked as one. */
+/* Checks a node after the scope that reads a result of it, or a sum of results, and marks what the
+ * node computes as such a sum. */
 static void check_reader(struct checking *c, const struct node *n, id t)
 {
     char text[160];
@@ -95,7 +97,7 @@ static void check_reader(struct checking *c, const struct node *n, id t)
     for (int o = 0; o < n->nout; o++) c->inside[n->out[o]] = n->out[o] != 0;
 }
 
-/* What is read after the scope, or named as an output. */
+/* Checks what is read after the scope, or named as an output. */
 static void check_results(struct checking *c)
 {
     char text[160];

@@ -67,7 +67,8 @@ const char *pl_message(const struct pl_session *s) { return s ? s->error.text : 
 
 /* --- options ---------------------------------------------------------------------------- */
 
-/* All options except those that a step reads are part of the plan. */
+/* Rejects a change of an option after the start: all options except those that a step reads are
+ * part of the plan. */
 static int may_change(struct pl_session *s, const char *call, const char *key)
 {
     const bool rate = key && !strcmp(key, "train.learning_rate"), clip = key && !strcmp(key, "train.clip_norm");
@@ -182,8 +183,8 @@ static int check_options(struct pl_session *s)
     return config_check(c, s->build ? 0 : CONFIG_NEEDS_MODEL, &s->error);
 }
 
-/* A definition whose loss depends on no trained weight is a mistake: training would change
- * nothing. */
+/* Rejects a definition whose loss depends on no trained weight, which is a mistake: training would
+ * change nothing. */
 static int check_reached(struct pl_session *s, struct error *e)
 {
     const struct graph *g = &trainer_run(s->trainer)->planned.graph;
@@ -279,7 +280,7 @@ int pl_plan(struct pl_session *s, struct pl_plan_info *out)
     return rc;
 }
 
-/* An empty text for the plan; NULL if there is no plan. A plan that does not fit counts. */
+/* Returns an empty text for the plan; NULL if there is no plan. A plan that does not fit counts. */
 static struct text *plan_text(struct pl_session *s)
 {
     if (!session_enter(s)) return NULL;

@@ -65,21 +65,21 @@ struct pl_session {
 /* Begins a call: clears the error. False: the session is NULL, or the call comes from one of its
  * own callbacks. */
 bool session_enter(struct pl_session *s);
-/* The error of a `call` before the stage that it needs; PL_USAGE. */
+/* Returns PL_USAGE, with an error, for a `call` before the stage that it needs. */
 int session_require(struct pl_session *s, enum stage stage, const char *call);
 /* Makes the plan if there is none; PL_NOFIT if it does not fit. */
 int session_plan(struct pl_session *s);
 
-/* The value of pl_verbose. */
+/* Returns the value of pl_verbose. */
 bool session_verbose(void);
 
-/* generate.c: frees the generator and its memory; nothing if there is none. */
+/* Frees the generator and its memory (generate.c); does nothing if there is none. */
 void session_drop_generator(struct pl_session *s);
 
 /* build.c: builds the user-defined model in m->config, a struct pl_session. */
 extern const struct family defined_family;
-/* rows.c: an error of the graph if a scope with PL_ROWS of this program cannot be run over chunks
- * of its rows. */
+/* Sets an error of the graph if a scope with PL_ROWS of this program cannot be run over chunks of
+ * its rows (rows.c). */
 void builder_check_rows(struct graph *g, enum program p);
 
 #endif

@@ -42,7 +42,7 @@ static int list_inputs(struct pl_session *s)
     return PL_OK;
 }
 
-/* A schedule that ends needs the number of steps. */
+/* Checks that the number of steps is set for a schedule that ends. */
 static int check_schedule(struct pl_session *s)
 {
     if (s->config.train_schedule == SCHEDULE_CONSTANT || s->config.train_steps) return PL_OK;
@@ -105,13 +105,13 @@ static struct session_input *find_input(struct pl_session *s, const char *name)
     return NULL;
 }
 
-/* The bytes of the whole effective batch. */
+/* Returns the bytes of the whole effective batch. */
 static uint64_t input_bytes(const struct pl_session *s, const struct session_input *x)
 {
     return x->is.sample * (uint64_t)(x->is.axis == INPUT_SHARED ? 1 : run_of(s)->planned.effective_batch);
 }
 
-/* Kernels do not check ids, so invalid ids must be rejected here. */
+/* Rejects invalid ids, because kernels do not check ids. */
 static int check_ids(struct pl_session *s, const struct session_input *x, const void *data)
 {
     int64_t n = x->is.below ? (int64_t)(input_bytes(s, x) / 4) : 0;
@@ -251,7 +251,10 @@ int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *ou
         const struct param *p = &g->params.at[i];
         const struct tensor *t = tensor_at(g, p->tensor);
         if (weight_is_constant(g, p) || at++ != index) continue;
-        *out = (struct pl_parameter){.name = graph_name(g, t->name), .rank = t->rank, .elements = (uint64_t)tensor_elements(t), .frozen = p->frozen};
+        *out = (struct pl_parameter){.name = graph_name(g, t->name),
+                                     .rank = t->rank,
+                                     .elements = (uint64_t)tensor_elements(t),
+                                     .frozen = p->frozen};
         memcpy(out->dim, t->dim, (size_t)t->rank * sizeof *t->dim);
         return PL_OK;
     }
@@ -259,7 +262,8 @@ int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *ou
                      (long long)at);
 }
 
-/* The parameter of that name, if `bytes` is its size in f32. */
+/* Returns the parameter of that name, if `bytes` is its size in f32; NULL, with an error: it is
+ * not. */
 static const struct param *find_parameter(struct pl_session *s, const char *call, const char *name, const void *data,
                                           uint64_t bytes)
 {

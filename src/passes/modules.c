@@ -9,7 +9,7 @@
 
 #include "passes/passes.h"
 
-/* True if the pattern matches the name, or the name up to one of its dots. */
+/* Reports whether the pattern matches the name, or the name up to one of its dots. */
 bool module_pattern(const char *pattern, const char *module)
 {
     char part[256];

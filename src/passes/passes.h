@@ -85,13 +85,13 @@ struct quantize_rule {
     uint8_t form;           /* enum stored */
 };
 
-/* True if a pattern matches a module's name or that of a module around it (modules.c). */
+/* Reports whether a pattern matches a module's name or that of a module around it (modules.c). */
 bool module_pattern(const char *pattern, const char *module);
-/* The name of the module that a scope is: without the passes around it (SCOPE_PASS), as parameters
- * are named. "": the scope is itself such a pass. */
+/* Returns the name of the module that a scope is: without the passes around it (SCOPE_PASS), as
+ * parameters are named. "": the scope is itself such a pass. */
 const char *module_name(const struct graph *g, id scope);
-/* True if a pattern, or any pattern of a rule, matches the scope: by its module, or by its whole
- * name. */
+/* Reports whether a pattern, or any pattern of a rule, matches the scope: by its module, or by its
+ * whole name. */
 bool module_scope(const char *pattern, const struct graph *g, id scope);
 bool module_matches(const struct module_rule *r, const struct graph *g, id scope);
 
@@ -158,17 +158,18 @@ struct settings {
     bool pipelined;
 };
 
-/* The ranks that a collective is over; 0: there is none. */
+/* Returns the number of ranks that a collective is over; 0: there is none. */
 static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }
 
-/* The ranks that hold one copy of a divided weight between them, their axis, and the number of such
- * groups. */
+/* Returns the number of ranks that hold one copy of a divided weight between them. settings_axis
+ * returns their axis, and settings_copies the number of such groups. */
 static inline int settings_holders(const struct settings *s) { return s->group == GROUP_HOST ? s->per_host : s->ranks; }
 static inline int settings_axis(const struct settings *s) { return s->group == GROUP_HOST ? AXIS_HOST : AXIS_ALL; }
 static inline int settings_copies(const struct settings *s) { return s->ranks / settings_holders(s); }
 
-/* attr.group.host of a collective over all ranks, and of one over those that hold a copy: two
- * levels where a host's ranks are a subtree of the tree over all, so that no bit changes. */
+/* Returns attr.group.host of a collective over all ranks; settings_holders_host returns that of one
+ * over the ranks that hold a copy. There are two levels where a host's ranks are a subtree of the
+ * tree over all, so that no bit changes. */
 static inline int settings_host(const struct settings *s)
 {
     const int host = s->per_host;
@@ -235,27 +236,28 @@ struct technique {
 };
 extern const struct technique techniques[TECHNIQUES];
 
-/* The value of a technique as text, in the configuration, plan files and tables. The parser returns
- * false for any other text. Parsing the printed text gives the same settings. */
+/* Prints and parses the value of a technique as text, in the configuration, plan files and tables.
+ * The parser returns false for any other text. Parsing the printed text gives the same settings. */
 const char *technique_print(enum technique_id id, const struct settings *s, char out[SETTING_ROOM]);
 bool technique_parse(enum technique_id id, const char *text, struct settings *out);
-/* The index of a value in a list of values; -1: it is not in it. */
+/* Returns the index of a value in a list of values; -1: it is not in it. */
 int technique_rung(const char *list, const char *value);
-/* True if what the technique needs is met. Otherwise `other` and `values` are what it needs. */
+/* Reports whether what the technique needs is met. If not, `other` and `values` are what it
+ * needs. */
 bool technique_met(enum technique_id id, const struct settings *s, enum technique_id *other, const char **values);
-/* True if the technique has its value `off`. */
+/* Reports whether the technique has its value `off`. */
 bool technique_is_off(enum technique_id id, const struct settings *s);
-/* The technique's label with its value: "recompute all". */
+/* Prints the technique's label with its value: "recompute all". */
 const char *technique_label(enum technique_id id, const struct settings *s, char out[2 * SETTING_ROOM]);
 /* Copies a technique, or all of them; the recipe stays. */
 void technique_copy(enum technique_id id, struct settings *to, const struct settings *from);
 void settings_follow(struct settings *s, const struct settings *decided);
-/* Value i of a list of values; false: it has no such value. */
+/* Prints value i of a list of values; returns false if it has no such value. */
 bool technique_value(const char *list, int i, char out[SETTING_ROOM]);
-/* "bf16, adamw, recompute all, head in 4 chunks": precision, optimizer, and the techniques in
- * use. */
+/* Prints precision, optimizer and the techniques in use: "bf16, adamw, recompute all, head in 4
+ * chunks". */
 void settings_print(const struct settings *s, struct text *out);
-/* The technique found by name; TECHNIQUES: there is none. */
+/* Finds a technique by name; TECHNIQUES: there is none. */
 enum technique_id technique_find(const char *name);
 
 /* technique.excluded of the rows. */
@@ -266,7 +268,7 @@ bool fused_step_excluded(const struct settings *s, const struct step_limits *l, 
 bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool group_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
-/* True if the settings offload what `before` offloads, because there are no master weights
+/* Reports whether the settings offload what `before` offloads, because there are no master weights
  * (offload.c). */
 bool offload_repeats(unsigned before, const struct settings *s);
 
@@ -274,12 +276,12 @@ bool offload_repeats(unsigned before, const struct settings *s);
  * linear layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a
  * weight that the folder has in 4 bits is trained. */
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
-/* The form in which each parameter of the graph would be kept: forms[params], enum stored. */
+/* Sets the form in which each parameter of the graph would be kept: forms[params], enum stored. */
 void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms);
 
 /* memory.recompute as text, which memory.modules has too. */
-#define RECOMPUTE_VALUES                                                                                                       \
-    "none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with "         \
+#define RECOMPUTE_VALUES                                                                                               \
+    "none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; if it names blocks, also with " \
     "+selective appended, and except for segments with +halves"
 const char *recompute_text(const struct recompute *r, char out[SETTING_ROOM]);
 bool recompute_read(const char *text, struct recompute *out);
@@ -296,20 +298,21 @@ typedef void pass_fn(struct graph *g, const struct settings *s);
 #undef REWRITE_PASS
 #undef AGAIN
 
-/* The images of the largest program that pass_encode changes; 0: no program has a frozen tower
- * (encode.c). */
+/* Returns the images of the largest program that pass_encode changes; 0: no program has a frozen
+ * tower (encode.c). */
 int64_t encode_images(struct graph *g, const struct settings *s);
-/* By program: the rows of one chunk of the heads; 0: they are not split. pass_chunk reads nothing
- * else of head_chunks and mask_chunks (chunk.c). */
+/* Sets, by program, the rows of one chunk of the heads; 0: they are not split. pass_chunk reads
+ * nothing else of head_chunks and mask_chunks (chunk.c). */
 void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_COUNT]);
-/* True if a program has an LM head and a mask head, so that mask_chunks is the second one's. */
+/* Reports whether a program has an LM head and a mask head, so that mask_chunks is the second
+ * one's. */
 bool chunk_has_masks(const struct graph *g);
-/* A hash of everything in the graph that program update is made from. Two graphs with the same hash
- * and the same settings of update and offload have the same program update and offload the same
- * weights (optimizer.c). */
+/* Returns a hash of everything in the graph that program update is made from. Two graphs with the
+ * same hash and the same settings of update and offload have the same program update and offload
+ * the same weights (optimizer.c). */
 uint64_t optimizer_signature(const struct graph *g);
 
-/* True if some module computes in f16, so that the loss is scaled (loss_scale.c). */
+/* Reports whether some module computes in f16, so that the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);
 /* Inserts op(sum of squares of all gradients, step, loss) before the CLIP of program update; the
  * nodes after it read the step block that it returns. Returns false if there is no CLIP. */

@@ -102,14 +102,15 @@ static int by_position(const void *a, const void *b)
     return x->turn < y->turn ? -1 : x->turn > y->turn;
 }
 
-/* With one micro-batch; levels of sharding have collectives of their own. */
+/* Reports whether the step adds gradients over ranks itself, during the backward: with one
+ * micro-batch and one share. Levels of sharding have collectives of their own. */
 static bool is_early(const struct settings *s)
 {
     return settings_group(s) && s->shard == SHARD_NONE && s->accumulation <= 1 && s->shares <= 1;
 }
 
-/* By storage: the position of the last node of the step that touches it. The gradient of a weight
- * that is added to an activation may be that activation's too, which the backward goes on
+/* Returns, by storage, the position of the last node of the step that touches it. The gradient of a
+ * weight that is added to an activation may be that activation's too, which the backward goes on
  * reading. */
 static uint32_t *last_uses(const struct graph *g)
 {

@@ -38,7 +38,7 @@ const char *recompute_text(const struct recompute *r, char out[SETTING_ROOM])
     return out;
 }
 
-/* True if `*at` begins with `word`; moves `*at` after it. */
+/* Reports whether `*at` begins with `word`, and if so moves `*at` behind it. */
 static bool take_word(const char **at, const char *word)
 {
     size_t n = strlen(word);
@@ -193,7 +193,7 @@ static bool quantize_parse(const char *text, struct settings *out)
 
 /* --- encode, mask_chunks -------------------------------------------------------------------- */
 
-/* A number from 1 to below `end`; 0: it is none. */
+/* Reads a number from 1 to below `end`; returns 0 if the text is none. */
 static int read_number(const char *text, int end)
 {
     char *rest;
@@ -255,7 +255,8 @@ static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
     return out;
 }
 
-/* A word that names a group too sets both. */
+/* Sets the level that the text names, and the group if it names one too; returns false for any
+ * other text. */
 static bool shard_parse(const char *text, struct settings *out)
 {
     for (int i = 0; i < SHARD_LEVELS; i++)

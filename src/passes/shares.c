@@ -9,9 +9,10 @@
  *     the loss: ALL_REDUCE over ranks, so that all of them see one that is not finite
  *
  * A share begins at zero wherever it runs and with the same program, so its gradients have the same
- * bits there. FOLD adds them in a binary tree over shares (cpu/update/collective.c), and reduce.c goes on with
- * the same tree over ranks: N ranks have the bits of one rank with N shares. log2 of a rank's
- * shares partial sums of every gradient are alive in the step; a single share needs none.
+ * bits there. FOLD adds them in a binary tree over shares (cpu/update/collective.c), and reduce.c
+ * goes on with the same tree over ranks: N ranks have the bits of one rank with N shares. The
+ * number of partial sums of every gradient that are alive in the step is log2 of a rank's shares; a
+ * single share needs none.
  *
  * The storages of the inputs hold all shares of the rank. Gradients are folded in the order in
  * which the backward completes them, which is the order of the update.
@@ -85,8 +86,9 @@ static void separate(struct shares *s)
     }
 }
 
-/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes
- * on through them. A view of a part of the input advances by all of a share too. */
+/* Lets the inputs advance with the loop over shares: their storages hold the rank's shares, one
+ * after the other. A loop over micro-batches goes on through them. A view of a part of the input
+ * advances by all of a share too. */
 static void advance_inputs(struct shares *s, int count)
 {
     struct graph *g = s->g;
@@ -128,7 +130,7 @@ static void open_loop(struct shares *s, int count)
     }
 }
 
-/* The partial sums are made before the loop. No kernel fills them: FOLD writes each before it reads
+/* Makes the partial sums, before the loop. No kernel fills them: FOLD writes each before it reads
  * it. */
 static id make_partials(struct graph *g, const struct tensor *x, int shares)
 {
@@ -163,14 +165,16 @@ static void fold_sums(struct shares *s, int count)
     vec_free(&first);
 }
 
-/* The loss is complete at the end of the step; gradients are added over ranks by the update
+/* Adds the loss over ranks, at the end of the step; gradients are added over ranks by the update
  * (reduce.c). */
 static void reduce_outputs(struct shares *s, int ranks, int host)
 {
     s->g->at.loop = 0;
     for (uint32_t i = 0; i < s->sums.n && ranks; i++)
         if (s->sums.at[i].kind == KIND_OUTPUT)
-            *s->sums.at[i].tensor = op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}}, (id[]){*s->sums.at[i].tensor}, 1);
+            *s->sums.at[i].tensor =
+                op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}},
+                         (id[]){*s->sums.at[i].tensor}, 1);
 }
 
 void pass_shares(struct graph *g, const struct settings *s)

@@ -57,8 +57,9 @@ static id copy_all(struct statistics *s, id from, id loop)
     return all;
 }
 
-/* A loop inside of a micro-batch (chunks of a head) begins again with each of them: what it leaves
- * is copied behind it. */
+/* Copies what the iterations of a loop leave, and keeps it for the update. A loop inside of a
+ * micro-batch (chunks of a head) begins again with each of them: what it leaves is copied again
+ * behind it. */
 static void keep(struct statistics *s, struct copied c)
 {
     const struct graph *g = s->g;

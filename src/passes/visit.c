@@ -66,9 +66,9 @@ static void cut_units(struct visits *v)
 
 const struct node *visit_node(const struct visits *v, uint32_t position) { return node_at(v->g, v->nodes[position]); }
 
-/* The compute time of an update is short compared to its copies. On a bus with both directions the
- * state of the next update is fetched while the previous one is written back. Without overlap an
- * early fetch would only take memory. */
+/* Returns the position of a fetch (visit.h). The compute time of an update is short compared to its
+ * copies. On a bus with both directions the state of the next update is fetched while the previous
+ * one is written back. Without overlap an early fetch would only take memory. */
 uint32_t visit_from(const struct visits *v, uint32_t u)
 {
     const struct node *n = visit_node(v, v->first[u]);
@@ -97,7 +97,7 @@ static void list_tensors(struct visits *v)
     }
 }
 
-/* The loop that is `levels` deep; all nodes of a micro-batch are in it. 0: none. */
+/* Finds the loop that is `levels` deep; all nodes of a micro-batch are in it. 0: none. */
 static id find_level(const struct visits *v, int levels)
 {
     const struct graph *g = v->g;
@@ -113,7 +113,8 @@ static id find_level(const struct visits *v, int levels)
 
 void visits_begin(struct visits *v, struct graph *g, enum program p, int levels, const char *pass)
 {
-    *v = (struct visits){.g = g, .program = p, .count = g->order[p].nodes.n, .tensors = g->tensors.n, .storages = g->storages.n};
+    *v = (struct visits){.g = g, .program = p, .count = g->order[p].nodes.n,
+                         .tensors = g->tensors.n, .storages = g->storages.n};
     v->nodes = mem_alloc((v->count + 1) * sizeof(id));
     if (v->count) memcpy(v->nodes, g->order[p].nodes.at, v->count * sizeof(id));
     v->level = find_level(v, levels);
@@ -162,7 +163,7 @@ void visits_end(struct visits *v)
     mem_free(v->stamp);
 }
 
-/* The storage of a tensor at the beginning; 0 for a tensor on a visitor. */
+/* Returns the storage of a tensor at the beginning; 0 for a tensor on a visitor. */
 static id home_of(const struct visits *v, id t) { return t < v->tensors ? v->home[t] : 0; }
 
 /* --- copies -------------------------------------------------------------------------------- */
@@ -202,7 +203,7 @@ id visit_copy(struct visits *v, id from, id to, enum space space, uint32_t at, u
     return emit(v, OP_COPY, &(union attr){.copy = {space}}, (id[]){from, to}, to ? 2 : 1, at, origin);
 }
 
-/* The shards of all ranks. */
+/* Emits an ALL_GATHER of the shards of all ranks; returns the node. */
 static id visit_gather(struct visits *v, id home, uint32_t at, uint32_t origin)
 {
     const id shard = v->shard[home];
@@ -220,7 +221,7 @@ void visit_fetch(struct visits *v, id home, id whole, uint32_t at, uint32_t orig
     v->here[home] = (struct visitor){tensor_at(g, here)->storage, fetch, 0};
 }
 
-/* The view `t` of a home, on its visitor. */
+/* Returns the view `t` of a home, on its visitor. */
 static id on_visitor(struct visits *v, id t, uint32_t number)
 {
     const struct visitor *here = &v->here[v->home[t]];

@@ -37,7 +37,7 @@ struct visits {
     enum program program;
     id level;               /* the loop whose body may hold copies; 0: none */
     bool overlaps;          /* copies overlap with compute and with each other (GPU) */
-    int ranks, axis, host;  /* homes are shards on so many ranks, as in attr.group; 0: copies */
+    int ranks, axis, host;  /* ranks that homes are sharded over, as in attr.group; 0: copies */
     const id *shard;        /* by storage: the shard, a vector */
     uint32_t count;         /* number of the program's nodes before insertions, and the nodes */
     id *nodes;
@@ -61,14 +61,14 @@ void visits_begin(struct visits *v, struct graph *g, enum program p, int levels,
 /* Inserts the new nodes and frees everything. */
 void visits_end(struct visits *v);
 
-/* The node at a position. */
+/* Returns the node at a position. */
 const struct node *visit_node(const struct visits *v, uint32_t position);
-/* The position of a fetch for unit `u`: before the previous unit, not counting updates, if both are
- * in the level's body or both outside; else before `u` itself. For an update: before the previous
- * unit of any kind if copies overlap with compute; else before `u`. */
+/* Returns the position of a fetch for unit `u`: before the previous unit, not counting updates, if
+ * both are in the level's body or both outside; else before `u` itself. For an update: before the
+ * previous unit of any kind if copies overlap with compute; else before `u`. */
 uint32_t visit_from(const struct visits *v, uint32_t u);
 
-/* A dense tensor that covers a home storage: the leaf if there is one. */
+/* Returns a dense tensor that covers a home storage: the leaf if there is one. */
 id visit_whole(struct visits *v, id home);
 /* Emits a COPY of `from` into `space`, into tensor `to` unless it is 0, to be inserted before
  * position `at`. Its origin is the node at `origin`. Returns the node. */

@@ -57,8 +57,8 @@ static void ablate_offload(const struct ablation *a)
     }
 }
 
-/* Each technique alone is set as the configuration has it, or switched off where the search chose
- * it. Offload is ablated by what is offloaded. */
+/* Ablates one technique at a time: it is set as the configuration has it, or switched off where the
+ * search chose it. Offload is ablated by what is offloaded. */
 static void ablate_all(const struct ablation *a, const struct settings *base)
 {
     const struct settings *s = &a->p->settings;
@@ -81,7 +81,7 @@ static void ablate_all(const struct ablation *a, const struct settings *base)
     }
 }
 
-/* The best plan with 1 GiB more. Does nothing if budget + 1 GiB overflows 64 bits. */
+/* Finds the best plan with 1 GiB more. Does nothing if budget + 1 GiB overflows 64 bits. */
 static void plan_more(const struct ablation *a)
 {
     struct plan *p = a->p;
@@ -96,7 +96,8 @@ static void plan_more(const struct ablation *a)
     p->more.arena = c->arena[SPACE_DEVICE];
 }
 
-/* The best plan without a host budget, if it is faster by more than a prediction's noise. */
+/* Finds the best plan without a host budget, and records it if it is faster by more than a
+ * prediction's noise. */
 static void plan_unbounded(const struct ablation *a)
 {
     struct plan *p = a->p;

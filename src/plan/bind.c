@@ -29,7 +29,8 @@ bool *plan_mark_reached(const struct graph *g)
     return reached;
 }
 
-/* Programs without nodes share an array in which no storage is used. */
+/* Finds the lives of storages in each program. Programs without nodes share an array in which no
+ * storage is used. */
 static void find_lives(struct plan *p, const struct graph *g)
 {
     struct placement *to = &p->placement;
@@ -44,9 +45,9 @@ static void find_lives(struct plan *p, const struct graph *g)
     }
 }
 
-/* A storage that is handed over lives to the end of the first program and through the whole second
- * one, even beyond its last reader: the search for a non-finite gradient reads it there. A cache
- * has its contents before the first program too. */
+/* Extends the life of a storage that is handed over to the end of the first program and through the
+ * whole second one, even beyond its last reader: the search for a non-finite gradient reads it
+ * there. A cache has its contents before the first program too. */
 static void extend_handed(struct plan *p, const struct graph *g)
 {
     FOR_PROGRAMS(to, PROGRAM_HANDED) {
@@ -126,7 +127,8 @@ static bool operands_alike(const struct graph *g, id a, const struct graph *h, i
     return !differ && g->storages.at[x->storage].space == h->storages.at[y->storage].space;
 }
 
-/* The random key of an update differs from weight to weight; only the running half reads it. */
+/* Reports whether two nodes of one op have the same attributes for planning. The random key of an
+ * update differs from weight to weight; only the running half reads it. */
 static bool attributes_alike(const struct node *x, const struct node *y)
 {
     if (x->op != OP_ADAMW && x->op != OP_ADAMW_8BIT && x->op != OP_SGD && x->op != OP_ADAFACTOR)
@@ -160,7 +162,7 @@ static id copy_operand(struct graph *to, const struct graph *g, id t)
     return to->tensors.n - 1;
 }
 
-/* Of a loop around a node `to` needs the portion alone. */
+/* Copies a loop around a node, of which `to` needs only the portion; returns 0 if it has none. */
 static id copy_loop(struct graph *to, const struct graph *g, id loop)
 {
     const struct portion portion = g->loops.at[loop].portion;
@@ -179,8 +181,8 @@ static id copy_node(struct graph *to, const struct graph *g, const struct node *
     return to->nodes.n - 1;
 }
 
-/* If a GPU has no kernel for a node, the reference kernel's planning half is used and the op is
- * recorded as missing: such a plan cannot run. */
+/* Finds the kernel of a node. If a GPU has none, the reference kernel's planning half is used and
+ * the op is recorded as missing: such a plan cannot run. */
 static int find_kernel(struct found *f, struct kernels *k, const struct graph *g, id n, const struct profile *profile,
                        struct error *e)
 {
@@ -205,7 +207,7 @@ static int find_kernel(struct found *f, struct kernels *k, const struct graph *g
     return PL_OK;
 }
 
-/* The slot of a node like this one, or the free slot where it belongs. */
+/* Returns the slot of a node like this one, or the free slot where it belongs. */
 static struct found *slot_of(const struct kernels *k, const struct graph *g, const struct node *x)
 {
     const uint64_t hash = hash_node(g, x);
@@ -227,7 +229,8 @@ static void grow(struct kernels *k)
     mem_free(old.slot);
 }
 
-/* The same, for a node of a graph that resembles the one before. */
+/* Does as slot_of, but looks first where the node of this id in the graph before was found:
+ * consecutive graphs resemble each other. */
 static struct found *slot_of_node(struct kernels *k, const struct graph *g, id n)
 {
     struct found *f = &k->slot[k->last.at[n]];
@@ -289,7 +292,8 @@ void plan_print_missing(const struct plan *p, struct text *out)
         if (p->missing[op / 64] >> op % 64 & 1) text_printf(out, "%s%s", out->n ? ", " : "", op_table[op].name);
 }
 
-/* Of what plan_mark_reached marks: a storage lives where a node reaches it. */
+/* Adds up the persistent bytes of what plan_mark_reached marks: a storage lives where a node
+ * reaches it. */
 static void add_persistent(struct plan *p, const struct graph *g)
 {
     bool *param = mem_alloc(g->storages.n);
@@ -338,7 +342,7 @@ uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program p
 
 enum kind plan_work_kind(const struct node *n) { return op_table[n->op].flags & OPF_COMM ? KIND_COMM : KIND_WORKSPACE; }
 
-/* Of the transients at the peak, those of collectives. */
+/* Counts the storages of collectives among the transients at the peak as KIND_COMM. */
 static void tell_communication(struct plan *p, const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++) {

@@ -14,8 +14,9 @@
 
 enum { WORDS = 2 };
 
-/* "grad.model.layers.0.q.weight" and "model.layers.0.q.weight.exp_avg" belong to the weight. The
- * last word of a weight's name is the parameter's own name, not a module. */
+/* Writes the module of a name. "grad.model.layers.0.q.weight" and "model.layers.0.q.weight.exp_avg"
+ * belong to the weight. The last word of a weight's name is the parameter's own name, not a
+ * module. */
 static void module_of(const char *name, bool weight, char out[64])
 {
     char text[256];

@@ -18,7 +18,7 @@ struct module_memory {
  * holds the rest. The entries sum to the peak's bytes. */
 uint32_t plan_by_module(const struct plan *p, const struct graph *g, struct module_memory *out, uint32_t room);
 
-/* The module of a scope, "" for none: "model.layers" of "model.layers.3.mlp". */
+/* Writes the module of a scope, "" for none: "model.layers" of "model.layers.3.mlp". */
 void module_of_scope(const struct graph *g, id scope, char out[64]);
 
 /* Weights in device memory (KIND_PARAM) by what training does with them. */

@@ -76,7 +76,7 @@ static void require_owned(const struct replay *r, id node, id s)
           node, label(r, s), (unsigned long long)r->owned[s], (unsigned long long)x->bytes);
 }
 
-/* True if this write begins the storage's life. */
+/* Reports whether this write begins the storage's life. */
 static bool begins(const struct replay *r, id node, id t)
 {
     const struct tensor *x = tensor_at(r->g, t);
@@ -144,8 +144,8 @@ static void find_first_writers(struct replay *r)
     }
 }
 
-/* Storages handed from a program to the next own all their bytes at the end of the first, and so at
- * the start of the second; the ownership of all other bytes is dropped. */
+/* Checks that storages handed from a program to the next own all their bytes at the end of the
+ * first, and so at the start of the second; the ownership of all other bytes is dropped. */
 static void hand_over(struct replay *r)
 {
     const struct graph *g = r->g;
@@ -162,8 +162,8 @@ static void hand_over(struct replay *r)
     mem_free(handed);
 }
 
-/* A cache that is handed over has contents before the first program that reads it, and after the
- * second, which runs again and again. */
+/* Gives a cache that is handed over its bytes before the first program that reads it (`begin`), and
+ * checks that it owns them after each program: the second runs again and again. */
 static void check_caches(struct replay *r, bool begin)
 {
     for (id s = 1; s < r->g->storages.n; s++) {
@@ -181,7 +181,7 @@ static int by_offset(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Persistent storages are disjoint and inside the persistent range of the arena. */
+/* Checks that persistent storages are disjoint and inside the persistent range of the arena. */
 static void check_persistent(const struct plan *p, const struct graph *g, enum space space)
 {
     VEC(struct owner) list = {0};

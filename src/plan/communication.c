@@ -11,7 +11,7 @@
 #include "graph/ops.h"
 #include "plan/lanes.h"
 
-/* The most bytes of collectives alive at once, of all programs. */
+/* Returns the most bytes of collectives alive at once, of all programs. */
 static uint64_t most_buffers(const struct plan *p, const struct graph *g)
 {
     uint64_t most = 0;
@@ -38,7 +38,7 @@ static uint64_t most_buffers(const struct plan *p, const struct graph *g)
     return most;
 }
 
-/* The storage of plan/compile.c. */
+/* Returns the bytes of the storage "exchange" of plan/compile.c; 0: there is none. */
 static uint64_t host_bytes(const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++)

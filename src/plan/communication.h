@@ -9,7 +9,7 @@
 struct communication {
     double sent;            /* bytes that a rank sends in a step; it receives as many */
     double seconds;         /* of the lane of communication in a step... */
-    double hidden;          /* ...of which so many pass while the rank computes */
+    double hidden;          /* ...and the part of them in which the rank also computes */
     uint64_t buffers;       /* most bytes of KIND_COMM that are alive at once in a step... */
     uint64_t host;          /* ...and of the host memory through which GPUs exchange without NCCL */
 };

@@ -27,7 +27,8 @@ static const struct {
     bool updates;         /* without a fused step it makes only program update */
 } pipeline[] = {
 #define BASE_PASS(name, PHASE, programs, doc) {#name, pass_##name, PIPELINE_##PHASE, 0, programs == UPDATE_ONLY},
-#define TECHNIQUE_PASS(name, PHASE, technique, programs, doc) {#name, pass_##name, PIPELINE_##PHASE, 0, programs == UPDATE_ONLY},
+#define TECHNIQUE_PASS(name, PHASE, technique, programs, doc)                                                          \
+    {#name, pass_##name, PIPELINE_##PHASE, 0, programs == UPDATE_ONLY},
 #define REWRITE_PASS(name, PHASE, doc) {#name, pass_##name, PIPELINE_##PHASE, REWRITE_##name, false},
 #define AGAIN(name, PHASE) {#name, pass_##name, PIPELINE_##PHASE, REWRITE_##name, false},
 #include "passes/pipeline.def"
@@ -39,7 +40,7 @@ static const struct {
 _Static_assert((int)PIPELINE_UPDATE == (int)PLAN_SHARED,
                "the last shared graph is behind the update, the others behind one phase each");
 
-/* The buffer for the next batch: as large as all input storages, at their final sizes. */
+/* Adds the buffer for the next batch: as large as all input storages, at their final sizes. */
 static void add_next(struct graph *g, enum space staging)
 {
     uint64_t bytes = 0;
@@ -48,8 +49,8 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
-/* The memory through which collectives of GPUs go if there is no NCCL (cuda/device/transport.h): of
- * the largest gradient, out and in. */
+/* Adds the memory through which collectives of GPUs go if there is no NCCL
+ * (cuda/device/transport.h): of the largest gradient, out and in. */
 static void add_exchange(struct graph *g)
 {
     uint64_t bytes = 0;
@@ -62,7 +63,7 @@ static void add_exchange(struct graph *g)
                       2 * min_u64(align_up(bytes, PLAN_EXCHANGE_LEAST), PLAN_EXCHANGE));
 }
 
-/* The transients that collectives write: gathered weights, and sums of gradients. */
+/* Marks the transients that collectives write: gathered weights, and sums of gradients. */
 static void mark_communication(struct graph *g)
 {
     for (int p = 0; p < PROGRAM_COUNT; p++)
@@ -74,7 +75,8 @@ static void mark_communication(struct graph *g)
         }
 }
 
-/* A run that generates has the programs for that and no other, unless it trains. */
+/* Reports whether a run has the program: one that generates has the programs for that and no other,
+ * unless it trains. */
 static bool is_built(enum program p, const struct settings *s)
 {
     if (program_is(p, PROGRAM_GENERATES)) return s->prompt_chunk > 0;
@@ -134,8 +136,8 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 
 /* --- drafts that share ---------------------------------------------------------------------- */
 
-/* True if a graph compiled for settings `a` up to and including `phase` is valid for `b` too: the
- * two differ in nothing that these passes read. */
+/* Reports whether a graph compiled for settings `a` up to and including `phase` is valid for `b`
+ * too: the two differ in nothing that these passes read. */
 static bool may_share(const struct settings *a, const struct settings *b, int phase)
 {
     struct settings x = *b;
@@ -145,7 +147,7 @@ static bool may_share(const struct settings *a, const struct settings *b, int ph
     return !memcmp(&x, a, sizeof x);
 }
 
-/* The settings without the techniques that a program does not depend on. */
+/* Returns the settings without the techniques that a program does not depend on. */
 static struct settings used_by(unsigned program, const struct settings *s)
 {
     const struct settings none = {0};
@@ -165,7 +167,8 @@ struct settings plan_eval_of(const struct settings *s)
     return x;
 }
 
-/* A fused step has no program update. */
+/* Returns the known program update for the settings; NULL: there is none, as for a fused step,
+ * which has no program update. */
 static const struct known_program *find_update(const struct plan_drafts *d, const struct settings *s)
 {
     const struct settings of = plan_update_of(s);
@@ -175,8 +178,8 @@ static const struct known_program *find_update(const struct plan_drafts *d, cons
     return NULL;
 }
 
-/* Weights that are offloaded are fetched in evaluation too. Which of them are depends on who reads
- * them in program step. */
+/* Returns the known evaluation for the settings; NULL: there is none. Weights that are offloaded
+ * are fetched in evaluation too. Which of them are depends on who reads them in program step. */
 static const struct known_program *find_eval(const struct plan_drafts *d, const struct settings *s)
 {
     const struct settings of = plan_eval_of(s);

@@ -12,7 +12,7 @@
 #include "passes/passes.h"
 #include "run/kernel.h"
 
-/* True if the node does not write to input i. */
+/* Reports whether the node does not write to input i. */
 static bool is_read(const struct node *n, int i)
 {
     for (int o = 0; o < n->nout; o++)
@@ -20,8 +20,9 @@ static bool is_read(const struct node *n, int i)
     return true;
 }
 
-/* The set of inputs that must be dense for the node to run on a GPU; 0: it runs as it is, or not
- * even then. Kernels that run on every GPU decide: the others take no layout that these do not. */
+/* Returns the set of inputs that must be dense for the node to run on a GPU; 0: it runs as it is,
+ * or not even then. Kernels that run on every GPU decide: the others take no layout that these do
+ * not. */
 static unsigned inputs_to_copy(const struct graph *g, const struct node *n)
 {
     static const struct profile every_gpu = {.kind = DEVICE_CUDA};

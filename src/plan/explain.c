@@ -27,8 +27,8 @@ static int by_offset(const void *a, const void *b)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* The storages of a program in one space: the persistent ones if `persistent`, else the transient
- * ones. */
+/* Collects the storages of a program in one space: the persistent ones if `persistent`, else the
+ * transient ones. Returns their number. */
 static uint32_t collect(const struct plan *p, const struct graph *g, enum program program, enum space space,
                         bool persistent, struct held *out)
 {
@@ -54,7 +54,7 @@ uint32_t plan_at_peak(const struct plan *p, const struct graph *g, struct held *
 
 /* --- the page ------------------------------------------------------------------------------ */
 
-/* "bf16 [2,64,64,32]": the first tensor of a storage. */
+/* Prints the first tensor of a storage, as "bf16 [2,64,64,32]". */
 static const char *print_shape(const struct graph *g, id storage, char out[96])
 {
     int n = 0;
@@ -70,7 +70,7 @@ static const char *print_shape(const struct graph *g, id storage, char out[96])
     return out;
 }
 
-/* Recomputing is a part of the backward. */
+/* Returns the phase of a part: recomputing is a part of the backward. */
 static enum phase part_phase(enum phase p) { return p == PHASE_RECOMPUTE ? PHASE_BACKWARD : p; }
 static const char *part_name(enum phase p) { return phase_name(part_phase(p)); }
 
@@ -196,7 +196,7 @@ static void add_part(struct part *parts, uint32_t *n, enum phase phase, const ch
     if (bytes > parts[i].most) parts[i].most = bytes;
 }
 
-/* The programs of a step in order, each by phase and module. */
+/* Prints the programs of a step in order, each by phase and module. */
 static void print_step(const struct plan *p, const struct graph *g, struct text *out)
 {
     struct part parts[PARTS];

@@ -143,7 +143,7 @@ static uint64_t count_parameters(const struct graph *g, bool trained)
     return n;
 }
 
-/* The ceilings from which times are predicted. */
+/* Writes the ceilings from which times are predicted. */
 static void write_ceilings(struct json_writer *w, const struct profile *p)
 {
     const struct calibration *c = p->measured;
@@ -165,8 +165,8 @@ static void write_missing(struct json_writer *w, const struct plan *p)
     text_free(&missing);
 }
 
-/* In whole nanoseconds, so that a plan's bytes do not depend on the last bits of the machine's
- * log(). */
+/* Writes seconds in whole nanoseconds, so that a plan's bytes do not depend on the last bits of the
+ * machine's log(). */
 static void put_seconds(struct json_writer *w, const char *key, double seconds)
 {
     json_put_number(w, key, round(seconds * 1e9) / 1e9 + 0.0);
@@ -232,7 +232,7 @@ void plan_put_machine(struct json_writer *w, const char (*warning)[WARNING_ROOM]
     json_end(w);
 }
 
-/* For several ranks: what each of them holds and sends. */
+/* Writes what each of several ranks holds and sends; nothing for one rank. */
 static void write_ranks(struct json_writer *w, const struct plan *p, const struct graph *g,
                         const struct profile *profile)
 {

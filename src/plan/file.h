@@ -11,7 +11,7 @@
 #include "io/value.h"
 #include "plan/plan.h"
 
-/* A hash over kernels, offsets and sizes of everything that is placed. */
+/* Returns a hash over kernels, offsets and sizes of everything that is placed. */
 uint64_t plan_digest(const struct plan *p, const struct graph *g);
 
 /* A configuration change that makes the plan fit, the smallest budget with it, and the bytes that
@@ -40,9 +40,10 @@ struct plan_note {
 /* Members of the object that is being written: the effective batch and every technique. */
 struct json_writer;
 void plan_put_settings(struct json_writer *w, const struct settings *s, int effective_batch);
-/* The list `changes_that_fit`; nothing if there are none. */
+/* Writes the list `changes_that_fit`; nothing if there are none. */
 void plan_put_remedies(struct json_writer *w, const struct remedy *remedy, int n);
-/* `fits_machine`, and the list `warnings` of what the plan needs and its machine does not have. */
+/* Writes `fits_machine`, and the list `warnings` of what the plan needs and its machine does not
+ * have. */
 void plan_put_machine(struct json_writer *w, const char (*warning)[WARNING_ROOM], int n);
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out);
 

@@ -79,7 +79,7 @@ void free_space_close(struct free_space *r)
     mem_free(r);
 }
 
-/* The first range that ends behind `at`. */
+/* Returns the index of the first range that ends behind `at`. */
 static uint32_t first_behind(const struct ranges *r, uint64_t at)
 {
     uint32_t low = 0, high = r->list.n;

@@ -29,7 +29,7 @@ struct walk {
     id loop;                      /* loop of that section */
 };
 
-/* The maximum over the other lanes. */
+/* Returns the maximum over the other lanes. */
 static double latest_other(const double of[LANE_COUNT], enum lane lane)
 {
     double when = 0;
@@ -49,7 +49,7 @@ static void join(struct walk *w, id next)
     w->work.n = 0;
 }
 
-/* The earliest time at which another lane is idle. */
+/* Returns the earliest time at which another lane is idle. */
 static double earliest_other(const struct walk *w, int lane)
 {
     double when = INFINITY;
@@ -79,8 +79,8 @@ static void forget(struct walk *w)
     w->work.n = n;
 }
 
-/* The time at which the other lanes are done with every storage that had these bytes of device
- * memory and is dead at instant k. */
+/* Returns the time at which the other lanes are done with every storage that had these bytes of
+ * device memory and is dead at instant k. */
 static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, uint64_t bytes, uint32_t k)
 {
     double when = 0;
@@ -98,7 +98,7 @@ static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, ui
     return when;
 }
 
-/* The earliest start of node x at instant k. */
+/* Returns the earliest start of node x at instant k. */
 static double start_time(const struct walk *w, const struct node *x, id node, uint32_t k)
 {
     const enum lane lane = x->lane;
@@ -136,7 +136,7 @@ static void finish_node(struct walk *w, const struct node *x, id node, double wh
     }
 }
 
-/* Marks the lanes of a program's nodes; false: it has one lane alone, and never waits. */
+/* Marks the lanes of a program's nodes; false: it has only one lane, and never waits. */
 static bool find_lanes(const struct graph *g, enum program program, bool uses[LANE_COUNT])
 {
     int n = 0;

@@ -21,7 +21,8 @@
 #include "graph/graph.h"
 #include "run/tape.h"
 
-/* `seconds`: by node, for all its iterations. `placed` NULL: before placement. */
+/* Returns the seconds of a program whose lanes wait for one another. `seconds`: by node, for all
+ * its iterations. `placed` NULL: before placement. */
 double lanes_seconds(const struct graph *g, enum program program, const double *seconds,
                      const struct placement *placed);
 

@@ -39,7 +39,7 @@ static bool crosses(const struct item *x) { return x->first != x->last; }
 
 /* --- items to place ------------------------------------------------------------ */
 
-/* Segment numbers by position: a new segment begins where block, phase or loop changes. */
+/* Returns segment numbers by position: a new segment begins where block, phase or loop changes. */
 static uint32_t *find_segments(const struct graph *g, enum program p)
 {
     const struct order *order = &g->order[p];
@@ -54,7 +54,7 @@ static uint32_t *find_segments(const struct graph *g, enum program p)
     return segment;
 }
 
-/* The largest sum over items that are alive together. */
+/* Returns the largest sum over items that are alive together. */
 static uint64_t find_bound(const struct items *it, uint32_t instants)
 {
     int64_t *change = mem_alloc((instants + 2) * sizeof *change), live = 0, most = 0;
@@ -100,7 +100,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
 
 /* --- first fit --------------------------------------------------------------------- */
 
-/* Items that cross segments first, in order of birth; then the others, largest first. */
+/* Orders items that cross segments first, by birth; then the others, largest first. */
 static int compositional(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
@@ -168,7 +168,7 @@ static uint64_t place_persistent(struct plan *p, const struct graph *g, enum spa
     return p->persistent[space] = at;
 }
 
-/* The transients of a program, behind the persistent bytes; returns where they end. */
+/* Places the transients of a program behind the persistent bytes; returns where they end. */
 static uint64_t place_program(struct plan *p, const struct graph *g, enum space space, enum program program)
 {
     const uint64_t base = p->persistent[space];
@@ -193,7 +193,8 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     }
 }
 
-/* On a GPU lanes also wait for bytes, which are known after placement. */
+/* Predicts the seconds of each program again: on a GPU lanes also wait for bytes, which are known
+ * after placement. */
 static void time_placed(struct plan *p, const struct graph *g, const double *seconds)
 {
     p->seconds = 0;

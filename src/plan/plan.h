@@ -78,8 +78,8 @@ int plan_compile(struct graph *g, const struct source *source, const struct sett
  * node. */
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 
-/* plan_compile and plan_place without verifier and checker, for a search that drafts many plans and
- * keeps one. The plan that is kept goes through graph_verify and plan_check. */
+/* Does as plan_compile, but without the verifier, for a search that drafts many plans and keeps
+ * one. The plan that is kept goes through graph_verify and plan_check. */
 int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
 /* Consecutive drafts of one source. A draft reuses the compiled phases that it shares with the
  * draft before it, so callers order their drafts such that consecutive settings differ little. */
@@ -110,13 +110,13 @@ struct plan_drafts {
     const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
-/* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in the
- * number of chunks alone have the same graph. */
+/* Finds the rows of a chunk of the head (chunk_rows): settings that give the same and differ only
+ * in the number of chunks have the same graph. */
 int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT],
                           struct error *e);
-/* The images that a frozen tower encodes in a micro-batch (encode_images). */
+/* Finds the images that a frozen tower encodes in a micro-batch (encode_images). */
 int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e);
-/* Settings that program update or evaluation depends on, the others 0. */
+/* Returns the settings that program update or evaluation depends on, the others 0. */
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);
 void plan_drafts_free(struct plan_drafts *d);
@@ -134,19 +134,19 @@ void kernels_free(struct kernels *k);
 bool *plan_mark_reached(const struct graph *g);
 uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program, bool handed);
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
-/* The kind of a node's workspace. */
+/* Returns the kind of a node's workspace. */
 enum kind plan_work_kind(const struct node *n);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
-/* Places program step alone, after plan_bind for a GPU; returns its seconds with the waits for
+/* Places only program step, after plan_bind for a GPU; returns its seconds with the waits for
  * bytes. */
 double plan_time_step(struct plan *p, const struct graph *g, const double *seconds);
 void plan_free(struct plan *p);
-/* Bytes of the KV cache. */
+/* Returns the bytes of the KV cache. */
 uint64_t plan_cache_bytes(const struct graph *g);
-/* The independent checker; aborts if two live storages overlap. */
+/* Checks a plan independently; aborts if two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
 
-/* True if a storage gets an offset: some program uses it, or it holds weights, or it is a
+/* Reports whether a storage gets an offset: some program uses it, or it holds weights, or it is a
  * buffer. */
 bool plan_reached(const struct plan *p, const struct graph *g, id storage);
 
@@ -154,7 +154,7 @@ bool plan_reached(const struct plan *p, const struct graph *g, id storage);
 void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
-/* The name of SPACE_HOST for users: on a CPU it is a file in the run's folder. */
+/* Returns the name of SPACE_HOST for users: on a CPU it is a file in the run's folder. */
 static inline const char *plan_host_name(const struct plan *p)
 {
     return p->settings.device.separate_memory ? "host memory" : "offload file";
@@ -199,7 +199,7 @@ struct plan_choice {
     uint64_t arena[SPACE_COUNT];
     double exact;                     /* predicted seconds of the compiled graph */
 };
-/* The budget that a choice needs: its bound, or its arena once that is known and larger. */
+/* Returns the budget that a choice needs: its bound, or its arena once that is known and larger. */
 uint64_t plan_choice_need(const struct plan_choice *c, enum space space);
 
 /* The search space: all choices. They do not depend on the budget. */
@@ -221,17 +221,18 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct freedom *f, const struct profile *profile, struct error *e);
 void plan_space_close(struct plan_space *x);
 
-/* The fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. On a CPU
- * a choice is left out if another one has a smaller offload file, needs no more memory and takes at
- * most 1 % longer. */
+/* Finds the fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. On
+ * a CPU a choice is left out if another one has a smaller offload file, needs no more memory and
+ * takes at most 1 % longer. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e);
-/* The choice that needs the least device memory within a host budget; if none fits that, the choice
- * that needs the least host memory. */
+/* Finds the choice that needs the least device memory within a host budget; if none fits that, the
+ * choice that needs the least host memory. */
 int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e);
-/* The choice that needs the least host memory within a device budget; PL_NOFIT: there is none. */
+/* Finds the choice that needs the least host memory within a device budget; PL_NOFIT: there is
+ * none. */
 int plan_least_host(struct plan_space *x, uint64_t budget, uint32_t *choice, struct error *e);
-/* True if some choice has weights that fit the budgets (0: none). If false, smaller samples do not
- * help. */
+/* Reports whether some choice has weights that fit the budgets (0: none). If not, smaller samples
+ * do not help. */
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT]);
 /* Compiles, verifies and checks a choice; the caller owns plan and graph. */
 int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
@@ -243,7 +244,7 @@ int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, str
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
 /* Fills p->techniques and p->more; `base` is the settings with which the space was opened. */
 void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base);
-/* PL_NOFIT with the smallest plan's need, where it is, and what to set. */
+/* Returns PL_NOFIT with the smallest plan's need, where it is, and what to set. */
 int plan_refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e);
 /* Opens a space, runs plan_search_in and, if f->ablation, plan_ablation, and closes the space. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,

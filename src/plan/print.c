@@ -48,8 +48,8 @@ static void print_largest(const struct plan *p, const struct graph *g, struct te
     mem_free(rows);
 }
 
-/* By module: weights with their master weights, gradients and optimizer state; then transient
- * memory. */
+/* Prints memory by module: weights with their master weights, gradients and optimizer state; then
+ * transient memory. */
 static void print_modules(const struct plan *p, const struct graph *g, struct text *out)
 {
     struct module_memory modules[MODULES];
@@ -66,7 +66,7 @@ static void print_modules(const struct plan *p, const struct graph *g, struct te
     }
 }
 
-/* Below the row of all weights, unless all are trained. */
+/* Prints the kinds of weights below the row of all weights, unless all are trained. */
 static void print_weights(const struct plan *p, const struct graph *g, struct text *out)
 {
     const struct weights_memory w = plan_by_weight(p, g);
@@ -76,7 +76,7 @@ static void print_weights(const struct plan *p, const struct graph *g, struct te
     if (w.quantized) print_row(out, "  frozen, NF4", w.quantized, plan_arena(p));
 }
 
-/* What a rank sends; nothing for one rank. */
+/* Prints what a rank sends; nothing for one rank. */
 static void print_communication(const struct plan *p, const struct graph *g, const struct profile *profile,
                                 struct text *out)
 {
@@ -122,7 +122,7 @@ static void print_source(const struct profile *p, struct text *out)
         text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
 }
 
-/* The name of a kind in the table for people. */
+/* Returns the name of a kind in the table for people. */
 static const char *kind_words(enum kind k)
 {
     return k == KIND_STEP ? "step scalars" : k == KIND_STAGING ? "I/O buffers" : kind_name(k);

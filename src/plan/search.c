@@ -64,8 +64,8 @@ void plan_space_close(struct plan_space *x)
     vec_free(&x->choices);
 }
 
-/* On a GPU the seconds of a step grow where lanes wait for bytes, which placing it shows: in all
- * choices with that step. */
+/* Raises the seconds of all choices with a step: on a GPU they grow where lanes wait for bytes,
+ * which placing the step shows. */
 static void raise_seconds(struct plan_space *x, uint32_t step, double seconds, bool placed)
 {
     for (uint32_t i = step; i < x->choices.n && x->choices.at[i].step == step; i++) {
@@ -147,7 +147,7 @@ struct walk {
     int (*by)(const void *, const void *);
     struct candidate *at;
     uint32_t k;
-    double seconds;  /* what takes longer, or needs at least so many bytes, is not visited */
+    double seconds;  /* what takes longer, or needs at least `bytes`, is not visited */
     uint64_t bytes;
 };
 
@@ -222,7 +222,7 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
     return rc;
 }
 
-/* The next choice within the budget, surveyed; PL_NOFIT: there is none. */
+/* Finds the next choice within the budget, surveyed; PL_NOFIT: there is none. */
 static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
     while (walk_reaches(w, w->k)) {
@@ -249,7 +249,8 @@ static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
     return a < b;
 }
 
-/* True if its tensors have the sizes of choice `of`, for which the device lacks a kernel. */
+/* Reports whether the tensors of `c` have the sizes of choice `of`, for which the device lacks a
+ * kernel. */
 static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, uint32_t of)
 {
     const struct settings *s = &x->choices.at[of].settings;
@@ -263,7 +264,7 @@ static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, 
     return same;
 }
 
-/* Whether placed choice `c` is passed over for placed choice `d`. */
+/* Reports whether placed choice `c` is passed over for placed choice `d`. */
 static bool has_smaller_file(const struct plan_choice *d, const struct plan_choice *c)
 {
     return !d->missing && d->exact <= c->exact * (1 + NEARLY) &&
@@ -319,7 +320,7 @@ static int consider(struct plan_space *x, struct fastest *f, uint32_t i, struct 
     return PL_OK;
 }
 
-/* The best of the choices that earlier searches placed. */
+/* Takes the best of the choices that earlier searches placed. */
 static void take_known(struct plan_space *x, struct fastest *f)
 {
     for (uint32_t i = 0; i < x->choices.n; i++) {
@@ -330,9 +331,9 @@ static void take_known(struct plan_space *x, struct fastest *f)
     if (f->best != UINT32_MAX) f->seconds = x->choices.at[f->best].exact * (1 + SAME_TIME);
 }
 
-/* The choice with the least seconds within the budget, of a way that was tried less than TRIES
- * times; UINT32_MAX: none that may be faster. Copies of weights and activations are not in the
- * seconds of rough choices. */
+/* Returns the choice with the least seconds within the budget, of a way that was tried less than
+ * TRIES times; UINT32_MAX: none that may be faster. Copies of weights and activations are not in
+ * the seconds of rough choices. */
 static uint32_t next_untried(const struct plan_space *x, const struct fastest *f, const uint8_t *tried)
 {
     uint32_t next = UINT32_MAX;
@@ -346,8 +347,8 @@ static uint32_t next_untried(const struct plan_space *x, const struct fastest *f
     return next;
 }
 
-/* Where ranks send in program step, lanes wait for bytes, more or less alike in all choices of a
- * way. One of each is tried first: the best of them leaves few others to place. */
+/* Tries one choice of each way first: where ranks send in program step, lanes wait for bytes, more
+ * or less alike in all choices of a way. The best of them leaves few others to place. */
 static int try_ways(struct plan_space *x, struct fastest *f, struct error *e)
 {
     uint8_t *tried = mem_alloc(x->ways + 1);
@@ -369,7 +370,7 @@ static int try_ways(struct plan_space *x, struct fastest *f, struct error *e)
     return rc;
 }
 
-/* A choice that the device cannot run is returned only if there is no other, so that it can be
+/* Returns a choice that the device cannot run only if there is no other, so that it can be
  * shown. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
@@ -389,7 +390,7 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
 
 /* --- the smallest ---------------------------------------------------------------------------- */
 
-/* The choice with the least need of one space, among those whose other spaces are within
+/* Finds the choice with the least need of one space, among those whose other spaces are within
  * `limit`. */
 static int find_least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice,
                       struct error *e)
@@ -462,8 +463,8 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
     }
 }
 
-/* "memory.host_budget is N (SIZE)". A bound of one byte, which `auto` has on a full disk, leaves no
- * room. */
+/* Prints "memory.host_budget is N (SIZE)". A bound of one byte, which `auto` has on a full disk,
+ * leaves no room. */
 static const char *print_host_budget(uint64_t budget, char out[96])
 {
     char size[32];

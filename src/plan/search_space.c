@@ -18,7 +18,7 @@
  * bounds, from the survey of the same step that is not fused and offloads nothing.
  *
  * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too.
- * They compute no less than with the optimizer state alone divided, keep no fewer bytes but for
+ * They compute no less than with only the optimizer state divided, keep no fewer bytes but for
  * whole gradients, and send what a few surveys of their own say.
  */
 #include "plan/search_space.h"
@@ -115,14 +115,15 @@ static void add_split_jobs(struct builder *b, struct split *f, struct survey_job
 
 /* --- the dimensions ------------------------------------------------------------------------ */
 
-/* True if a micro-batch has no more images than are encoded at once: that is the choice `all`. */
+/* Reports whether a micro-batch has no more images than are encoded at once: that is the choice
+ * `all`. */
 static bool encodes_all(const struct builder *b, const struct settings *s)
 {
     return b->x->f.free[TECHNIQUE_encode] && s->encode < ENCODE_ALL && s->encode >= b->x->images * s->micro_batch;
 }
 
-/* Every number of micro-batches up to 16, then two per doubling; for each the smallest micro-batch
- * that covers the batch. */
+/* Lists every number of micro-batches up to 16, then two per doubling; for each the smallest
+ * micro-batch that covers the batch. */
 static void list_splits(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -151,8 +152,8 @@ static void add_chunks(struct builder *b, int head, int mask)
     b->chunk[b->chunks++].mask = mask;
 }
 
-/* Chunks of the LM head, or of the only head; of a mask head beside it as many or, after these,
- * another number. */
+/* Lists the chunks of the LM head, or of the only head; a mask head beside it has as many or, after
+ * these, another number. */
 static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
@@ -179,9 +180,9 @@ static uint32_t count_recomputed(const struct builder *b, const struct graph *g,
     return count;
 }
 
-/* first:n counts in every chain of blocks. In a chain as short as a mask decoder's, blocks share
- * what selective recomputes, and half a chain is not a sum of its blocks: n is at least as long as
- * all such chains. */
+/* Reports whether first:n would split a short chain. first:n counts in every chain of blocks. In a
+ * chain as short as a mask decoder's, blocks share what selective recomputes, and half a chain is
+ * not a sum of its blocks: n is at least as long as all such chains. */
 static bool splits_short_chain(const struct builder *b, const struct graph *g, int n)
 {
     return n < 4 && count_recomputed(b, g, n + 1) > count_recomputed(b, g, n) + 1;
@@ -217,7 +218,8 @@ struct offloads {
     int rung;
 };
 
-/* Without master weights two values of the ladder are the same. */
+/* Takes the next value of offload; false: there is none. Without master weights two values of the
+ * ladder are the same. */
 static bool next_offload(const struct builder *b, struct offloads *o)
 {
     const unsigned before = o->s.offload;
@@ -226,7 +228,8 @@ static bool next_offload(const struct builder *b, struct offloads *o)
     return o->rung > 1 && offload_repeats(before, &o->s) ? next_offload(b, o) : true;
 }
 
-/* The first is that of the base settings, with which splits are surveyed. */
+/* Lists the updates. The first is the update of the base settings, with which splits are
+ * surveyed. */
 static void list_updates(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -248,8 +251,8 @@ static void list_updates(struct builder *b)
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static double later(double a, double b) { return a > b ? a : b; }
 
-/* At least how long a rank sends in a step, on a GPU. Each micro-batch sends what is in blocks
- * anew. */
+/* Returns a lower bound of how long a rank sends in a step, on a GPU. Each micro-batch sends what
+ * is in blocks anew. */
 static double sent_seconds(const struct builder *b, const struct split *f, int chunk)
 {
     const struct settings *first = &b->splits.at[0].base, *last = &b->splits.at[b->splits.n - 1].base;
@@ -259,7 +262,7 @@ static double sent_seconds(const struct builder *b, const struct split *f, int c
     return f->base.micro_batch == first->micro_batch ? whole : blocks * f->base.accumulation / last->accumulation;
 }
 
-/* The same moment in another survey of the model; `m` if it has none. */
+/* Returns the same moment in another survey of the model; `m` if it has none. */
 static const struct moment *same_moment(const struct survey *v, const struct moment *m)
 {
     for (uint32_t i = 0; i < v->moments; i++)
@@ -267,11 +270,11 @@ static const struct moment *same_moment(const struct survey *v, const struct mom
     return m;
 }
 
-/* The step's transients and seconds with the blocks marked in `is_recomputed` from survey
- * `recomputed` and the others from `rest`. A tensor that passes between blocks of two surveys may
- * be counted in both; the bound must not count it twice. The seconds are those of the busiest lane:
- * exact without copies, a lower bound with them. `lean`: without the gradients that are handed to
- * program update. */
+/* Returns the step's transients, and its seconds, with the blocks marked in `is_recomputed` from
+ * survey `recomputed` and the others from `rest`. A tensor that passes between blocks of two
+ * surveys may be counted in both; the bound must not count it twice. The seconds are those of the
+ * busiest lane: exact without copies, a lower bound with them. `lean`: without the gradients that
+ * are handed to program update. */
 static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed,
                         bool lean, double *seconds)
 {
@@ -326,7 +329,7 @@ static void add_choice(struct builder *b, const struct split *f, int chunk, cons
     }
 }
 
-/* All recompute modes, for one micro-batch and one number of head chunks. */
+/* Adds all recompute modes, for one micro-batch and one number of head chunks. */
 static void add_recompute_modes(struct builder *b, const struct split *f, int chunk)
 {
     static const struct {
@@ -351,8 +354,8 @@ static void add_recompute_modes(struct builder *b, const struct split *f, int ch
         }
 }
 
-/* More chunks than a head has rows are as many as it has rows: the choices are those of fewer
- * chunks. */
+/* Reports whether the choices are those of fewer chunks: more chunks than a head has rows are as
+ * many as it has rows. */
 static bool repeats_chunks(const struct split *f, int chunk)
 {
     for (int c = 0; c < chunk; c++)
@@ -410,8 +413,8 @@ static void add_single_of(struct builder *b, const struct split *f, struct setti
     }
 }
 
-/* For every `every`-th number of chunks, with as many chunks of a mask head beside the LM head; and
- * with a whole mask head. */
+/* Adds choices for every `every`-th number of chunks, with as many chunks of a mask head beside the
+ * LM head; and with a whole mask head. */
 static void add_single(struct builder *b, const struct split *f, struct settings s, int every, int rows)
 {
     for (int c = 0; c < b->same; c += every) add_single_of(b, f, s, c, rows);
@@ -419,10 +422,10 @@ static void add_single(struct builder *b, const struct split *f, struct settings
         if (b->chunk[c].mask == 1) add_single_of(b, f, s, c, rows);
 }
 
-/* Weights and activations offloaded: for the smallest micro-batch, and on a GPU for 1, 2, 4 ...
- * micro-batches per step, because each one fetches the weights anew. On a CPU the offload is a
- * file, and a choice that offloads less is better there. The fused step: for a step of one
- * micro-batch, with every offload. */
+/* Adds choices with weights and activations offloaded, for the smallest micro-batch, and on a GPU
+ * for 1, 2, 4 ... micro-batches per step, because each one fetches the weights anew. On a CPU the
+ * offload is a file, and a choice that offloads less is better there. Adds the fused step for a
+ * step of one micro-batch, with every offload. */
 static void add_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -483,8 +486,8 @@ static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
     add_job(jobs, with_chunks(b, b->splits.at[b->splits.n - 1].base, 0), kept, &b->most);
 }
 
-/* A level of sharding beside the first one. Only collectives are added to program step; at level
- * optimizer they are all in program update, and the splits are exact. */
+/* Takes the splits of the first level of sharding for a level beside it. Only collectives are added
+ * to program step; at level optimizer they are all in program update, and the splits are exact. */
 static void take_splits(struct builder *b)
 {
     for (uint32_t i = 0; i < b->splits.n; i++)
@@ -536,8 +539,8 @@ bool search_has_ladder(const struct freedom *f, enum technique_id id)
 
 static bool is_level(enum technique_id id) { return id == TECHNIQUE_shard || id == TECHNIQUE_group; }
 
-/* The next combination of values, of levels of sharding or of the other techniques; false: there is
- * none. */
+/* Takes the next combination of values, of levels of sharding or of the other techniques; false:
+ * there is none. */
 static bool next_rungs(const struct freedom *f, bool levels, int rung[TECHNIQUES])
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
@@ -562,7 +565,8 @@ static bool take_rungs(struct settings *s, const struct freedom *f, const int ru
     return met;
 }
 
-/* How many images a frozen tower encodes at once is a dimension where there is one. */
+/* Finds out whether there is a frozen tower: how many images it encodes at once is then a
+ * dimension. */
 static int find_images(struct plan_space *x, const struct settings *base, struct error *e)
 {
     struct plan_drafts drafts = {.source = x->source};
@@ -574,9 +578,9 @@ static int find_images(struct plan_space *x, const struct settings *base, struct
     return rc;
 }
 
-/* All levels of sharding with the same values of the other techniques. Where a rank has several
- * shares, the gradients of each are kept until they are added, which depends on the level: there,
- * every level has its own splits. */
+/* Adds all levels of sharding with the same values of the other techniques. Where a rank has
+ * several shares, the gradients of each are kept until they are added, which depends on the level:
+ * there, every level has its own splits. */
 static int add_levels(struct plan_space *x, const struct settings *base, int rung[TECHNIQUES], struct error *e)
 {
     struct builder first = {0};
@@ -603,7 +607,7 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
     return rc;
 }
 
-/* What a survey says about a rough choice, and about the others with the same step. */
+/* Records what a survey says about a rough choice, and about the others with the same step. */
 static void take_survey(struct plan_space *x, uint32_t choice, const struct survey *v)
 {
     const struct plan_choice of = x->choices.at[choice];

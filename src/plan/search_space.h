@@ -24,8 +24,8 @@
 
 #include "plan/plan.h"
 
-/* True if the ladder of a technique is a dimension of its own: it is free, and none of those
- * above. */
+/* Reports whether the ladder of a technique is a dimension of its own: it is free, and none of
+ * those above. */
 bool search_has_ladder(const struct freedom *f, enum technique_id id);
 /* Fills x->choices. */
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);

@@ -9,7 +9,8 @@
 #include "graph/ops.h"
 #include "passes/techniques/recompute.h"
 
-/* Numbers the blocks by scope, from 1 in the order of the forward; returns their count. */
+/* Counts the blocks and gives each a number by its scope, from 1 in the order of the forward;
+ * returns their count. */
 static uint32_t number_blocks(const struct graph *g, uint32_t *number)
 {
     uint32_t n = 0;
@@ -30,8 +31,8 @@ struct split {
     uint32_t *opens, *closes; /* by block number: the instants between which the block is open; closes 0: never */
 };
 
-/* The weights of a block are gathered before the block that runs before it: that block owns the
- * instant. */
+/* Finds the block that owns each instant, and where blocks open and close. The weights of a block
+ * are gathered before the block that runs before it: that block owns the instant. */
 static void find_brackets(struct split *a, const uint32_t *number)
 {
     const struct graph *g = a->g;
@@ -83,7 +84,7 @@ static void find_moments(struct survey *v, const struct split *a)
     mem_free(lean);
 }
 
-/* The block for whose backward a storage is kept; 0: none. */
+/* Returns the block for whose backward a storage is kept; 0: none. */
 static uint32_t kept_for(const struct split *a, id s, uint32_t end)
 {
     const struct graph *g = a->g;
@@ -149,8 +150,8 @@ static uint64_t peak_bytes(const struct plan *p, const struct graph *g, enum pro
     return most;
 }
 
-/* Bytes of a node's operands and workspace. `seen`, by storage, has the last number for which a
- * storage was counted. */
+/* Returns the bytes of a node's operands and workspace. `seen`, by storage, has the last number for
+ * which a storage was counted. */
 static uint64_t accessed_bytes(const struct plan *p, const struct graph *g, id node, uint32_t *seen, uint32_t number)
 {
     const struct node *x = node_at(g, node);
@@ -201,10 +202,11 @@ static void add_weights(struct survey *v, const struct plan *p, const struct gra
     }
 }
 
-/* The programs of a step after the one that trains. */
+/* Reports whether the program is one of a step after the one that trains. */
 static bool is_update(enum program p) { return program_steps(p) && !program_is(p, PROGRAM_TRAINS); }
 
-/* The time of a step and an evaluation; that of the update may be known from an earlier draft. */
+/* Returns the time of a step and an evaluation; the time of the update may be known from an earlier
+ * draft. */
 static double total_seconds(const struct plan *p, const struct known_program *update)
 {
     double sum = 0;
@@ -214,7 +216,7 @@ static double total_seconds(const struct plan *p, const struct known_program *up
     return sum;
 }
 
-/* The figures of the programs of a draft that `is` selects, for drafts without them. */
+/* Returns the figures of the programs of a draft that `is` selects, for drafts without them. */
 static struct known_program know(const struct graph *g, const struct plan *p, bool (*is)(enum program p),
                                  const double *seconds)
 {

@@ -42,7 +42,7 @@ struct survey {
     double update_busiest;   /* of the update's nodes in the busiest lane */
     uint64_t step;           /* peak of the step's transients */
     /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all
-     * transients, and of those alone that a node accesses. */
+     * transients, and only of those that a node accesses. */
     uint64_t all[2], accessed[2];
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
@@ -57,7 +57,8 @@ struct survey_limits {
     uint64_t bytes[SPACE_COUNT]; /* 0: any */
 };
 
-/* Whether placing a step may show waits for bytes: its nodes are in several lanes of a GPU. */
+/* Reports whether placing a step may show waits for bytes: its nodes are in several lanes of a
+ * GPU. */
 bool survey_may_wait(const struct settings *s);
 /* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
  * seconds as a whole. If its step may wait, it is placed within `placed`; NULL: never. */
@@ -66,8 +67,8 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
 void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 
-/* By block number: true if a node of the block is recomputed under these settings. Element 0: true
- * if any block is. The caller frees it. */
+/* Returns by block number whether a node of the block is recomputed under these settings. Element
+ * 0: whether any block is. The caller frees it. */
 bool *survey_recomputed(const struct graph *g, const struct settings *s, uint32_t blocks);
 
 #endif

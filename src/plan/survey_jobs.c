@@ -26,7 +26,8 @@ static int by_sharing(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* More chunks than the head has rows are as many as it has rows. */
+/* Reports whether the survey of `a` serves for `b`: more chunks than the head has rows are as many
+ * as it has rows. */
 static bool is_same_graph(const struct survey_job *a, const struct survey_job *b)
 {
     struct settings s = a->s;
@@ -57,7 +58,8 @@ static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_
     return rc;
 }
 
-/* Each thread has a run of jobs, and drafts of its own, which later jobs go on with. */
+/* Runs the jobs on threads. Each thread has a run of jobs, and drafts of its own, which later jobs
+ * go on with. */
 int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error *e)
 {
     int failed = PL_OK;

@@ -91,7 +91,8 @@ static int prepare_answers(struct planned *r, struct error *e)
     if (!c->train_eval_samples) return PL_OK;
     if (r->model.images && r->model.images->single) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s answers only in `plimsoll "
-                  "eval` and `plimsoll generate`; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+                  "eval` and `plimsoll generate`; set it to 0",
+                  (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
     }
     if (!r->model.family->generates) {

@@ -35,8 +35,8 @@ void device_close(struct device *d, struct tape *t)
 
 enum { THREADS_MOST = 4096 }; /* the limit of device.threads */
 
-/* Returns the default of OpenMP programs: OMP_NUM_THREADS if it is set (the first of a list), else all
- * processors that this process may use. */
+/* Returns the default of OpenMP programs: OMP_NUM_THREADS if it is set (the first of a list), else
+ * all processors that this process may use. */
 static int threads_here(void)
 {
     const char *given = getenv("OMP_NUM_THREADS");

@@ -18,7 +18,7 @@ struct device {
     struct profile profile;
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
-    struct ranks *ranks;   /* NULL: this process is alone */
+    struct ranks *ranks;   /* NULL: this process is the only one */
     uint64_t outside_bytes; /* CUDA: GPU memory that NCCL took for itself, which is in no plan */
     bool deterministic;    /* no kernel is chosen by timing */
     char spill[4096];      /* CPU: the folder of the offload file */
@@ -60,7 +60,7 @@ struct device_ops {
 };
 extern const struct device_ops ref_device, cpu_device;
 
-/* The CUDA device; NULL if there is none: `e` holds the reason. */
+/* Returns the CUDA device; NULL if there is none: `e` holds the reason. */
 const struct device_ops *cuda_device(struct error *e);
 
 /* The lowest compute capability that there are kernels for: 7.5. An older GPU can be planned for,
@@ -76,8 +76,8 @@ struct gpu {
     double memory_bandwidth;   /* bytes per second */
     uint64_t memory_bytes;
 };
-/* The GPU that `device: cuda` opens, the first visible one; on failure `e` holds the reason.
- * Allocates nothing on the GPU, so that `plimsoll plan` may call it. */
+/* Describes the GPU that `device: cuda` opens, the first visible one; on failure `e` holds the
+ * reason. Allocates nothing on the GPU, so that `plimsoll plan` may call it. */
 int cuda_gpu(struct gpu *c, struct error *e);
 
 /* Fills kind, ops and a default profile; allocates no memory. threads 0: all. */
@@ -85,7 +85,7 @@ int device_open(struct device *d, enum device_kind kind, int threads, struct err
 int device_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e);
 void device_close(struct device *d, struct tape *t);
 
-/* True if this processor has bf16 matrix instructions that are faster than f32
+/* Reports whether this processor has bf16 matrix instructions that are faster than f32
  * (src/cpu/products/micro_bf16.c). */
 bool cpu_multiplies_bf16(void);
 /* The model of this processor (src/cpu/peak.c). */
@@ -95,13 +95,13 @@ struct cpu_identity {
 };
 void cpu_identity(struct cpu_identity *c);
 
-/* True if PLIMSOLL_ONEDNN=1 is set and this build has oneDNN (src/cpu/products/onednn.c); for measurements
- * only. */
+/* Reports whether PLIMSOLL_ONEDNN=1 is set and this build has oneDNN (src/cpu/products/onednn.c);
+ * for measurements only. */
 bool cpu_prefers_onednn(void);
-/* The version of oneDNN; NULL: this build has none. */
+/* Returns the version of oneDNN; NULL: this build has none. */
 const char *onednn_version(void);
 
-/* The profile of a plan if this machine was not calibrated (device.c). */
+/* Fills the profile of a plan for a machine that was not calibrated (device.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
 /* Enables oneDNN in a profile and its name: a plan is accepted only under the same profile name. */
 void profile_onednn(struct profile *p, bool takes_part);

@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-/* The list of an op's kernels. */
 static const struct kernel *kernels_of(enum device_kind device, enum op op)
 {
     switch (device) {

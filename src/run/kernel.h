@@ -22,7 +22,7 @@ struct link {
     double latency;            /* seconds of an exchange, whatever its size... */
     double peer;               /* ...and for each peer */
     double bandwidth;          /* bytes per second in one direction; 0: not known */
-    int ranks;                 /* it was measured between so many of them; 0: not measured */
+    int ranks;                 /* the number of ranks it was measured between; 0: not measured */
     char name[16];
 };
 
@@ -87,12 +87,12 @@ struct launch {
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
     struct portion portion;    /* of that loop */
-    struct ranks *ranks;       /* NULL: this process is alone (run/ranks.h) */
+    struct ranks *ranks;       /* NULL: this process is the only one (run/ranks.h) */
     int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
 
-/* The first element, in the whole, of the shard that a launch works on, which has `part` elements;
- * 0: it works on the whole. */
+/* Returns the first element, in the whole, of the shard that a launch works on, which has `part`
+ * elements; 0: it works on the whole. */
 static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->shard * part; }
 
 /* A kernel that is several GPU functions, or algorithms, under one name. The plan chooses one by
@@ -109,13 +109,14 @@ struct kernel {
     bool (*match)(const struct query *);
     uint64_t (*workspace)(const struct query *); /* NULL: none */
     void (*run)(const struct launch *);          /* NULL in a planning-only table */
-    int capability;                              /* CUDA: the lowest compute capability; 90: that one alone */
+    int capability;                              /* CUDA: the lowest compute capability; 90: only that one */
     int row;                                     /* CUDA: its number in cuda/kernels.def */
     int (*access)(const struct query *);         /* CUDA: bytes that a thread moves at a time; NULL: always the same */
     const struct forms *forms;                   /* CUDA: NULL: it has one form */
 };
 
-/* The form in which a kernel runs a node, and its name; 0 and "" if the kernel has one form. */
+/* Returns the form in which a kernel runs a node; and its name. They are 0 and "" if the kernel has
+ * one form. */
 static inline int kernel_form(const struct kernel *k, const struct query *q)
 {
     return k->forms ? k->forms->choose(q) : 0;
@@ -125,7 +126,7 @@ static inline const char *kernel_form_name(const struct kernel *k, int form)
     return k->forms ? k->forms->names[form] : "";
 }
 
-/* Whether a GPU of this compute capability has the instructions of a kernel. */
+/* Reports whether a GPU of this compute capability has the instructions of a kernel. */
 static inline bool capability_suffices(int needed, int capability)
 {
     return needed == 90 ? capability == 90 : capability >= needed;
@@ -136,7 +137,7 @@ static inline bool capability_suffices(int needed, int capability)
 extern const struct kernel *const ref_kernels[], *const cpu_kernels[];
 extern const struct kernel *const cuda_kernels[];
 
-/* The first matching kernel; NULL: the device cannot run this node. */
+/* Returns the first matching kernel; NULL: the device cannot run this node. */
 const struct kernel *kernel_find(enum device_kind device, uint16_t op, const struct query *q);
 /* Fills the query of a node of a graph. */
 void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);

@@ -30,9 +30,9 @@ struct move {
     bool send;
 };
 
-/* Of the n ranks of a group that this rank belongs to: member i, and this rank's place among them.
- * Such groups are ranks that follow each other, all or those of a host, or, `across` hosts, those
- * with the same number on theirs. */
+/* Returns member i of the n ranks of a group that this rank belongs to; and this rank's place among
+ * them. Such groups are ranks that follow each other, all or those of a host, or, `across` hosts,
+ * those with the same number on theirs. */
 static inline int ranks_member(int ranks, int rank, int n, bool across, int i)
 {
     const int host = ranks / n;
@@ -43,9 +43,10 @@ static inline int ranks_place(int ranks, int rank, int n, bool across)
     return across ? rank / (ranks / n) : rank % n;
 }
 
-/* The n members of a group hold a shard each, by their places. Where they are on several hosts of
- * `host` ranks, those with the same number on their hosts hold neighbours: so a sum inside hosts,
- * and then across them, leaves its parts. host 0: member i holds shard i. */
+/* Returns the shard that the member at a place of a group holds, one for each of the n members.
+ * Where they are on several hosts of `host` ranks, those with the same number on their hosts hold
+ * neighbours: so a sum inside hosts, and then across them, leaves its parts. host 0: member i holds
+ * shard i. */
 static inline int ranks_shard(int n, int host, int place)
 {
     return host ? place % host * (n / host) + place / host : place;

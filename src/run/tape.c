@@ -17,7 +17,8 @@ void placement_free(struct placement *p)
 
 /* --- recording --------------------------------------------------------------- */
 
-/* A plan that divides weights has one loop over the ranks that hold them. */
+/* Sets the number of ranks that hold a shard of the weights each, and this rank's shard. A plan
+ * that divides weights has one loop over these ranks. */
 static void find_holders(struct tape *t)
 {
     t->holders = 1;
@@ -122,9 +123,10 @@ static bool conflict(const struct range *a, int na, const struct range *b, int n
     return false;
 }
 
-/* Each entry waits for the latest conflicting entry of every other lane; lanes are queues, so this
- * covers the earlier ones. Conflicts are detected by address, so bytes that are reused by another
- * storage are covered too. The end of a loop joins all lanes: iterations do not overlap. */
+/* Sets what each entry waits for: the latest conflicting entry of every other lane; lanes are
+ * queues, so this covers the earlier ones. Conflicts are detected by address, so bytes that are
+ * reused by another storage are covered too. The end of a loop joins all lanes: iterations do not
+ * overlap. */
 static void find_waits(struct tape *t, enum program p)
 {
     struct range a[MAX_IN + MAX_OUT + 1], b[MAX_IN + MAX_OUT + 1];
@@ -150,7 +152,7 @@ static void find_waits(struct tape *t, enum program p)
     }
 }
 
-/* Slices of a loop, over the loops that it continues too. */
+/* Returns the number of slices of a loop, over the loops that it continues too. */
 static uint32_t slices_of(const struct graph *g, id loop)
 {
     const struct loop *l = &g->loops.at[loop];
@@ -163,7 +165,7 @@ static uint32_t iterations_around(const struct graph *g, id loop)
     return parent ? slices_of(g, parent) : 1;
 }
 
-/* As planned, until the runner is told otherwise. */
+/* Sets the iterations of all loops as planned; the runner may be told otherwise later. */
 static void build_trips(struct tape *t)
 {
     const struct graph *g = t->graph;
@@ -231,7 +233,7 @@ void *tape_address(const struct tape *t, id tensor)
 
 /* --- replaying ---------------------------------------------------------------------- */
 
-/* The slice of the current iteration. */
+/* Returns the slice of the current iteration. */
 static uint32_t slice_at(const struct tape *t, id loop)
 {
     const struct loop *l = &t->graph->loops.at[loop];
@@ -263,7 +265,8 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
     if (e->sum.base) l->in[e->sum.slot].data = is_first_term(t, e) ? NULL : e->sum.base;
 }
 
-/* A storage that lives through a whole loop dies only after the last iteration. */
+/* Reports whether this is the last iteration of every loop that a storage lives through: only after
+ * it does the storage die. */
 static bool is_last_iteration(const struct tape *t, const struct life *l, id loop)
 {
     for (; loop; loop = t->graph->loops.at[loop].parent)
@@ -284,7 +287,7 @@ static void poison_after(const struct tape *t, enum program p, const struct entr
     }
 }
 
-/* Before a program: fills all transient storages with NaN, except the gradients that the update
+/* Fills, before a program, all transient storages with NaN, except the gradients that the update
  * reads and the caches of a text that is being generated. */
 static void poison_all(const struct tape *t, enum program p)
 {

@@ -93,7 +93,7 @@ struct tape {
     const struct placement *placement;
     char *arena[SPACE_COUNT];
     VEC(struct entry) program[PROGRAM_COUNT];
-    struct ranks *ranks;              /* NULL: this process is alone */
+    struct ranks *ranks;              /* NULL: this process is the only one */
     /* ranks among which weights are divided, which follow each other; the number of this rank's
      * shard... */
     int holders, shard;
@@ -111,20 +111,20 @@ struct tape {
     void *device_state;               /* CUDA: captured graphs */
 };
 
-/* `ranks` NULL: this process is alone. */
+/* Builds the tape of a graph; `ranks` NULL: this process is the only one. */
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
                 int threads, struct ranks *ranks);
 void tape_free(struct tape *t);
-/* The iterations to run of a loop, in the current iteration of the loop around it. */
+/* Returns the iterations to run of a loop, in the current iteration of the loop around it. */
 uint32_t tape_trip(const struct tape *t, id loop);
 /* Replays a program in order on the calling thread: the CPU's runner. */
 void tape_run(struct tape *t, enum program p);
-/* For runners: the entry that follows k, from 0 to the program's n; enters, counts and leaves
- * loops. */
+/* Returns, for runners, the entry that follows k, from 0 to the program's n; enters, counts and
+ * leaves loops. */
 uint32_t tape_follow(struct tape *t, enum program p, uint32_t k);
 /* Sets the addresses of the current iteration in `l`, the entry's launch or a copy of it. */
 void tape_advance(const struct tape *t, const struct entry *e, struct launch *l);
-/* The address of a tensor's first element. */
+/* Returns the address of a tensor's first element. */
 void *tape_address(const struct tape *t, id tensor);
 
 #endif

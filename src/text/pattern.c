@@ -155,8 +155,8 @@ static const char *behind_repetition(const char *at)
     return *at && strchr("*+?", *at) ? at + 1 : at;
 }
 
-/* Writes the expression as Oniguruma's syntax of Python has it, [ inside of a set as \[, and refuses
- * what that syntax takes in another meaning, or in one that Python does not have. */
+/* Writes the expression as Oniguruma's syntax of Python has it, [ inside of a set as \[, and
+ * refuses what that syntax takes in another meaning, or in one that Python does not have. */
 static int translate_python(const char *expression, struct text *out, struct error *e)
 {
     bool in_set = false;

@@ -45,7 +45,8 @@ enum python_answer { PYTHON_NO, PYTHON_YES, PYTHON_GAVE_UP };
 /* Does as re.fullmatch and re.match. The number of steps is bounded: an expression that backtracks
  * without end gives PYTHON_GAVE_UP. Thread-safe. */
 enum python_answer python_full_match(const struct python_pattern *p, const char *subject);
-/* `group` NULL: none; else *at gets the offset of this named group in the subject, 0 without it. */
+/* Does as re.match. `group` NULL: none; else *at gets the offset of this named group in the
+ * subject, 0 without it. */
 enum python_answer python_match(const struct python_pattern *p, const char *subject, const char *group, size_t *at);
 
 #endif

@@ -76,9 +76,10 @@ bool unicode_is_numeric(uint32_t c)
     return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
-/* The tokenizers library has the categories of Unicode 8, and those of marks, where it takes them
- * all, of Unicode 9. These are the marks, punctuation and formats of later versions (up to 15),
- * each with the first version, 9 or from 10 on, that has it. */
+/* Reports whether a mark, punctuation or format is newer than version `than` of Unicode, 8 or 9.
+ * The tokenizers library has the categories of Unicode 8, and those of marks, where it takes them
+ * all, of Unicode 9. The table has the characters of later versions (up to 15), each with the
+ * first version, 9 or from 10 on, that has it. */
 static bool is_newer(uint32_t c, int than)
 {
     static const struct { uint32_t first, last; int version;
@@ -196,7 +197,7 @@ int python_upper(uint32_t code, uint32_t out[UNICODE_CASE])
     return n < 2 ? 1 : (int)n;
 }
 
-/* Of several characters only the first one with a case is upper case. */
+/* Writes the title case: of several characters only the first one with a case is upper case. */
 int python_title(uint32_t code, uint32_t out[UNICODE_CASE])
 {
     const uint32_t title = (uint32_t)utf8proc_totitle((utf8proc_int32_t)code);
@@ -217,8 +218,9 @@ int python_title(uint32_t code, uint32_t out[UNICODE_CASE])
 
 static bool composes(enum unicode_form f) { return f == FORM_NFC || f == FORM_NFKC; }
 
-/* The normal forms of the tokenizers library are those of Unicode 9. To it these characters of
- * later versions (up to 14) have no combining class and no decomposition. */
+/* Reports whether a character is later than Unicode 9, whose normal forms the tokenizers library
+ * has. To it these characters of later versions (up to 14) have no combining class and no
+ * decomposition. */
 static bool is_later(uint32_t c)
 {
     static const uint32_t ranges[][2] = {{0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
@@ -259,7 +261,8 @@ static int decompose(enum unicode_form form, uint32_t code, uint32_t out[DECOMPO
     return (int)n;
 }
 
-/* A later character neither joins what stands before it nor lets others join across it. */
+/* Composes the characters. A later one neither joins what stands before it nor lets others join
+ * across it. */
 static int compose(uint32_t *codes, int n)
 {
     int out = 0;

@@ -22,10 +22,10 @@
  * A query that sees no key has o = 0 and lse = -inf.
  *
  * Bit-identical for any thread count: the sums of a query run over the key blocks in order, in one
- * thread, and the block boundaries depend on positions alone.
+ * thread, and the block boundaries depend only on positions.
  *
- * With a grid (attention.h), relative positions are added to the scores of a product, and in the same
- * pass the scores are scaled to powers of two.
+ * With a grid (attention.h), relative positions are added to the scores of a product, and in the
+ * same pass the scores are scaled to powers of two.
  *
  *     work: [the grid's tables]
  *           per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows | positions]
@@ -117,11 +117,12 @@ static void block_scores(const struct block *x, int64_t p, int64_t from, int64_t
 {
     const int64_t D = x->n->D, length = panels_length(&x->panels, D);
     for (int64_t i = 0; i < keys; i += x->u->mr)
-        panels_product(&x->panels, D, x->k, (from + i) * length, x->q, p * length, x->s + i * x->u->nr, x->u->nr, false);
+        panels_product(&x->panels, D, x->k, (from + i) * length, x->q, p * length, x->s + i * x->u->nr, x->u->nr,
+                       false);
 }
 
-/* Computes o += the probabilities times the values of `keys` keys, at offset `from` of the sn packed
- * keys. */
+/* Computes o += the probabilities times the values of `keys` keys, at offset `from` of the sn
+ * packed keys. */
 static void block_values(const struct block *x, float *o, int64_t from, int64_t keys, int64_t sn)
 {
     const struct micro *u = x->u;

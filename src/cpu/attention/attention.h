@@ -51,21 +51,21 @@ struct span {
 };
 static inline bool span_is_empty(struct span x) { return x.end <= x.begin; }
 
-/* Returns the end of the queries from t on, at most `end`, that belong to one document, and the keys that
- * any of them sees. */
+/* Returns the end of the queries from t on, at most `end`, that belong to one document, and the
+ * keys that any of them sees. */
 int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen);
 /* Writes, with ranges, the keys of tn queries from t on, of one document. */
 void heads_ranges(const struct heads *n, int64_t b, int64_t t, int64_t tn, struct key_range *range);
 /* Returns the keys that any of queries t .. t+tn of one document sees; their ranges are those of
  * heads_ranges. */
 struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range);
-/* Returns the band of these queries and the block of keys from s. With ranges it points to `own`, which has
- * `room` of them: queries beyond tn see nothing. */
+/* Returns the band of these queries and the block of keys from s. With ranges it points to `own`,
+ * which has `room` of them: queries beyond tn see nothing. */
 struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s,
                            const float *bias, struct key_range *own, int64_t room);
 
-/* Writes keys s .. s+sn of the mask in powers of two, padded with 0 to `room`. Returns false if all of
- * them are masked out. */
+/* Writes keys s .. s+sn of the mask in powers of two, padded with 0 to `room`. Returns false if all
+ * of them are masked out. */
 bool heads_bias(const struct operand *mask, int64_t b, int64_t s, int64_t sn, float *bias, int64_t room);
 
 /* Returns the D elements of head h at position t of batch b. */
@@ -79,8 +79,8 @@ static inline void *heads_row(const struct operand *x, int64_t b, int64_t t, int
 bool heads_fit(const struct tensor *t);
 bool heads_mask_fits(const struct query *q, int input);
 
-/* Returns the bf16 loops, if all of these operands are bf16 and the loops have the tile of u, so that their
- * results have the same layout; NULL: everything is multiplied as f32. */
+/* Returns the bf16 loops, if all of these operands are bf16 and the loops have the tile of u, so
+ * that their results have the same layout; NULL: everything is multiplied as f32. */
 const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n);
 
 /* Stores a panel [D][width] of n <= NR_MAX rows, each times its factor (NULL: 1), as rows t.. of a
@@ -169,8 +169,8 @@ int64_t grid_query_floats(const struct grid *g, int64_t queries);
 void grid_pack(struct grid *g, const struct heads *n, const struct panels *p, float *to);
 void grid_mirror(struct grid *g, const struct heads *n, float *to);
 
-/* Computes the position terms of queries t .. t+tn, packed (unscaled) in q's panels of nr: for each panel
- * [height + width][nr]. The rest of `position` is scratch. */
+/* Computes the position terms of queries t .. t+tn, packed (unscaled) in q's panels of nr: for each
+ * panel [height + width][nr]. The rest of `position` is scratch. */
 void grid_positions(const struct grid *g, const struct panels *p, const void *q, int64_t D, int64_t t, int64_t tn,
                     float *position);
 
@@ -227,15 +227,15 @@ struct grid_block {
 /* Computes s [queries][nr] = factor s + position, for the block's queries. */
 void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
                    const struct grid_block *at, float *s, float factor);
-/* Adds ds, with tables, to the gradients of the queries' position terms. With a bias: to `bias`, the
- * sums of one block of keys. */
+/* Adds ds, with tables, to the gradients of the queries' position terms. With a bias: to `bias`,
+ * the sums of one block of keys. */
 void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
                       const struct grid_block *at, const float *ds, float *bias);
 /* Zeroes the gradients of the position terms of the block's queries. */
 void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at);
 
-/* Compute, alone, the block's position terms; and after its only block of keys, adds their gradients to
- * dq. */
+/* Computes, where there is one block of keys, the position terms of a block of queries; and, after
+ * that block, adds their gradients to dq. */
 void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
                       const struct grid_block *at);
 void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q,

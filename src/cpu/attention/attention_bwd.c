@@ -29,8 +29,9 @@
  * With ranges, blocks of queries and of keys are cut where a document begins or ends, and the cuts
  * of a block of keys are processed one after the other.
  *
- * With a grid (attention.h), relative positions are added to the scores between their product and the
- * softmax's gradient, and the gradients of a query's positions are added in the same turns as dq.
+ * With a grid (attention.h), relative positions are added to the scores between their product and
+ * the softmax's gradient, and the gradients of a query's positions are added in the same turns as
+ * dq.
  *
  *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not][the grid's]
  *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T, p or ds as bf16
@@ -49,8 +50,8 @@
 /* Multiples of PANEL_A and PANEL_B. With more keys per block the queries are packed less often. */
 enum { QUERIES = 96, KEYS = 192, KEYS_ALONE = 288 };
 
-/* Returns the keys per block: a few more than KEYS are processed in one block instead of two, if there are
- * enough heads for all threads. */
+/* Returns the keys per block: a few more than KEYS are processed in one block instead of two, if
+ * there are enough heads for all threads. */
 static int64_t keys_of(const struct heads *n) { return n->S <= KEYS_ALONE && n->B * n->G >= 16 ? KEYS_ALONE : KEYS; }
 
 /* --- planning ------------------------------------------------------------------------------ */
@@ -80,13 +81,16 @@ static struct layout layout_of(const struct heads *n, const struct grid_bwd *gri
     int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
     int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     at = 0;
-    y.k = reserve_floats(&at, keys * length), y.v = reserve_floats(&at, keys * length), y.kd = reserve_floats(&at, keys * wide);
+    y.k = reserve_floats(&at, keys * length), y.v = reserve_floats(&at, keys * length),
+    y.kd = reserve_floats(&at, keys * wide);
     y.q = reserve_floats(&at, queries * length), y.o = reserve_floats(&at, queries * length);
     y.qd = reserve_floats(&at, queries * deep), y.od = reserve_floats(&at, queries * deep);
-    y.s = reserve_floats(&at, queries * keys), y.dp = reserve_floats(&at, queries * keys), y.st = reserve_floats(&at, queries * keys);
+    y.s = reserve_floats(&at, queries * keys), y.dp = reserve_floats(&at, queries * keys),
+    y.st = reserve_floats(&at, queries * keys);
     y.half = reserve_floats(&at, queries * NR_MAX / 2);
     y.dk = reserve_floats(&at, keys * deep), y.dv = reserve_floats(&at, keys * deep);
-    y.lse = reserve_floats(&at, queries), y.row_delta = reserve_floats(&at, queries), y.bias = reserve_floats(&at, keys);
+    y.lse = reserve_floats(&at, queries), y.row_delta = reserve_floats(&at, queries),
+    y.bias = reserve_floats(&at, keys);
     y.rows = reserve_floats(&at, NR_MAX * n->D);
     y.own_grid = reserve_floats(&at, grid ? grid_bwd_thread_floats(grid, n) : 0);
     y.total = at;
@@ -153,8 +157,8 @@ struct item {
 };
 
 /* Packs n rows of `length`; `rows`: those of x, else its columns. */
-static void run_pack(const struct gradient *r, void *to, int width, const void *from, const struct operand *x, bool rows,
-                     int64_t n, int64_t length)
+static void run_pack(const struct gradient *r, void *to, int width, const void *from, const struct operand *x,
+                     bool rows, int64_t n, int64_t length)
 {
     panels_pack(&r->panels, to, width, from, x->dtype, rows ? x->stride[1] : 1, rows ? 1 : x->stride[1], n, length);
 }
@@ -164,8 +168,8 @@ static bool run_adds_later(const struct gradient *r) { return r->grid && !r->gri
 
 static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
 
-/* Report whether this is the first, or the last, block of keys that the queries see. If they see none, it
- * is the one with key 0. */
+/* Reports whether this is the first, or the last, block of keys that the queries see. If they see
+ * none, it is the one with key 0. */
 static bool item_is_first(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.begin >= x->s0; }
 static bool item_is_last(const struct item *x)
 {
@@ -181,7 +185,8 @@ static bool item_meets(const struct item *x)
 
 static bool range_meets(struct key_range x, int64_t s, int64_t sn) { return x.begin < s + sn && x.end > s; }
 
-/* Returns the first and one past the last query of the block, counted from t0, that see keys s .. s+sn. */
+/* Returns the first and one past the last query of the block, counted from t0, that see keys s ..
+ * s+sn. */
 static struct span item_seers(const struct item *x, int64_t s, int64_t sn)
 {
     const struct heads *n = &x->r->n;
@@ -234,11 +239,12 @@ static void item_add(struct item *x, float *sum, const void *by_d, int64_t from,
     int64_t length = panels_length(&r->panels, x->tn);
     if (r->panels.half) r->panels.half->pack_rows(x->half, rows, n);
     for (int64_t d = 0; d < r->n.D; d += u->mr)
-        panels_product(&r->panels, n, by_d, d * length + from * u->mr, r->panels.half ? x->half : (const void *)rows, 0, sum + d * u->nr,
-                    u->nr, true);
+        panels_product(&r->panels, n, by_d, d * length + from * u->mr, r->panels.half ? x->half : (const void *)rows, 0,
+                       sum + d * u->nr, u->nr, true);
 }
 
-/* Packs rows `from`.. of ds, n of them against the nr keys from j on, as the operand of dq's product. */
+/* Packs rows `from`.. of ds, n of them against the nr keys from j on, as the operand of dq's
+ * product. */
 static void item_transpose(struct item *x, int64_t j, int64_t from, float *ds, int64_t n)
 {
     const struct gradient *r = x->r;
@@ -273,13 +279,14 @@ static float *item_bias(const struct item *x)
     return r->grid->partial + block * r->grid->g.height * (2 * r->grid->g.width - 1);
 }
 
-/* Multiplies the nr keys from j on with the block of queries: p, ds, and their contributions to dk and
- * dv. */
+/* Multiplies the nr keys from j on with the block of queries: p, ds, and their contributions to dk
+ * and dv. */
 static void item_panel(struct item *x, int64_t j)
 {
     const struct gradient *r = x->r;
     const struct micro *u = r->u;
-    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), length = panels_length(&r->panels, D);
+    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr),
+            length = panels_length(&r->panels, D);
     /* From the first query that sees a key of the panel to the last, in whole tiles. */
     const struct span queries = item_seers(x, x->s0 + j, min_i64(u->nr, x->sn - j));
     if (queries.begin >= queries.end) return;
@@ -471,7 +478,8 @@ static void run_item(const struct gradient *r, int64_t i, float *at)
 void attention_backward(const struct launch *l, const struct heads *heads, struct grid_bwd *grid, bool masked)
 {
     const struct operand *dq = &l->out[0];
-    struct gradient r = {.l = l, .panels = {.u = micro_best()}, .u = micro_best(), .n = *heads, .dq = *dq, .grid = grid, .masked = masked};
+    struct gradient r = {.l = l, .panels = {.u = micro_best()}, .u = micro_best(), .n = *heads, .dq = *dq, .grid = grid,
+                         .masked = masked};
     struct heads *n = &r.n;
     float *work = l->work;
     const int64_t key_blocks = blocks_of(n->S, keys_of(n));

@@ -13,7 +13,7 @@
  *     dq += G tables          dtables += G^T q
  *
  * If there is only one block of keys, as in a window, a thread does the three phases for a block of
- * queries in one pass, and rel and drel hold the rows of that block alone.
+ * queries in one pass, and rel and drel hold only the rows of that block.
  *
  * Each group of heads has a partial sum of dtables; groups are a function of the shape and are
  * added in order: bit-identical for any thread count. With a bias each block of keys has its
@@ -59,8 +59,8 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     at = 0;
     y.product = reserve_floats(&at, queries * (J + NR_MAX));
     y.narrow = reserve_floats(&at, queries * J / 2 + 1);
-    y.left =
-        reserve_floats(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
+    y.left = reserve_floats(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)),
+                                         (J + MR_MAX) * (queries + GROUP_MAX)));
     y.right = reserve_floats(&at, deep * (queries + GROUP_MAX));
     y.own_rel = reserve_floats(&at, x->alone ? queries * x->row : 0),
     y.own_drel = reserve_floats(&at, x->alone ? queries * x->row : 0);
@@ -76,7 +76,8 @@ struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct he
     return x;
 }
 
-/* Alone, each head is a group, and one thread computes its sums of the tables' gradients. */
+/* Makes each head a group if there are tables and one block of keys: one thread then computes a
+ * head's sums of the tables' gradients. */
 void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
 {
     x->alone = key_blocks <= 1 && !x->g.biased;
@@ -125,7 +126,7 @@ void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct pane
 
 /* --- before: position terms ------------------------------------------------------------------- */
 
-/* Return the first of a block's rows. */
+/* Returns the first of a block's rows of rel, and of drel. */
 static float *rel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
 {
     if (x->alone) return at->work + layout_of(x, n, 1).own_rel;
@@ -137,7 +138,7 @@ static float *drel_rows(const struct grid_bwd *x, const struct heads *n, const s
     return x->drel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
 }
 
-/* Return the offset of rel_h and rel_w of query t among the J rows of the reversed tables. */
+/* Returns the offset of rel_h, and of rel_w, of query t among the J rows of the reversed tables. */
 static int64_t begin_h(const struct grid_bwd *x, int64_t t) { return x->g.height - 1 - t / x->g.width; }
 static int64_t begin_w(const struct grid_bwd *x, int64_t t)
 {
@@ -151,11 +152,13 @@ void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const str
     float *work = at->work, *rows = rel_rows(x, n, at);
     const struct layout y = layout_of(x, n, 0);
     const struct micro *u = x->u;
-    const int64_t D = n->D, length = panels_length(&x->panels, D), ld = round_up(x->J, u->nr), H = x->g.height, W = x->g.width;
+    const int64_t D = n->D, length = panels_length(&x->panels, D), ld = round_up(x->J, u->nr), H = x->g.height,
+                  W = x->g.width;
     panels_pack(&x->panels, work + y.left, u->mr, heads_row(q, b, t0, h), q->dtype, q->stride[1], 1, tn, D);
     for (int64_t i = 0; i < tn; i += u->mr)
         for (int64_t j = 0; j < x->J; j += u->nr)
-            panels_product(&x->panels, D, work + y.left, i * length, x->by_row, j * length, work + y.product + i * ld + j, ld, false);
+            panels_product(&x->panels, D, work + y.left, i * length, x->by_row, j * length,
+                           work + y.product + i * ld + j, ld, false);
     for (int64_t i = 0; i < tn; i++) {
         const float *from = work + y.product + i * ld;
         const float *from_h = from + begin_h(x, t0 + i), *from_w = from + begin_w(x, t0 + i);
@@ -189,8 +192,8 @@ void grid_lanes_of(const struct grid_bwd *x, const struct micro *u, int64_t s, i
     for (int64_t i = 0; i < n; i++) to->masks[((s + i) / x->g.width - s / x->g.width) * u->nr + i] = 1;
 }
 
-/* Returns the offset in a mirrored table [height][2 width - 1] of a run of a panel's keys in one row of the
- * grid, for query t. */
+/* Returns the offset in a mirrored table [height][2 width - 1] of a run of a panel's keys in one
+ * row of the grid, for query t. */
 static int64_t mirror_at(const struct grid_bwd *x, int64_t t, int64_t s)
 {
     const int64_t W = x->g.width, down = t / W - s / W;

@@ -1,7 +1,7 @@
 /*
- * grid_kernels.c: the kernels of attention on a grid, which are attention's with relative positions:
- * ATTENTION_REL, ATTENTION_BIAS, and ATTENTION_WINDOW, within the windows of a grid: a few windows at
- * a time are gathered, processed by the tiles of ATTENTION_REL, and scattered back.
+ * grid_kernels.c: the kernels of attention on a grid, which are attention's with relative
+ * positions: ATTENTION_REL, ATTENTION_BIAS, and ATTENTION_WINDOW, within the windows of a grid: a
+ * few windows at a time are gathered, processed by the tiles of ATTENTION_REL, and scattered back.
  *
  *     q, k, v [B,T,H,D]  -- gather -->  [windows,window^2,H,D]  --> o, lse  -- scatter -->
  *     [B,T,H,D]
@@ -58,7 +58,8 @@ static uint64_t grid_bytes(const int64_t *dim, const union attr *attr, bool bias
 }
 
 /* Runs attention on a grid, or its gradient, from the operands of `l` and two tables. */
-static void grid_run(const struct launch *l, const int64_t *dim, const struct operand *tables, bool biased, bool backward)
+static void grid_run(const struct launch *l, const int64_t *dim, const struct operand *tables, bool biased,
+                     bool backward)
 {
     const struct heads n = grid_heads(dim, l->attr);
     if (backward) {

@@ -1,6 +1,6 @@
 /*
- * heads.c: shared by attention's forward and backward, plain and on a grid: which keys a query sees,
- * rows of heads, and products of panels (see attention.h).
+ * heads.c: shared by attention's forward and backward, plain and on a grid: which keys a query
+ * sees, rows of heads, and products of panels (see attention.h).
  */
 #include "cpu/attention/attention.h"
 
@@ -43,7 +43,8 @@ static struct span heads_visible(const struct heads *n, int64_t t, int64_t tn)
     return (struct span){max_i64(0, t + n->first), max_i64(0, min_i64(n->S, t + tn + n->last))};
 }
 
-/* Neighbours belong together if a key is visible to both, or none to either. */
+/* Ends where neighbours do not belong together: they do if a key is visible to both, or none to
+ * either. */
 int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen)
 {
     if (!n->ranged) return *seen = heads_visible(n, t, end - t), end;

@@ -33,7 +33,7 @@ static struct products products_of(int rank, const int64_t *a, const int64_t *c,
     return p;
 }
 
-/* Reports whether n products are so many that threads with whole products finish at about the same
+/* Reports whether n products are enough for threads with whole products to finish at about the same
  * time. */
 static bool are_many(int64_t n, int threads) { return n % threads == 0 || n >= 4 * (int64_t)threads; }
 
@@ -42,7 +42,8 @@ static uint64_t product_bytes(const struct products *p, enum dtype c, int thread
     return align_up(gemm_workspace(p->M, p->N, p->K, c, threads), 64);
 }
 
-/* The result's rows are contiguous; everything else may be strided. */
+/* Reports whether the kernel runs BMM: the result's rows are contiguous; everything else may be
+ * strided. */
 static bool bmm_match(const struct query *q)
 {
     const struct tensor *c = q->out[0], *acc = q->nin > 2 ? q->in[2] : NULL;
@@ -81,7 +82,7 @@ static void product_run(const struct launch *l, const struct products *p, int64_
     gemm_run(&g, work, bytes, threads);
 }
 
-/* a, b, acc?: op(a) op(b) + acc for each batch, in place in acc. */
+/* Computes op(a) op(b) + acc for each batch, in place in acc, of inputs a, b, acc?. */
 static void bmm_run(const struct launch *l)
 {
     const struct operand *c = &l->out[0];
@@ -127,7 +128,8 @@ static uint64_t filter_bytes(const struct filters *x, enum dtype y, bool backwar
     return align_up(da > dz ? da : dz, 64);
 }
 
-/* From the dimensions of a and z; `to`: the dtype of y, or of da. */
+/* Plans the products and their scratch memory from the dimensions of a and z; `to`: the dtype of y,
+ * or of da. */
 static struct filters filters_of(int rank, const int64_t *a, const int64_t *z, enum dtype type, enum dtype to,
                                  int threads, bool backward)
 {
@@ -198,7 +200,7 @@ static void times_slope(const struct operand *dz, const struct operand *f, const
     }
 }
 
-/* z is read before dz is written, which may be in place of z. */
+/* Computes da and dz of a batch. z is read before dz is written, which may be in place of z. */
 static void backward_batch(const struct launch *l, const struct filters *x, int64_t b, char *work)
 {
     const struct operand dy = filter_batch(&l->in[0], b, x->M, x->N), a = filter_batch(&l->in[1], b, x->M, x->K),

@@ -37,10 +37,10 @@ static struct conv conv_of(const union attr *attr, const int64_t *x, const int64
                          .kh = w[2], .kw = w[3], .stride = attr->conv.stride, .pad = attr->conv.pad};
 }
 
-/* The maps are matrices, and so is w. */
+/* Reports whether the maps are matrices, and so is w. */
 static bool conv_is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 1 && n->stride == 1 && n->pad == 0; }
 
-/* Patches cover x without gaps or overlap. */
+/* Reports whether patches cover x without gaps or overlap. */
 static bool conv_is_tiling(const struct conv *n)
 {
     return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride &&
@@ -104,8 +104,8 @@ struct patches {
     int64_t C;
 };
 
-/* n elements of the map as f32. Runs are often a few pixels of few channels: a call would cost more
- * than the copy. */
+/* Copies n elements of the map as f32. Runs are often a few pixels of few channels: a call would
+ * cost more than the copy. */
 static inline void patch_copy(float *to, const struct patches *p, int64_t at, int64_t n)
 {
     if (p->dtype != DT_F32 || n >= 64) {
@@ -122,7 +122,8 @@ static inline void patch_zero(float *to, int64_t n)
     for (int64_t i = 0; i < n; i++) to[i] = 0;
 }
 
-/* Elements off .. off+n of one row of a patch, kx C long, with first pixel (y,x). */
+/* Copies elements off .. off+n of one row of a patch, kx C long, with first pixel (y,x); zeros
+ * outside. */
 static void patch_segment(float *to, const struct patches *p, int64_t b, int64_t y, int64_t x, int64_t off, int64_t n)
 {
     const struct sweep *s = p->s;
@@ -141,7 +142,7 @@ static void patch_segment(float *to, const struct patches *p, int64_t b, int64_t
     patch_zero(to + (end - off), off + n - end);
 }
 
-/* See struct gather: row i is the patch of result i, in the order (b, i, j). */
+/* Gathers strips (see struct gather): row i is the patch of result i, in the order (b, i, j). */
 static void patch_strips(const struct gather *g, int64_t i, int count, int64_t at, int64_t n, const float *row[],
                          float scratch[][GATHER_STRIP])
 {
@@ -193,7 +194,7 @@ static void pixel_put(const struct operand *out, int64_t at, int64_t n, const fl
     else dtype_convert(to, out->dtype, sum, DT_F32, n);
 }
 
-/* A phase: row i is the pixel of result i. */
+/* Stores results of a phase: row i is the pixel of result i. */
 static void pixel_store(const struct scatter *scatter, int64_t i, int64_t j, int64_t n, const float *sum)
 {
     const struct pixels *p = (const struct pixels *)scatter;
@@ -202,8 +203,8 @@ static void pixel_store(const struct scatter *scatter, int64_t i, int64_t j, int
     pixel_put(p->out, ((r / s->ny * s->out_H + y) * s->out_W + x) * p->out->dim[3] + j, n, sum);
 }
 
-/* Tiling patches, `s` the forward sweep: row i is patch i, [kh][kw C]; its rows are not
- * adjacent. */
+/* Stores results of tiling patches, `s` the forward sweep: row i is patch i, [kh][kw C]; its rows
+ * are not adjacent. */
 static void tile_store(const struct scatter *scatter, int64_t i, int64_t j, int64_t n, const float *sum)
 {
     const struct pixels *p = (const struct pixels *)scatter;
@@ -219,7 +220,7 @@ static void tile_store(const struct scatter *scatter, int64_t i, int64_t j, int6
 
 /* --- workspace -------------------------------------------------------------------------------- */
 
-/* The product's section follows the weights and the bias. */
+/* Returns the bytes of a section of weights or of a bias; the product's section follows. */
 static uint64_t weights_bytes(int64_t floats) { return align_up((uint64_t)floats * sizeof(float), 64); }
 
 static struct gemm gemm_at(int64_t M, int64_t N, int64_t K) { return (struct gemm){.M = M, .N = N, .K = K}; }
@@ -236,7 +237,7 @@ static void gemm_after(const struct gemm *g, const struct launch *l, uint64_t us
     gemm_run(g, (char *)l->work + used, l->work_bytes - used, l->threads);
 }
 
-/* A map as a matrix of pixels. */
+/* Returns a map as a matrix of pixels. */
 static struct matrix map_matrix(const struct operand *x) { return (struct matrix){x->data, x->dtype, x->dim[3], 1}; }
 
 /* --- CONV ------------------------------------------------------------------------------------- */
@@ -291,7 +292,7 @@ static void conv_run(const struct launch *l)
 
 static bool conv_dx_match(const struct query *q) { return conv_fits(q, q->in[1]); }
 
-/* The maximum over the phases. Phase 0 has the most taps, and so the most weights. */
+/* Returns the maximum over the phases. Phase 0 has the most taps, and so the most weights. */
 static uint64_t phases_workspace(const struct conv *n, enum dtype t, int threads)
 {
     uint64_t most = 0;
@@ -317,8 +318,8 @@ static uint64_t conv_dx_workspace(const struct query *q)
     return phases_workspace(&n, t, threads);
 }
 
-/* One product: row i is the whole patch of pixel i of dy. The bias, per channel, repeats with the
- * taps. */
+/* Computes dx in one product: row i is the whole patch of pixel i of dy. The bias, per channel,
+ * repeats with the taps. */
 static void dx_tiling(const struct launch *l, const struct conv *n)
 {
     const struct sweep s = sweep_forward(n);

@@ -14,7 +14,7 @@ enum { TAPS_MAX = 1024 };
  * tap_step + c]. */
 void conv_weights(float *to, int64_t o_step, int64_t tap_step, const struct operand *w, const struct sweep *s,
                   int threads);
-/* The inverse, for the forward's taps: into dw [O,depth,kh,kw], added to it if `add`. */
+/* Does the inverse, for the forward's taps: into dw [O,depth,kh,kw], added to it if `add`. */
 void conv_weights_back(float *dw, const float *from, int64_t o_step, int64_t tap_step, const struct conv *n, bool add,
                        int threads);
 

@@ -44,7 +44,7 @@ static int64_t padded(int64_t C) { return ceil_div(C, DEEP) * DEEP; }
 
 /* --- the stage ---------------------------------------------------------------------------- */
 
-/* Floats from line to line. */
+/* Returns the floats from line to line. */
 INLINE int64_t stage_row(int64_t kx, int64_t step) { return ((ACROSS - 1) * step + kx) * PITCH; }
 
 static int64_t stage_floats(int64_t ky, int64_t kx, int64_t step)
@@ -64,7 +64,7 @@ static inline void stage_pixel(float *to, const struct operand *map, int64_t at,
     for (; n % 4; n++) to[n] = 0;
 }
 
-/* Lines y .., pixels x .. and channels c .. of image b; zeros outside. */
+/* Copies lines y .., pixels x .. and channels c .. of image b to the stage; zeros outside. */
 static void stage_fill(float *stage, int64_t row, const struct operand *map, int64_t b, int64_t y, int64_t lines,
                        int64_t x, int64_t pixels, int64_t c, int64_t n)
 {
@@ -90,8 +90,8 @@ struct depth {
     const struct operand *in, *out;
 };
 
-/* `count` neighbouring results of four channels: sums over the taps, first to last. Eight at a time
- * are enough to hide the latency of a multiplication. With constant bounds it compiles to
+/* Computes `count` neighbouring results of four channels: sums over the taps, first to last. Eight
+ * at a time are enough to hide the latency of a multiplication. With constant bounds it compiles to
  * straight-line code in registers, in which a load serves every result that uses it. */
 INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in,
                      const quad *w, quad first)
@@ -105,8 +105,8 @@ INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to,
     UNROLL for (int i = 0; i < count; i++, to += to_pixel) quad_store(to, sum[i]);
 }
 
-/* nj results of n channels, in fours, by a kernel of constant size: its weights stay in registers
- * along the line. */
+/* Computes nj results of n channels, in fours, by a kernel of constant size: its weights stay in
+ * registers along the line. */
 INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in,
                        const float *w, const float *bias, int64_t nj, int64_t n)
 {
@@ -123,7 +123,7 @@ INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t 
     }
 }
 
-/* The same for any kernel size: result by result. */
+/* Does as line_fixed for any kernel size: result by result. */
 static void line_any(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in, const float *w,
                      const float *bias, int64_t nj, int64_t n)
 {
@@ -138,7 +138,8 @@ static void line_any(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to
         }
 }
 
-/* The common kernel sizes: 3x3 at both strides, and the phases of a 3x3 of stride 2. */
+/* Computes nj results of n channels, with fixed code for the common kernel sizes: 3x3 at both
+ * strides, and the phases of a 3x3 of stride 2. */
 static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const float *in, const float *w,
                      const float *bias, int64_t nj, int64_t n)
 {
@@ -154,8 +155,8 @@ static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const f
     }
 }
 
-/* Results (i, j .. j+nj) of image b, channels c .. c+n, from the stage's line. Results that are not
- * f32, or not a multiple of four, go through a buffer. */
+/* Computes results (i, j .. j+nj) of image b, channels c .. c+n, from the stage's line. Results
+ * that are not f32, or not a multiple of four, go through a buffer. */
 static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int64_t nj, int64_t c, int64_t n,
                      const float *in)
 {
@@ -175,7 +176,7 @@ static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int
                       DT_F32, n);
 }
 
-/* The block of a sweep with first result (i0,j0) of image b, channels c .. c+n. */
+/* Computes the block of a sweep with first result (i0,j0) of image b, channels c .. c+n. */
 static void block_run(const struct depth *d, int64_t b, int64_t i0, int64_t j0, int64_t c, int64_t n, float *stage)
 {
     const struct sweep *s = &d->s;
@@ -187,10 +188,10 @@ static void block_run(const struct depth *d, int64_t b, int64_t i0, int64_t j0, 
     for (int64_t i = 0; i < ni; i++) line_run(d, b, i0 + i, j0, nj, c, n, stage + i * s->step * row);
 }
 
-/* Floats, rounded up so that each section begins on a cache line. */
+/* Rounds a number of floats up, so that each section begins on a cache line. */
 static int64_t align_floats(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-/* The whole kernel is an upper bound of a phase's taps. */
+/* Returns the floats of a stage. The whole kernel is an upper bound of a phase's taps. */
 static int64_t stage_of(const struct conv *n, bool backward)
 {
     return align_floats(stage_floats(n->kh, n->kw, backward ? 1 : n->stride));
@@ -201,7 +202,7 @@ uint64_t depthwise_workspace(const struct conv *n, bool backward, int threads)
     return (uint64_t)((n->kh * n->kw + 1) * padded(n->C) + threads * stage_of(n, backward)) * sizeof(float);
 }
 
-/* Number of sweeps: one in the forward, all phases in the backward. */
+/* Returns the number of sweeps: one in the forward, all phases in the backward. */
 static int64_t sweep_count(const struct conv *n, bool backward) { return backward ? n->stride * n->stride : 1; }
 
 static struct sweep sweep_at(const struct conv *n, bool backward, int64_t r)
@@ -223,8 +224,8 @@ static int64_t weights_fill(float *to, const struct operand *w, const struct swe
     return taps * padded(C);
 }
 
-/* All results of every sweep at one block of the grid. Phases read the same region of dy, so they
- * are computed one after the other. */
+/* Computes all results of every sweep at one block of the grid. Phases read the same region of dy,
+ * so they are computed one after the other. */
 static void block_sweeps(const struct launch *l, const struct conv *n, bool backward, int64_t b, int64_t i0, int64_t j0,
                       const float *weights, const float *bias, float *stage)
 {
@@ -269,8 +270,8 @@ INLINE void taps_add(int64_t ky, int64_t kx, int64_t x_row, quad *sum, quad dy, 
         UNROLL for (int64_t b = 0; b < kx; b++) sum[a * kx + b] += dy * quad_load(x + a * x_row + b * PITCH);
 }
 
-/* sum[tap][c] += dy . x over ni x nj results, both staged, n channels in fours. ky and kx are
- * constants, at most 3 x 3: all taps' sums stay in registers. x_row: floats between lines. */
+/* Computes sum[tap][c] += dy . x over ni x nj results, both staged, n channels in fours. ky and kx
+ * are constants, at most 3 x 3: all taps' sums stay in registers. x_row: floats between lines. */
 INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, float *sum, const float *dy,
                          const float *x, int64_t ni, int64_t nj, int64_t n)
 {
@@ -290,7 +291,8 @@ INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, fl
     }
 }
 
-/* One tap after another if the kernel is not 3 x 3. */
+/* Adds a staged block's products to the sums of all taps; one tap after another if the kernel is
+ * not 3 x 3. */
 static void block_product(const struct sweep *s, float *sum, const float *dy, const float *x, int64_t ni, int64_t nj,
                           int64_t n)
 {
@@ -303,7 +305,7 @@ static void block_product(const struct sweep *s, float *sum, const float *dy, co
                 taps_product(1, 1, s->step, row, sum + (a * s->kx + b) * DEEP, dy, x + a * row + b * PITCH, ni, nj, n);
 }
 
-/* Lines i0 .. of image b of dy, added to sum [blocks of channels][taps][DEEP]. */
+/* Adds the products of lines i0 .. of image b of dy to sum [blocks of channels][taps][DEEP]. */
 static void lines_product(const struct launch *l, const struct sweep *s, int64_t b, int64_t i0, float *sum,
                           float *stage)
 {

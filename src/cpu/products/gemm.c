@@ -15,8 +15,8 @@
  *     +-----+----------+
  *
  * Bit-identical for any thread count: the sum of an element runs over the K blocks in order, the
- * blocks are a function of K alone, and threads only share the tiles. Between K blocks the sum
- * stays f32: in C itself when C is f32, in a scratch tile otherwise.
+ * blocks depend only on K, and threads only share the tiles. Between K blocks the sum stays f32: in
+ * C itself when C is f32, in a scratch tile otherwise.
  *
  * If both operands are bf16 and the processor has bf16 multiply instructions, panels stay bf16
  * (micro_bf16.h): half the bytes, so K blocks are twice as long, and the last bits differ.
@@ -52,14 +52,14 @@ static void *element(const struct matrix *m, int64_t i, int64_t j)
     return (char *)m->data + (i * m->row + j * m->column) * dtype_size(m->dtype);
 }
 
-/* K in equal blocks of at most `most`. */
+/* Returns the length of equal blocks of K, each of at most `most`. */
 static int64_t block_of(int64_t K, int64_t most)
 {
     return K <= most ? K : round_to(ceil_div(K, ceil_div(K, most)), 8);
 }
 
-/* The inner loop of a product that stays in bf16; NULL: it uses f32 panels. Gathered operands do,
- * because gatherers return f32, and so do scattered results. */
+/* Returns the inner loop of a product that stays in bf16; NULL: it uses f32 panels. Gathered
+ * operands do, because gatherers return f32, and so do scattered results. */
 static const struct micro_bf16 *bf16_loop(const struct gemm *g)
 {
     if (g->a.gather || g->b.gather || g->scatter) return NULL;
@@ -75,8 +75,8 @@ struct slots {
 
 static bool needs_partial(int64_t K, enum dtype c, int64_t block) { return c != DT_F32 && K > block; }
 
-/* The dtype into which a product's sums are stored, for needs_partial: sums can accumulate in C
- * itself only when it is an f32 matrix. */
+/* Returns the dtype into which a product's sums are stored, for needs_partial: sums can accumulate
+ * in C itself only when it is an f32 matrix. */
 static enum dtype result_type(const struct gemm *g) { return g->scatter ? DT_NONE : g->c.dtype; }
 
 static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
@@ -93,8 +93,8 @@ static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
     return s;
 }
 
-/* Waking a thread costs about a microsecond, so each thread gets at least 2^16 multiplications; and
- * a tile is not smaller than the smallest of any ISA. */
+/* Returns the threads worth using. Waking a thread costs about a microsecond, so each thread gets
+ * at least 2^16 multiplications; and a tile is not smaller than the smallest of any ISA. */
 static int useful_threads(int64_t M, int64_t N, int64_t K, int threads)
 {
     int64_t most = min_i64(ceil_div(M, 4) * ceil_div(N, 8), M * N * K >> 16);
@@ -203,8 +203,8 @@ static void tile_product(const struct tile *t, int64_t i, int64_t j, float *c, i
     }
 }
 
-/* One micro-tile: packed row a and column j, at rows i.. and columns j.. of the tile. Complete
- * micro-tiles of an f32 sum are computed in place, the others in a buffer. */
+/* Computes one micro-tile: packed row a and column j, at rows i.. and columns j.. of the tile.
+ * Complete micro-tiles of an f32 sum are computed in place, the others in a buffer. */
 static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64_t i, int64_t j)
 {
     const struct gemm *g = t->g;
@@ -236,7 +236,7 @@ static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64
     }
 }
 
-/* Rows i0.. of the tile, with their A block packed, times the whole slab of B. */
+/* Multiplies rows i0.. of the tile, with their A block packed, with the whole slab of B. */
 static void tile_block(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct gemm *g = t->g;
@@ -311,17 +311,17 @@ static struct tiling tiling_of(const struct gemm *g, const struct tile *t, int64
     return x;
 }
 
-/* The time of a tiling, in units of one multiplication per element of C and step of k: the number
- * of rounds of the threads, times a tile's products and its packing. Packing an element costs about
- * 16 multiplications. */
+/* Returns the time of a tiling, in units of one multiplication per element of C and step of k: the
+ * number of rounds of the threads, times a tile's products and its packing. Packing an element
+ * costs about 16 multiplications. */
 static double tiling_cost(const struct tiling *x, int threads)
 {
     double tile = (double)x->m * (double)x->n + 16.0 * (double)(x->m + x->n);
     return (double)ceil_div(x->rows * x->columns, threads) * tile;
 }
 
-/* The cheapest tiling that fits the workspace: from as few tiles as possible to about four per
- * thread, all column counts. The choice does not affect the result's bits. */
+/* Returns the cheapest tiling that fits the workspace: from as few tiles as possible to about four
+ * per thread, all column counts. The choice does not affect the result's bits. */
 static struct tiling tiling_choose(const struct gemm *g, const struct tile *t, int threads)
 {
     bool partial = needs_partial(g->K, result_type(g), t->h ? KC_BF16 : KC);
@@ -350,10 +350,10 @@ static void take_tiles(const struct tile *any, const struct tiling *x, const str
     }
 }
 
-/* At most `workers` of the team's threads take tiles, each in its own slot of the workspace. The
- * team has the plan's size in every region: OpenMP's runtime ends the threads that a smaller team
- * leaves out and starts them again for the next, which costs more than the product and takes memory
- * in a step. */
+/* Runs a product's tiles: at most `workers` of the team's threads take tiles, each in its own slot
+ * of the workspace. The team has the plan's size in every region: OpenMP's runtime ends the threads
+ * that a smaller team leaves out and starts them again for the next, which costs more than the
+ * product and takes memory in a step. */
 static void run_tiles(const struct gemm *g, float *work, int workers, int team)
 {
     struct tile any = {.g = g, .u = micro_best(), .h = bf16_loop(g)};
@@ -373,7 +373,7 @@ static void run_tiles(const struct gemm *g, float *work, int workers, int team)
 
 /* --- few rows ------------------------------------------------------------------------------ */
 
-/* Column j of C: its dot products with the rows of A (f32, [M,K]), a chunk at a time. */
+/* Computes column j of C: its dot products with the rows of A (f32, [M,K]), a chunk at a time. */
 static void dot_column(const struct gemm *g, const struct micro *u, const float *a, int64_t j)
 {
     float sum[DOT_ROWS] = {0}, chunk[DOT_CHUNK], bias = 0;
@@ -430,7 +430,7 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
 
 /* --- LINEAR and MATMUL --------------------------------------------------------------------- */
 
-/* A dense tensor as the matrix [rows x last], or its transpose. */
+/* Returns a dense tensor as the matrix [rows x last], or its transpose. */
 static struct matrix matrix_of(const struct operand *x, bool transposed)
 {
     int64_t last = operand_last(x);
@@ -438,12 +438,13 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
     return m;
 }
 
-/* x [rows x K], w [N,K], bias [N]?, add?: y = x w^T + bias + add. */
+/* Reports whether the kernel runs LINEAR, y = x w^T + bias + add, of x [rows x K], w [N,K], bias
+ * [N]?, add?. */
 static bool linear_match(const struct query *q)
 {
     const struct tensor *bias = query_in(q, 2), *add = query_in(q, 3);
-    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->in[1]) && tensor_is_fast(q->out[0]) && (!bias || tensor_is_fast(bias)) &&
-           (!add || tensor_is_fast(add));
+    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->in[1]) && tensor_is_fast(q->out[0]) &&
+           (!bias || tensor_is_fast(bias)) && (!add || tensor_is_fast(add));
 }
 
 static uint64_t linear_workspace(const struct query *q)
@@ -463,8 +464,8 @@ static struct gemm linear_product(const struct launch *l, const struct operand *
                          .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE};
 }
 
-/* The added tensor is copied to the destination of the sum, unless it is there already: same
- * bits. */
+/* Runs LINEAR. The added tensor is copied to the destination of the sum, unless it is there
+ * already: same bits. */
 static void linear_run(const struct launch *l)
 {
     struct gemm g = linear_product(l, &l->out[0]);
@@ -473,7 +474,8 @@ static void linear_run(const struct launch *l)
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
 
-/* a, b, acc?: op(a) op(b) + acc, the sum in place in acc. */
+/* Reports whether the kernel runs MATMUL of a, b, acc?: op(a) op(b) + acc, the sum in place in
+ * acc. */
 static bool matmul_match(const struct query *q)
 {
     const struct tensor *acc = q->nin > 2 ? q->in[2] : NULL;

@@ -47,8 +47,8 @@ struct gemm {
     const struct epilogue *epilogue; /* not NULL: called on stored elements; excludes scatter */
 };
 
-/* Bytes of `work` for a product with a result of dtype c (DT_NONE: scattered). A function of the
- * shape and the thread count alone, and bounded: a few MiB per thread. */
+/* Returns the bytes of `work` for a product with a result of dtype c (DT_NONE: scattered). They
+ * depend only on the shape and the thread count, and are bounded: a few MiB per thread. */
 uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads);
 
 /* Sums are f32, rounded once on store. The result is bit-identical for any number of threads, and a

@@ -76,9 +76,10 @@ struct micro {
                         const float *masks);
 };
 
-/* The fastest set that this processor supports. */
+/* Returns the fastest set that this processor supports. */
 const struct micro *micro_best(void);
-/* All sets that this processor supports, fastest first: for tests. NULL after the last. */
+/* Returns the i-th of all sets that this processor supports, fastest first: for tests. NULL after
+ * the last. */
 const struct micro *micro_at(int i);
 
 #endif

@@ -13,7 +13,7 @@
  * So A's panel keeps 32 neighbours of k of a row together, which is a row of its tile, and B's
  * panel two. Products are exact and sums f32, rounded after each pair; denormals count as 0. A sum
  * starts at 0 and the previous value of C is added at the end, as in the other sets: an element's
- * bits depend on its row, its column and K alone.
+ * bits depend only on its row, its column and K.
  *
  * The tile registers are large, so Linux enables them only for a process that requests them. A
  * thread must configure them before use and should release them.
@@ -48,7 +48,8 @@ enum { REQUEST_STATE = 0x1023, STATE_TILES = 18 };
 
 static bool processor_has_tiles(void) { return cpu_has(CPU_AMX) && cpu_has(CPU_BF16) && cpu_has(CPU_AVX512); }
 
-/* Requested once; concurrent threads get the same answer. */
+/* Reports whether the process may use tiles. They are requested once; concurrent threads get the
+ * same answer. */
 static bool tiles_allowed(void)
 {
     static atomic_int known; /* 0: unknown, 1: no, 2: yes */
@@ -63,8 +64,10 @@ static bool tiles_allowed(void)
 /* --- the loop ------------------------------------------------------------------------------ */
 
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
-#define TILE_LOAD(t, p, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
-#define TILE_STORE(t, p, stride) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((int64_t)(stride)) : "memory")
+#define TILE_LOAD(t, p, stride) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(stride)) : "memory")
+#define TILE_STORE(t, p, stride) \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((int64_t)(stride)) : "memory")
 /* sum += a b */
 #define TILE_PRODUCT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
 
@@ -96,7 +99,7 @@ static void store_tiles(float *c, int64_t ldc)
     TILE_STORE(3, c + SIDE * ldc + SIDE, stride);
 }
 
-/* Vector instructions cannot read tiles: sums that are added to C go through memory. */
+/* Adds the sums to C through memory: vector instructions cannot read tiles. */
 WITH_AVX512 static void add_tiles(float *c, int64_t ldc)
 {
     float sum[ROWS * COLUMNS] __attribute__((aligned(64)));
@@ -129,7 +132,8 @@ static void product_amx(int64_t groups, const uint16_t *a, const uint16_t *b, fl
     else store_tiles(c, ldc);
 }
 
-/* Integer conversion: the processor's instruction flushes denormals to 0. */
+/* Rounds sums to bf16 with integer instructions: the processor's conversion flushes denormals to
+ * 0. */
 WITH_AVX512 static void narrow_amx(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
     const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff), quiet = _mm512_set1_epi32(0x400000);

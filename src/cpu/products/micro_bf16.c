@@ -31,7 +31,8 @@
 
 enum { PAIRS_A = 4, PAIRS_B = 6 }; /* of rows and of columns */
 
-/* Two neighbouring 2 x 2 blocks are four columns of two rows. */
+/* Stores two neighbouring 2 x 2 blocks as four columns of two rows, or adds them to what is
+ * there. */
 BF16_INLINE void store_blocks(float *c, int64_t ldc, float32x4_t left, float32x4_t right, bool add)
 {
     float64x2_t l = vreinterpretq_f64_f32(left), r = vreinterpretq_f64_f32(right);
@@ -77,7 +78,7 @@ WITH_BF16 static void narrow_bfmmla(uint16_t *c, int64_t ldc, const float *from,
         UNROLL for (int j = 0; j < 2 * PAIRS_B; j += 4) vst1_u16(c + j, bf16_narrow(vld1q_f32(from + j)));
 }
 
-/* Four lanes of four rows, with the rows of each lane adjacent. */
+/* Stores four lanes of four rows as bf16, with the rows of each lane adjacent. */
 BF16_INLINE void pack_four(uint16_t *to, float32x4_t r0, float32x4_t r1, float32x4_t r2, float32x4_t r3)
 {
     uint16x8_t even = bf16_narrow_two(r0, r2), odd = bf16_narrow_two(r1, r3);
@@ -157,7 +158,8 @@ WITH_BF16 static void product_avx512bf16(int64_t groups, const uint16_t *a, cons
         }
 }
 
-/* Integer conversion: the processor's instruction flushes denormals to 0. */
+/* Rounds sums to bf16 with integer instructions: the processor's conversion flushes denormals to
+ * 0. */
 WITH_BF16 static void narrow_avx512bf16(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
     for (int i = 0; i < ROWS; i++)

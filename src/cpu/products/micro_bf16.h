@@ -12,7 +12,7 @@
  * defined by the instruction: the bits differ from the f32 loops (micro.h) on the same values, by
  * about as much as another order of summation would. Denormals count as 0.
  *
- * As in micro.h, an element's bits depend on its row, its column and K alone.
+ * As in micro.h, an element's bits depend only on its row, its column and K.
  */
 #ifndef CPU_MICRO_BF16_H
 #define CPU_MICRO_BF16_H
@@ -47,7 +47,7 @@ struct micro_bf16 {
     void (*pack_columns)(uint16_t *to, const float *from);
 };
 
-/* The fastest set that this processor supports; NULL: it has no such instructions. */
+/* Returns the fastest set that this processor supports; NULL: it has no such instructions. */
 const struct micro_bf16 *micro_bf16_best(void);
 /* The set of vector instructions, which have the tile of the f32 set (micro.h), and the set of
  * matrix instructions; NULL: none. */

@@ -16,14 +16,14 @@
 #define WITH_BF16 __attribute__((target("bf16")))
 #define BF16_INLINE WITH_BF16 static inline __attribute__((always_inline))
 
-/* sum [2 x 2] += a [2 x 4] b [2 x 4]^T */
+/* Returns sum [2 x 2] + a [2 x 4] b [2 x 4]^T. */
 BF16_INLINE float32x4_t bf16_mmla(float32x4_t sum, uint16x8_t a, uint16x8_t b)
 {
     __asm__("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
     return sum;
 }
 
-/* Rounded to nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 BF16_INLINE uint16x4_t bf16_narrow(float32x4_t x)
 {
     uint16x4_t y;

@@ -95,8 +95,8 @@ static struct shape shape_of(struct view a, struct view b, bool ta, bool tb, enu
     return s;
 }
 
-/* The index of the added input: MATMUL's accumulator, and LINEAR's residual, which follows its
- * bias. */
+/* Returns the index of the added input: MATMUL's accumulator, or LINEAR's residual, which follows
+ * its bias. */
 static int added(bool linear) { return linear ? 3 : 2; }
 
 static struct shape shape_of_query(const struct query *q, bool linear)
@@ -159,7 +159,8 @@ static bool matrix_desc(dnnl_memory_desc_t *d, int64_t rows, int64_t columns, en
     return dnnl_memory_desc_init_by_tag(d, 2, dims, type_of(t), transposed ? dnnl_ba : dnnl_ab) == dnnl_success;
 }
 
-/* Scratchpad provided by us; C += as a sum with the previous value. */
+/* Makes the attributes of a product: we provide the scratchpad, and C += is a sum with the previous
+ * value. */
 static bool attributes_new(dnnl_primitive_attr_t *attr, bool add)
 {
     dnnl_post_ops_t after = NULL;
@@ -234,7 +235,7 @@ static struct answer ask(const struct shape *s)
     return result;
 }
 
-/* Dense f32 throughout, or bf16 with bf16 or f32 results. */
+/* Reports whether all are dense f32, or bf16 with bf16 or f32 results. */
 static bool types_fit(const struct query *q, const struct shape *s, bool linear)
 {
     const struct tensor *third = query_in(q, 2), *add = query_in(q, added(linear));
@@ -246,8 +247,9 @@ static bool types_fit(const struct query *q, const struct shape *s, bool linear)
            (!third || tensor_is_dense(third));
 }
 
-/* Products of a few rows are bound by reading the weight, which our dot products already do at full
- * speed. A part of a product is computed as the whole is. */
+/* Reports whether oneDNN computes a product. Products of a few rows are bound by reading the
+ * weight, which our dot products already do at full speed. A part of a product is computed as the
+ * whole is. */
 static bool product_matches(const struct query *q, bool linear)
 {
     if (!q->profile->onednn) return false;
@@ -348,7 +350,7 @@ static void product_execute(const struct product *p, const struct launch *l)
     CHECK(status == dnnl_success, "oneDNN's product failed with status %d", (int)status);
 }
 
-/* A launch that was not recorded creates its primitive for this call only. */
+/* Runs a product. A launch that was not recorded creates its primitive for this call only. */
 static void product_run(const struct launch *l, bool linear)
 {
     bool add = launch_has(l, added(linear));

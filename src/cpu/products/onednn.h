@@ -18,8 +18,8 @@ void onednn_linear_act_run(const struct launch *l);
 int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e);
 void onednn_release(const struct kernel *k, struct launch *l);
 
-/* Returns the implementation that oneDNN would select for a product, whether or not the kernel's match
- * accepts it; NULL: none. For the benchmark. */
+/* Returns the implementation that oneDNN would select for a product, whether or not the kernel's
+ * match accepts it; NULL: none. For the benchmark. */
 const char *onednn_implementation(const struct query *q, bool linear);
 
 #endif

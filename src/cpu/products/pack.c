@@ -21,7 +21,7 @@ typedef float quad_mem __attribute__((vector_size(16), aligned(4), may_alias));
 static inline quad quad_load(const float *p) { return *(const quad_mem *)p; }
 static inline void quad_store(float *p, quad x) { *(quad_mem *)p = x; }
 
-/* r[i][j] becomes r[j][i]. */
+/* Transposes four vectors: r[i][j] becomes r[j][i]. */
 static inline void quad_transpose(quad r[4])
 {
     quad a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), b = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
@@ -32,7 +32,7 @@ static inline void quad_transpose(quad r[4])
     r[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* K steps of four lanes of a panel: to[k * width + i] = row[i][k]. */
+/* Packs K steps of four lanes of a panel: to[k * width + i] = row[i][k]. */
 static inline void pack_four(float *to, int width, const float *const row[4], int64_t K)
 {
     int64_t k = 0;
@@ -51,7 +51,7 @@ static const void *element(const void *p, enum dtype t, int64_t i)
     return (const char *)p + i * dtype_size(t);
 }
 
-/* One panel of n <= width lanes with contiguous k. */
+/* Packs one panel of n <= width lanes with contiguous k. */
 static void pack_along(float *to, int width, const void *from, enum dtype t, int64_t across, int64_t n, int64_t K)
 {
     static const float zeros[STRIP];
@@ -82,8 +82,8 @@ static inline __attribute__((always_inline)) void pack_deal(float *to, int width
     for (int i = 0; n > 0 && i < width; i++) to[i] = i < n ? from[i] : 0.0f;
 }
 
-/* All panels of n lanes that are contiguous for each k. Eight steps of k before the next strip of
- * panels: reads stay in eight rows, writes in one strip. */
+/* Packs all panels of n lanes that are contiguous for each k. Eight steps of k come before the next
+ * strip of panels: reads stay in eight rows, writes in one strip. */
 static inline __attribute__((always_inline)) void pack_across(float *to, int width, const void *from, enum dtype t,
                                                               int64_t along, int64_t n, int64_t K)
 {
@@ -98,7 +98,7 @@ static inline __attribute__((always_inline)) void pack_across(float *to, int wid
             }
 }
 
-/* The widths in use, each unrolled. */
+/* Does as pack_across, with the widths in use unrolled. */
 static void pack_across_any(float *to, int width, const void *from, enum dtype t, int64_t along, int64_t n, int64_t K)
 {
     switch (width) {
@@ -110,7 +110,7 @@ static void pack_across_any(float *to, int width, const void *from, enum dtype t
     }
 }
 
-/* Neither index is contiguous: element by element. */
+/* Packs element by element: neither index is contiguous. */
 static void pack_scattered(float *to, int width, const void *from, enum dtype t, int64_t across, int64_t along,
                            int64_t n, int64_t K)
 {
@@ -135,7 +135,7 @@ void pack_panels(float *to, int width, const void *from, enum dtype t, int64_t a
 
 /* --- gathered operands ------------------------------------------------------------------- */
 
-/* Lanes are rows: the rows of a panel together, transposed strip by strip. */
+/* Packs lanes that are rows: the rows of a panel together, transposed strip by strip. */
 static void gather_along(float *to, int width, const struct gather *g, int64_t i, int64_t k, int64_t n, int64_t K)
 {
     static const float zeros[STRIP];
@@ -149,7 +149,7 @@ static void gather_along(float *to, int width, const struct gather *g, int64_t i
     }
 }
 
-/* Lanes are columns: strips of eight rows at a time, distributed over the panels. */
+/* Packs lanes that are columns: strips of eight rows at a time, distributed over the panels. */
 static inline __attribute__((always_inline)) void gather_across(float *to, int width, const struct gather *g, int64_t i,
                                                                 int64_t k, int64_t n, int64_t K)
 {

@@ -38,12 +38,13 @@ struct gather {
                    float scratch[][GATHER_STRIP]);
 };
 
-/* pack_panels for a gathered matrix: lanes i .. i+n and steps k .. k+K, where lanes are the
+/* Does as pack_panels for a gathered matrix: lanes i .. i+n and steps k .. k+K, where lanes are the
  * matrix's rows and steps its columns (`lanes_are_rows`), or vice versa. */
 void pack_gathered(float *to, int width, const struct gather *g, bool lanes_are_rows, int64_t i, int64_t k, int64_t n,
                    int64_t K);
 
-/* rows[i][k] = factor[i] * panel[k][i] for i < n, k < K; rows ld apart. A NULL factor is 1. */
+/* Computes rows[i][k] = factor[i] * panel[k][i] for i < n, k < K; rows ld apart. A NULL factor is
+ * 1. */
 void panel_to_rows(float *rows, int64_t ld, const float *panel, int width, int64_t n, int64_t K, const float *factor);
 
 /* Transposes the tile [m][k] (m < mr, k < nr, rows ld apart) to [k][mr]: a tile of an A panel from

@@ -45,7 +45,7 @@ static inline eight zip_high(eight a, eight b) { return __builtin_shufflevector(
 
 /* --- k contiguous ---------------------------------------------------------------------- */
 
-/* Two groups of 4 of two rows; the second group is stored `step` elements after the first. */
+/* Moves two groups of 4 of two rows; the second group is stored `step` elements after the first. */
 static inline void move_pairs(uint16_t *to, int64_t step, const uint16_t *a, const uint16_t *b)
 {
     pair x, y;
@@ -56,7 +56,7 @@ static inline void move_pairs(uint16_t *to, int64_t step, const uint16_t *a, con
     memcpy(to + step, &second, sizeof second);
 }
 
-/* Four groups of 2 of four rows; each is stored `step` elements after the previous one. */
+/* Moves four groups of 2 of four rows; each is stored `step` elements after the previous one. */
 static inline void move_words(uint16_t *to, int64_t step, const uint16_t *from, int64_t across)
 {
     words r[4], low[2], high[2];
@@ -72,8 +72,8 @@ static inline void move_words(uint16_t *to, int64_t step, const uint16_t *from, 
     for (int i = 0; i < 4; i++) memcpy(to + i * step, &r[i], sizeof r[i]);
 }
 
-/* One panel of n <= width lanes, `tall` steps of k including the padding. Eight steps of k at a
- * time if groups are small enough; a group of 32 is a cache line already. */
+/* Packs one panel of n <= width lanes, `tall` steps of k including the padding. Eight steps of k
+ * are moved at a time if groups are small enough; a group of 32 is a cache line already. */
 static inline __attribute__((always_inline)) void pack_along(uint16_t *to, int width, int group, int64_t tall,
                                                              const uint16_t *from, int64_t across, int64_t n, int64_t K)
 {
@@ -96,7 +96,7 @@ static inline __attribute__((always_inline)) void pack_along(uint16_t *to, int w
         memcpy(to + whole * width + i * group, from + i * across + whole, (size_t)(K - whole) * sizeof *to);
 }
 
-/* All panels, for the groups in use. */
+/* Packs all panels, for the groups in use. */
 static void pack_along_any(uint16_t *to, int width, int group, int64_t tall, const uint16_t *from, int64_t across,
                            int64_t n, int64_t K)
 {
@@ -110,7 +110,7 @@ static void pack_along_any(uint16_t *to, int width, int group, int64_t tall, con
 
 /* --- lanes contiguous --------------------------------------------------------------------- */
 
-/* Four lanes of one group, with steps of k interleaved in pairs. */
+/* Stores four lanes of one group, with steps of k interleaved in pairs. */
 static inline void store_lanes(uint16_t *to, int group, eight a, eight b)
 {
     if (group == 2) {
@@ -137,7 +137,7 @@ static inline void transpose_eight(uint16_t *to, const uint16_t *from, int64_t a
     for (int i = 0; i < 8; i++) memcpy(to + i * 32, &b[i], sizeof b[i]);
 }
 
-/* Eight lanes, and four, of a whole group. */
+/* Moves eight lanes, and four, of a whole group. */
 static inline void move_eight(uint16_t *to, int group, const uint16_t *from, int64_t along)
 {
     eight r0 = eight_load(from), r1 = eight_load(from + along), r2 = r0, r3 = r0;
@@ -153,14 +153,14 @@ static inline void move_four(uint16_t *to, int group, const uint16_t *from, int6
     store_lanes(to, group, zip_low(r0, r1), zip_low(r2, r3));
 }
 
-/* The end of the lanes or of k: the remaining elements, then 0. */
+/* Moves a group at the end of the lanes or of k: the remaining elements, then 0. */
 static void move_some(uint16_t *to, int width, int group, const uint16_t *from, int64_t along, int64_t lanes, int64_t K)
 {
     for (int i = 0; i < width; i++)
         for (int k = 0; k < group; k++) to[i * group + k] = i < lanes && k < K ? from[k * along + i] : 0;
 }
 
-/* One group of one panel. */
+/* Moves one group of one panel. */
 static inline void move_group(uint16_t *to, int width, int group, const uint16_t *from, int64_t along, int64_t lanes,
                               int64_t K)
 {
@@ -178,8 +178,8 @@ static inline void move_group(uint16_t *to, int width, int group, const uint16_t
     for (; i < width; i += 4) move_four(to + i * group, group, from + i, along);
 }
 
-/* All panels. A strip of lanes for a few groups of k before the next strip: reads stay in a few
- * rows, writes in a few panels. */
+/* Packs all panels. A strip of lanes is packed for a few groups of k before the next strip: reads
+ * stay in a few rows, writes in a few panels. */
 static inline __attribute__((always_inline)) void pack_across(uint16_t *to, int width, int group, int64_t tall,
                                                               const uint16_t *from, int64_t along, int64_t n, int64_t K)
 {

@@ -19,8 +19,8 @@
 
 /* --- elements ------------------------------------------------------------------ */
 
-/* The offset of element i in row-major order, in elements from `data`. Dimensions that follow each
- * other in memory count as one, because divisions take most of the time of a test. */
+/* Returns the offset of element i in row-major order, in elements from `data`. Dimensions that
+ * follow each other in memory count as one, because divisions take most of the time of a test. */
 static int64_t ref_offset(const struct operand *x, int64_t i)
 {
     int64_t offset = 0;
@@ -61,7 +61,7 @@ double ref_get_acc(const struct launch *l, int input, int64_t i)
 
 /* --- elementwise ----------------------------------------------------------------- */
 
-/* Input `input` broadcast to output 0, at the output's element i. */
+/* Returns input `input`, broadcast to output 0, at the output's element i. */
 static double ref_get_broadcast(const struct launch *l, int input, int64_t i)
 {
     const struct operand *x = &l->in[input], *y = &l->out[0];

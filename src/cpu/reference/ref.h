@@ -41,8 +41,8 @@ double ref_get_acc(const struct launch *l, int input, int64_t i);
 void ref_add_first(const struct launch *l, struct launch *rest);
 
 /* Declare ref_NAME as the reference kernel of an op, which matches everything; with _WORK it needs
- * the scratch memory of ref_NAME_workspace. With _AS the op has one implementation: the CPU's kernel
- * is the reference too. The table in ref.c is generated from ops.def. */
+ * the scratch memory of ref_NAME_workspace. With _AS the op has one implementation: the CPU's
+ * kernel is the reference too. The table in ref.c is generated from ops.def. */
 #define REF_KERNEL(OP, name) const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, NULL, ref_##name}, {0}}
 #define REF_KERNEL_WORK(OP, name) \
     const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, ref_##name##_workspace, ref_##name}, {0}}

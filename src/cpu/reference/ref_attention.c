@@ -1,6 +1,6 @@
 /*
- * ref_attention.c: reference attention, plain, over a grid and within its windows, and the gradients
- * (see ref.c for the reference's guarantees, graph/vjp.c for the formulas).
+ * ref_attention.c: reference attention, plain, over a grid and within its windows, and the
+ * gradients (see ref.c for the reference's guarantees, graph/vjp.c for the formulas).
  *
  *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]      ranges  [B,T,2]
  *
@@ -25,7 +25,7 @@ struct ref_heads {
     const struct operand *q, *k, *mask, *ranges; /* mask, ranges NULL: none */
 };
 
-/* The ranges are the input behind the mask. */
+/* Reads the sizes, the mask and the ranges, which are the input behind the mask, of a launch. */
 static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int mask)
 {
     const struct operand *x = &l->in[q], *y = &l->in[k];
@@ -37,7 +37,8 @@ static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int m
     };
 }
 
-/* Return the first element of a query's and of a key's head row, and the index of a query's lse. */
+/* Returns the first element of a query's head row; that of a key's; and the index of a query's
+ * lse. */
 static int64_t query_row(const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
 {
     return ((b * n->T + t) * n->H + h) * n->D;
@@ -51,8 +52,8 @@ static int64_t lse_at(const struct ref_heads *n, int64_t b, int64_t t, int64_t h
     return (b * n->H + h) * n->T + t;
 }
 
-/* Reports whether a query sees a key: by range, one of its last `window` keys; or by position: queries and keys end together, so query t is
- * at key t + (S-T). */
+/* Reports whether a query sees a key: by range, one of its last `window` keys; or by position:
+ * queries and keys end together, so query t is at key t + (S-T). */
 static bool key_seen(const struct ref_heads *n, int64_t b, int64_t t, int64_t s)
 {
     if (n->ranges) {
@@ -108,8 +109,8 @@ static void ref_attention(const struct launch *l)
             }
 }
 
-/* The gradient. With p = softmax(scale q k^T + mask) and o = p v:  dv = p^T do,  dp = do v^T, and through
- * the softmax dscore = p (dp - rowsum(p dp)). The row sum equals do . o. Then
+/* The gradient. With p = softmax(scale q k^T + mask) and o = p v:  dv = p^T do,  dp = do v^T, and
+ * through the softmax dscore = p (dp - rowsum(p dp)). The row sum equals do . o. Then
  *     dq = scale dscore k,   dk = scale dscore^T q. */
 
 static uint64_t ref_attention_bwd_workspace(const struct query *q)
@@ -201,7 +202,8 @@ enum ref_positions { BY_TABLES, BY_BIAS, IN_WINDOWS };
 static struct ref_grid ref_grid_of(const struct launch *l, int q, int table, enum ref_positions by)
 {
     const struct operand *x = &l->in[q];
-    struct ref_grid n = {.B = x->dim[0], .T = x->dim[1], .H = x->dim[2], .D = x->dim[3], .q = x, .k = x + 1, .v = x + 2};
+    struct ref_grid n =
+        {.B = x->dim[0], .T = x->dim[1], .H = x->dim[2], .D = x->dim[3], .q = x, .k = x + 1, .v = x + 2};
     if (by == IN_WINDOWS) {
         n.height = l->attr->windowed.height, n.width = l->attr->windowed.width, n.scale = l->attr->windowed.scale;
         n.rows = n.columns = l->attr->windowed.window;
@@ -230,14 +232,18 @@ static int64_t token_of(const struct ref_grid *n, int64_t t, int64_t s)
     return y < n->height && x < n->width ? y * n->width + x : -1;
 }
 
-/* How far query t is from position s of its window. */
-static int64_t rows_from(const struct ref_grid *n, int64_t t, int64_t s) { return t / n->width % n->rows - s / n->columns; }
+/* Returns how many rows, and columns, query t is from position s of its window. */
+static int64_t rows_from(const struct ref_grid *n, int64_t t, int64_t s)
+{
+    return t / n->width % n->rows - s / n->columns;
+}
 static int64_t columns_from(const struct ref_grid *n, int64_t t, int64_t s)
 {
     return t % n->width % n->columns - s % n->columns;
 }
 
-/* Return the first elements of a pair's rows of the two tables, and its place in the bias. */
+/* Returns the first element of a pair's row of the table of rows, and of columns; and its place in
+ * the bias. */
 static int64_t table_row_h(const struct ref_grid *n, int64_t t, int64_t s)
 {
     return (rows_from(n, t, s) + n->rows - 1) * n->D;
@@ -271,7 +277,8 @@ static double grid_score(const struct ref_grid *n, int64_t b, int64_t t, int64_t
     const struct ref_row query = ref_row(n->q, grid_row(n, b, t, h)), key = grid_value(n, 0, b, t, h, s);
     const double score = n->scale * row_product(&query, &key, n->D);
     if (n->bias) return score + ref_get(n->bias, place_bias(n, h, t, s));
-    const struct ref_row high = ref_row(n->table_h, table_row_h(n, t, s)), wide = ref_row(n->table_w, table_row_w(n, t, s));
+    const struct ref_row high = ref_row(n->table_h, table_row_h(n, t, s)),
+                         wide = ref_row(n->table_w, table_row_w(n, t, s));
     return score + row_product(&query, &high, n->D) + row_product(&query, &wide, n->D);
 }
 

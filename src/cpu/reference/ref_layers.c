@@ -1,6 +1,6 @@
 /*
- * ref_layers.c: reference kernels of matrix products, norms, rotary position, activations, broadcast
- * sums and softmax (see ref.c for the reference's guarantees).
+ * ref_layers.c: reference kernels of matrix products, norms, rotary position, activations,
+ * broadcast sums and softmax (see ref.c for the reference's guarantees).
  */
 #include <math.h>
 
@@ -87,7 +87,7 @@ static void ref_add_rmsnorm(const struct launch *l)
     ref_rmsnorm(&rest);
 }
 
-/* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
+/* Computes, for y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
  *   dw = sum over rows of dy h
  *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
 static void ref_rmsnorm_bwd(const struct launch *l)
@@ -111,10 +111,10 @@ static void ref_rmsnorm_bwd(const struct launch *l)
     }
 }
 
-/* --- rope ----------------------------------------------------------------------------
- *
- * With an f32 table the angle is an f32 product, as in published models: at large t its rounding is
- * part of the definition, not an error. */
+/* --- rope ---------------------------------------------------------------------------- */
+
+/* Returns the angle of pair i at position t. With an f32 table it is an f32 product, as in
+ * published models: at large t its rounding is part of the definition, not an error. */
 static double ref_angle(const struct operand *inv_freq, int64_t t, int64_t i)
 {
     double exact = (double)t * ref_get(inv_freq, i);
@@ -155,7 +155,8 @@ static void ref_silu_gate(const struct launch *l)
     }
 }
 
-/* y = g s u with s = 1/(1+e^-g), s' = s (1-s):  dg = dy u s (1 + g (1-s)),  du = dy s g. */
+/* Computes, for y = g s u with s = 1/(1+e^-g), s' = s (1-s):  dg = dy u s (1 + g (1-s)),  du = dy s
+ * g. */
 static void ref_silu_gate_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
@@ -169,8 +170,8 @@ static void ref_silu_gate_bwd(const struct launch *l)
 
 /* --- sums over broadcast dimensions ----------------------------------------------------- */
 
-/* Returns the index in x of the r-th element that result o sums: o varies in the dimensions that the result
- * keeps, r in the others. */
+/* Returns the index in x of the r-th element that result o sums: o varies in the dimensions that
+ * the result keeps, r in the others. */
 static int64_t summed_index(const struct operand *x, const struct operand *y, int64_t o, int64_t r)
 {
     int64_t at = 0, stride = 1;
@@ -224,7 +225,7 @@ static double ref_normal(const struct launch *l, int64_t i, int64_t C)
     return (ref_get(&l->in[1], i) - ref_get(&l->in[3], i / C)) * ref_get(&l->in[4], i / C);
 }
 
-/* y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2.
+/* Computes, for y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2:
  *   dw = sum over rows of dy h,  db = sum over rows of dy
  * With g = dy w:  dm/dx_j = 1/C  and  dr/dx_j = -r^2 h_j / C  (the term through m
  * vanishes: sum of x - m is 0), so
@@ -263,7 +264,7 @@ static const double root_half = 0.70710678118654752440, root_two_over_pi = 0.797
 
 static double logistic(double x) { return 1 / (1 + exp(-x)); }
 
-/* Return the inner function of GELU_TANH, and its derivative. */
+/* Returns the inner function of GELU_TANH, and its derivative. */
 static double gelu_u(double x) { return root_two_over_pi * (x + 0.044715 * x * x * x); }
 static double gelu_du(double x) { return root_two_over_pi * (1 + 3 * 0.044715 * x * x); }
 
@@ -306,7 +307,7 @@ static void ref_act(const struct launch *l)
         ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
 }
 
-/* z is rounded first; without an output z it is stored in y temporarily. */
+/* Computes y = f(z). z is rounded first; without an output z it is stored in y temporarily. */
 static void ref_linear_act(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0], *z = l->out[1].data ? &l->out[1] : y;
@@ -320,7 +321,7 @@ static void ref_linear_act(const struct launch *l)
         }
 }
 
-/* y = f(x):  dx = dy f'(x). */
+/* Computes dx = dy f'(x), as y = f(x). */
 static void ref_act_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
@@ -370,7 +371,8 @@ static void ref_bmm_act(const struct launch *l)
             }
 }
 
-/* da = dy f(z), dz = (dy^T a) f'(z). All of da first: dz may be in place of z. */
+/* Computes da = dy f(z), dz = (dy^T a) f'(z). All of da is computed first: dz may be in place of
+ * z. */
 static void ref_bmm_act_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2];
@@ -408,7 +410,8 @@ static void ref_softmax(const struct launch *l)
     }
 }
 
-/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
+/* Computes dx = y (dy - sum(dy y)), since y_i = e^x_i / sum e^x and dy_i/dx_j = y_i (delta_ij -
+ * y_j). */
 static void ref_softmax_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *y = &l->in[1];
@@ -441,7 +444,7 @@ static void ref_batchnorm(const struct launch *l)
     }
 }
 
-/* Per channel and group of n elements, with r = rstd and h = (x - mean) r, y = h w + b:
+/* Computes, per channel and group of n elements, with r = rstd and h = (x - mean) r, y = h w + b:
  *   db = sum dy,  dw = sum dy h
  *   dx = w r (dy - sum(dy)/n - h sum(dy h)/n)      since dmean/dx = 1/n, dr/dx = -r^2 h/n
  * where the last line's sums are the group's and dw, db are over all groups. */
@@ -481,7 +484,7 @@ static void ref_batchnorm_frozen(const struct launch *l)
     }
 }
 
-/* mean and var are given: dx = w dy / sqrt(var + eps), the others as above. */
+/* Computes dx = w dy / sqrt(var + eps), as mean and var are given; the others as above. */
 static void ref_batchnorm_frozen_bwd(const struct launch *l)
 {
     const int64_t C = operand_last(&l->in[1]), rows = operand_rows(&l->in[1]);

@@ -192,7 +192,8 @@ static struct ref_shape ref_shape(const struct launch *l, const struct operand *
                               .stride = l->attr->conv.stride, .pad = l->attr->conv.pad, .depth = w->dim[1]};
 }
 
-/* Returns channel c of a result's kernel as a channel of x: all channels, or (depthwise) only its own. */
+/* Returns channel c of a result's kernel as a channel of x: all channels, or (depthwise) only its
+ * own. */
 static int64_t ref_channel(const struct ref_shape *n, int64_t o, int64_t c) { return n->depth == n->C ? c : o + c; }
 
 /* Returns the element of x that result (i,j) multiplies with (u,v); -1: outside. */

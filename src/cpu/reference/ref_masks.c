@@ -65,7 +65,8 @@ struct ref_mask {
     int64_t n, K, h, w, rows, columns;
 };
 
-/* `bits` is the input of the target's bits; the next one has the valid area. */
+/* Describes mask n of a launch. `bits` is the input of the target's bits; the next one has the
+ * valid area. */
 static struct ref_mask ref_mask_of(const struct launch *l, int bits, int64_t n)
 {
     const struct operand *logits = &l->in[0], *valid = &l->in[bits + 1];
@@ -240,8 +241,8 @@ static double edge_slope(const struct ref_mask *m, int64_t y, int64_t x)
 {
     const struct launch *l = m->l;
     const bool g = target(m, y, x);
-    const double d = distance(m, y, x), p = sigmoid(ref_get(&m->l->in[0], logit_at(m, 0, y, x))), A = ref_get(&l->in[4], m->n * MASK_STATS + 1),
-                 B = ref_get(&l->in[4], m->n * MASK_STATS + 2);
+    const double d = distance(m, y, x), p = sigmoid(ref_get(&m->l->in[0], logit_at(m, 0, y, x))),
+                 A = ref_get(&l->in[4], m->n * MASK_STATS + 1), B = ref_get(&l->in[4], m->n * MASK_STATS + 2);
     const double bce = (1 + (double)l->attr->structure_loss.bce_edge * d) * (p - g) / ref_get(&l->in[5], m->n);
     return bce + (1 + (double)l->attr->structure_loss.edge * d) * (g ? -1 / B : A / (B * B)) * p * (1 - p);
 }

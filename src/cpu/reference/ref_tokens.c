@@ -6,7 +6,7 @@
 
 #include "cpu/reference/ref.h"
 
-/* Id i, which must be below n. */
+/* Returns id i, which must be below n. */
 static int64_t ref_id(const struct operand *ids, int64_t i, int64_t n)
 {
     int64_t id = (int64_t)ref_get(ids, i);
@@ -22,8 +22,8 @@ static void ref_embedding(const struct launch *l)
         for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, ref_get(table, ref_id(ids, r, V) * C + c));
 }
 
-/* Every element of the table is a sum over all rows with its id: no scratch, and the sum is a
- * double from its first term to its last. */
+/* Computes every element of the table as a sum over all rows with its id: no scratch, and the sum
+ * is a double from its first term to its last. */
 static void ref_embedding_dw(const struct launch *l)
 {
     const struct operand *ids = &l->in[0], *dy = &l->in[1], *dw = &l->out[0];
@@ -45,7 +45,8 @@ static void ref_shift_labels(const struct launch *l)
             ref_put(&l->out[0], b * T + t, t + 1 < T ? ref_get(&l->in[0], b * T + t + 1) : REF_IGNORED);
 }
 
-/* Position of a row: the number of labels before it. */
+/* Moves the labels to the front, with their rows: the position of a row is the number of labels
+ * before it. */
 static void ref_labelled_first(const struct launch *l)
 {
     const struct operand *in = &l->in[0];
@@ -65,7 +66,7 @@ static void ref_labelled_first(const struct launch *l)
     }
 }
 
-/* A block at a time: is it the next that an index points into? */
+/* Lists the blocks that an index points into, in order, by testing a block at a time. */
 static void ref_used_first(const struct launch *l)
 {
     const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]), blocks = l->attr->used_first.blocks;

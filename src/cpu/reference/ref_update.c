@@ -21,7 +21,8 @@ static double gradient(const struct launch *l, struct update_slots at, int64_t i
     return ref_get(&l->in[1], i) * (launch_has(l, at.clip) ? ref_get(&l->in[at.clip], 1) : 1);
 }
 
-/* w is rounded from the stored p, so that the two never differ by a double rounding. */
+/* Stores p, rounded at random if it is bf16, and w, which is rounded from the stored p, so that the
+ * two never differ by a double rounding. */
 static void put_weight(const struct launch *l, struct update_slots at, int w_out, int64_t i, double p)
 {
     if (l->in[0].dtype == DT_BF16) {
@@ -36,7 +37,7 @@ static void put_weight(const struct launch *l, struct update_slots at, int w_out
 
 /* --- Adam ------------------------------------------------------------------------------ */
 
-/* torch.optim.AdamW, single tensor, without amsgrad. */
+/* Computes torch.optim.AdamW, single tensor, without amsgrad. */
 static void ref_adamw(const struct launch *l)
 {
     static const struct update_slots at = {4, 5, 6};
@@ -57,8 +58,8 @@ static void ref_adamw(const struct launch *l)
     }
 }
 
-/* The nearest value, by a search over all; at a midpoint, the smaller magnitude. The sign of x is
- * kept. */
+/* Returns the code of the nearest value, by a search over all; at a midpoint, the smaller
+ * magnitude. The sign of x is kept. */
 static int nearest(const struct codes *c, float x)
 {
     int k = 0;
@@ -69,8 +70,8 @@ static int nearest(const struct codes *c, float x)
     return x < 0 && k >= c->zero ? c->zero - 1 : k;
 }
 
-/* A code does not show how far its number is from the border to the next one. So that there is one
- * right answer, the moments are computed in f32 here, by ADAMW's formulas in their order. */
+/* Computes the moments in f32, by ADAMW's formulas in their order, so that there is one right
+ * answer: a code does not show how far its number is from the border to the next one. */
 static void ref_adamw_8bit(const struct launch *l)
 {
     static const struct update_slots at = {5, 6, 7};
@@ -123,7 +124,7 @@ static void ref_sgd(const struct launch *l)
 
 /* --- Adafactor ------------------------------------------------------------------------------- */
 
-/* The mean of g^2 over a row (step 1) or a column (step C). */
+/* Returns the mean of g^2 + ADAFACTOR_EPS over a row (step 1) or a column (step C). */
 static double mean_square(const struct launch *l, int64_t from, int64_t count, int64_t step)
 {
     double sum = 0;
@@ -150,7 +151,7 @@ static void moments(const struct launch *l, struct matrices x, double beta)
                     (1 - beta) * mean_square(l, i / x.C * x.R * x.C + i % x.C, x.R, x.C));
 }
 
-/* The square of the divisor of g at element i. */
+/* Returns the square of the divisor of g at element i. */
 static double second_moment(const struct launch *l, struct matrices x, int64_t i)
 {
     const struct operand *r = &l->out[1], *c = &l->out[3];

@@ -55,7 +55,7 @@ static inline float gelu_slope(float x)
     return normal_cdf(x, e) + x * 0.398942280f * e;
 }
 
-/* 2u and its derivative, u = sqrt(2/pi) (x + 0.044715 x^3). */
+/* Returns 2u, and its derivative, for u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline float gelu_inner(float x) { return 1.59576912f * x * (1.0f + 0.044715f * x * x); }
 static inline float gelu_inner_slope(float x) { return 1.59576912f * (1.0f + 0.134145f * x * x); }
 static inline float gelu_tanh_slope(float x)

@@ -11,8 +11,8 @@
  * the same; and for all elements. */
 void act_tile(enum act_kind kind, const struct operand *y, const struct operand *x, int64_t at, int n);
 void act_all(enum act_kind kind, const struct operand *y, const struct operand *x, int threads);
-/* y = f(x) and slope = f'(x) in one pass: they share most of their work. Bit-identical to separate
- * passes. */
+/* Computes y = f(x) and slope = f'(x) in one pass: they share most of their work. Bit-identical to
+ * separate passes. */
 void act_both(enum act_kind kind, const struct operand *y, float *slope, const struct operand *x, int threads);
 
 #endif

@@ -33,7 +33,7 @@ static struct groups groups_of(int64_t rows, int64_t C, int64_t G)
 
 static uint64_t partial_elements(const struct groups *p) { return (uint64_t)(p->G * p->blocks.n * 2 * p->C); }
 
-/* Block b of group g: its two partial sums, and its rows. */
+/* Returns the two partial sums of block b of group g; its first row; and one past its last. */
 static float *partial_at(float *partial, const struct groups *p, int64_t g, int64_t b)
 {
     return partial + (g * p->blocks.n + b) * 2 * p->C;
@@ -44,7 +44,7 @@ static int64_t block_to(const struct groups *p, int64_t g, int64_t b)
     return g * p->n + min_i64(p->n, (b + 1) * p->blocks.each);
 }
 
-/* A vector of C as f32. */
+/* Converts a vector to f32. */
 static void widen(float *to, const struct operand *x)
 {
     dtype_convert(to, DT_F32, x->data, x->dtype, operand_elements(x));
@@ -52,7 +52,7 @@ static void widen(float *to, const struct operand *x)
 
 /* --- statistics ---------------------------------------------------------------------- */
 
-/* mean [C] and M2 [C] of rows from .. to. */
+/* Computes mean [C] and M2 [C] of rows from .. to. */
 static void block_moments(float *mean, float *m2, const struct operand *x, int64_t from, int64_t to, int64_t C)
 {
     float scratch[TILE];
@@ -77,7 +77,7 @@ static void block_moments(float *mean, float *m2, const struct operand *x, int64
         }
 }
 
-/* A group's mean and rstd from its blocks'. */
+/* Computes a group's mean and rstd from its blocks'. */
 static void combine_moments(float *mean, float *rstd, float *partial, const struct groups *p, int64_t g, double eps)
 {
     for (int64_t c = 0; c < p->C; c++) {
@@ -97,7 +97,7 @@ static void combine_moments(float *mean, float *rstd, float *partial, const stru
 
 /* --- forward ---------------------------------------------------------------------------- */
 
-/* y = (x - mean) scale + shift, with mean [G,C], scale [G,C], shift [C]. */
+/* Computes y = (x - mean) scale + shift, with mean [G,C], scale [G,C], shift [C]. */
 static void normalise(const struct operand *y, const struct operand *x, const struct groups *p, const float *mean,
                       const float *scale, const float *shift, int threads)
 {
@@ -122,7 +122,7 @@ static bool batchnorm_match(const struct query *q)
     return query_is_fast(q) && q->out[1]->dtype == DT_F32 && q->out[2]->dtype == DT_F32;
 }
 
-/* scale [G,C], w [C], b [C], partial. */
+/* Returns the bytes of scale [G,C], w [C], b [C] and the partial sums. */
 static uint64_t batchnorm_workspace(const struct query *q)
 {
     const struct groups p = groups_of(tensor_rows(q->in[0]), tensor_last(q->in[0]), q->out[1]->dim[0]);
@@ -151,7 +151,7 @@ static void batchnorm_run(const struct launch *l)
     normalise(&l->out[0], x, &p, mean, scale, b, l->threads);
 }
 
-/* mean [C], scale [C], w [C], b [C]. */
+/* Returns the bytes of mean [C], scale [C], w [C] and b [C]. */
 static uint64_t batchnorm_frozen_workspace(const struct query *q)
 {
     return (uint64_t)(4 * tensor_last(q->in[0])) * sizeof(float);
@@ -182,7 +182,7 @@ static void batchnorm_frozen_run(const struct launch *l)
  * and dw, db are the sums of dot and sum over groups.
  */
 
-/* sum [C] and dot [C] of rows from .. to. */
+/* Computes sum [C], of dy, and dot [C], of dy and the normalised x, over rows from .. to. */
 static void block_dots(float *sum, float *dot, const struct launch *l, int64_t from, int64_t to, int64_t C,
                        const float *mean, const float *rstd)
 {
@@ -203,7 +203,7 @@ static void block_dots(float *sum, float *dot, const struct launch *l, int64_t f
         }
 }
 
-/* All blocks of all groups, and dw, db. */
+/* Computes the sums of all blocks of all groups, and dw, db. */
 static void all_dots(const struct launch *l, const struct groups *p, float *partial, const float *mean,
                      const float *rstd)
 {
@@ -227,7 +227,7 @@ static void all_dots(const struct launch *l, const struct groups *p, float *part
     }
 }
 
-/* sum/n and dot/n of group g. */
+/* Computes sum/n and dot/n of group g. */
 static void group_means(float *sum, float *dot, float *partial, const struct groups *p, int64_t g)
 {
     for (int64_t c = 0; c < p->C; c++) {
@@ -247,7 +247,7 @@ static bool batchnorm_bwd_match(const struct query *q)
     return query_is_fast(q) && q->in[3]->dtype == DT_F32 && q->in[4]->dtype == DT_F32 && q->out[1]->dtype == DT_F32;
 }
 
-/* w [C], means [G,2,C], partial. */
+/* Returns the bytes of w [C], means [G,2,C] and the partial sums. */
 static uint64_t batchnorm_bwd_workspace(const struct query *q)
 {
     const struct groups p = groups_of(tensor_rows(q->in[1]), tensor_last(q->in[1]), q->in[3]->dim[0]);
@@ -282,7 +282,7 @@ static void batchnorm_bwd_run(const struct launch *l)
 
 static bool batchnorm_frozen_bwd_match(const struct query *q) { return query_is_fast(q) && q->out[1]->dtype == DT_F32; }
 
-/* mean [C], rstd [C], scale [C], zero [C], partial. */
+/* Returns the bytes of mean [C], rstd [C], scale [C], zero [C] and the partial sums. */
 static uint64_t batchnorm_frozen_bwd_workspace(const struct query *q)
 {
     const struct groups p = groups_of(tensor_rows(q->in[1]), tensor_last(q->in[1]), 1);

@@ -74,7 +74,8 @@ static const float *view_repeated(const struct operand *x, int64_t at, int64_t s
     return scratch;
 }
 
-/* Computes output 0 from inputs 0 and 1, both broadcast to its shape; `tile` computes n elements. */
+/* Computes output 0 from inputs 0 and 1, both broadcast to its shape; `tile` computes n
+ * elements. */
 static void pair_run(const struct launch *l, void (*tile)(float *, const float *, const float *, int))
 {
     const struct operand *a = &l->in[0], *b = &l->in[1], *y = &l->out[0];

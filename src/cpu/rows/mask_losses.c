@@ -58,7 +58,8 @@ static inline __attribute__((always_inline)) float weight_of(struct mask_pixel y
     return square ? y.q * y.q : exp_fast(-gamma * mask_minus_log_q(&y));
 }
 
-/* Expands bits of row y from x, a multiple of 8, to floats; writes up to a multiple of 8 of them. */
+/* Expands bits of row y from x, a multiple of 8, to floats; writes up to a multiple of 8 of
+ * them. */
 static void expand_bits(float g[TILE], const struct target *t, int64_t y, int64_t x, int n)
 {
     const uint8_t *row = t->bits + y * t->row_bytes + x / 8;

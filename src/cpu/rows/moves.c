@@ -4,9 +4,9 @@
  * CACHE_WRITE, REPEAT, WINDOW and UNWINDOW, which move rows; and SCATTER_ADD, the gradient of
  * GATHER. For some of them the reference is here too.
  *
- * For COPY an operand of up to six dimensions is first normalised: dimensions of 1 are dropped, the others
- * are sorted by the target's strides, and neighbours that are contiguous in both operands are
- * merged. Three cases remain:
+ * For COPY an operand of up to six dimensions is first normalised: dimensions of 1 are dropped, the
+ * others are sorted by the target's strides, and neighbours that are contiguous in both operands
+ * are merged. Three cases remain:
  *
  *     rows      the last dimension is contiguous in both operands: memcpy
  *     tiles     contiguous in another dimension of the source: a transposition, done in square
@@ -74,7 +74,7 @@ struct offsets {
     int64_t index[MAX_RANK], to, from; /* offsets in elements */
 };
 
-/* The offsets of index combination `at` of the first `rank` dimensions. */
+/* Returns the offsets of index combination `at` of the first `rank` dimensions. */
 static struct offsets offsets_at(const struct geometry *f, int rank, int64_t at)
 {
     struct offsets w = {0};
@@ -108,7 +108,7 @@ static int64_t geometry_elements(const struct geometry *f, int rank)
 
 /* --- the three cases ------------------------------------------------------------------- */
 
-/* Contiguous rows; a long one is split into runs. */
+/* Copies contiguous rows; a long one is split into runs. */
 static void copy_rows(char *to, const char *from, const struct geometry *f, int64_t size, int threads)
 {
     const int outer = f->rank - 1;
@@ -160,7 +160,7 @@ typedef uint32_t lanes32 __attribute__((vector_size(16)));
         }                                                                                           \
         for (int i = 0; i < SIDES; i++) memcpy(to + i * ts, &row[i], sizeof row[i]);                \
     }                                                                                               \
-    /* Whole square tiles, single elements at the edges. */                                         \
+    /* Moves whole square tiles, and single elements at the edges. */                              \
     static void transpose_##bits(uint##bits##_t *to, const uint##bits##_t *from, int64_t ts, int64_t fs, int n, int m) \
     {                                                                                               \
         const int in = n / SIDES * SIDES, jn = m / SIDES * SIDES;                                   \
@@ -180,7 +180,7 @@ static void copy_tile(void *to, const void *from, int64_t size, int64_t ts, int6
     else tile_uint8_t(to, from, ts, fs, n, m);
 }
 
-/* Dimension `d`, contiguous in the source, against the last, contiguous in the target. */
+/* Transposes dimension `d`, contiguous in the source, with the last, contiguous in the target. */
 static void copy_tiles(char *to, const char *from, struct geometry f, int d, int64_t size, int threads)
 {
     for (; d < f.rank - 2; d++) geometry_swap(&f, d, d + 1);
@@ -278,7 +278,7 @@ static void clear_elements(const struct operand *x, int threads)
     }
 }
 
-/* The slice of x from `start` on along an axis. */
+/* Returns the slice of x from `start` on along an axis. */
 static struct operand slice_of(const struct operand *x, int axis, int64_t start, int64_t length)
 {
     struct operand part = *x;
@@ -289,8 +289,8 @@ static struct operand slice_of(const struct operand *x, int axis, int64_t start,
 
 static bool pad_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
 
-/* Axis by axis: zeros before and after, then continues with the middle. All bits 0 is the zero of
- * every dtype. */
+/* Clears, axis by axis, what is before and after, and continues with the middle, which it copies.
+ * All bits 0 is the zero of every dtype. */
 static void pad_run(const struct launch *l)
 {
     struct operand middle = l->out[0];
@@ -310,7 +310,7 @@ CPU_KERNEL(PAD, pad);
 
 /* --- GATHER ----------------------------------------------------------------------------------- */
 
-/* An index outside 0..N-1 reads zeros. */
+/* Reports whether the kernel runs GATHER, in which an index outside 0..N-1 reads zeros. */
 static bool gather_match(const struct query *q)
 {
     return tensor_is_dense(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->out[0], q->in[0]->dtype);
@@ -349,7 +349,7 @@ static bool scatter_add_match(const struct query *q)
            (!acc || tensor_is(acc, q->out[0]->dtype));
 }
 
-/* Per image: first [N+1], order [M]. */
+/* Returns the numbers of an image's lists: first [N+1], order [M]. */
 static int64_t lists_length(int64_t N, int64_t M) { return N + 1 + M; }
 
 static uint64_t scatter_add_workspace(const struct query *q)
@@ -410,7 +410,8 @@ CPU_KERNEL_WORK(SCATTER_ADD, scatter_add);
 
 /* --- REPLACE_ROWS: rows of one tensor, and rows of another where an index says so ------------- */
 
-/* The result may be x itself: then the rows that stay are not touched. */
+/* Reports whether the kernel runs REPLACE_ROWS. The result may be x itself: then the rows that stay
+ * are not touched. */
 static bool replace_rows_match(const struct query *q)
 {
     const struct tensor *y = query_in(q, 2);
@@ -418,7 +419,7 @@ static bool replace_rows_match(const struct query *q)
            tensor_is(q->out[0], q->in[0]->dtype);
 }
 
-/* Return N, 0 without y; and how far the rows of two samples lie apart, 0 if they share them. */
+/* Returns N, 0 without y; and how far the rows of two samples lie apart, 0 if they share them. */
 static int64_t other_rows(const struct launch *l) { return launch_has(l, 2) ? l->in[2].dim[l->in[2].rank - 2] : 0; }
 static int64_t rows_each(const struct launch *l)
 {

@@ -205,7 +205,7 @@ static bool layernorm_bwd_match(const struct query *q)
            q->out[2]->dtype == DT_F32;
 }
 
-/* Partial sums of dw, then those of db: [2, blocks, C]. */
+/* Returns the bytes of the partial sums of dw, then those of db: [2, blocks, C]. */
 static uint64_t layernorm_bwd_workspace(const struct query *q) { return 2 * rmsnorm_bwd_workspace(q); }
 
 struct norm_row {
@@ -283,7 +283,7 @@ CPU_KERNEL(ADD_LAYERNORM, add_layernorm);
 CPU_KERNEL_WORK(LAYERNORM_BWD, layernorm_bwd);
 
 /* --- SOFTMAX: the exponentials are computed twice, once for the sum and once for the result, so
- * that a lower-precision output is rounded once and nothing is stored between the passes -------- */
+ * that a lower-precision output is rounded once and nothing is stored between the passes ------ */
 
 /* Returns the largest element of a row. NaN compares as not larger; the sum propagates it. */
 static float row_largest(const struct operand *x, int64_t at, int64_t C)
@@ -333,7 +333,7 @@ static void softmax_run(const struct launch *l)
     }
 }
 
-/* dx = y (dy - sum(dy y)). */
+/* Computes dx = y (dy - sum(dy y)). */
 static void softmax_bwd_run(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *y = &l->in[1], *dx = &l->out[0];

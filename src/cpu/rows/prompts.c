@@ -60,8 +60,8 @@ static void ref_image(const struct launch *l)
 
 /* --- FOURIER: Fourier features of points ------------------------------------------------------ */
 
-/* Computes n frequencies of one point. Whole turns are subtracted in double: they would use up the precision
- * of a float angle. */
+/* Computes n frequencies of one point. Whole turns are subtracted in double: they would use up the
+ * precision of a float angle. */
 static void waves(float *sine, float *cosine, const float *gx, const float *gy, int n, double x, double y)
 {
     for (int i = 0; i < n; i++) {
@@ -93,7 +93,8 @@ static void fourier_run(const struct launch *l)
 
 /* --- MASK_PICK ------------------------------------------------------------------------ */
 
-/* Returns the candidate with the best predicted score; of equal ones, or if all are NaN, the first. */
+/* Returns the candidate with the best predicted score; of equal ones, or if all are NaN, the
+ * first. */
 static int64_t best_candidate(const struct operand *scores, int64_t n)
 {
     int64_t K = scores->dim[1], best = 0;
@@ -135,7 +136,8 @@ REF_KERNEL(MASK_PICK, mask_pick);
 
 /* --- PROMPT_NEXT: the next simulated point -----------------------------------------------------
  *
- * It is a pixel drawn from the wrong pixels of the last mask or, if there are none, from the target.
+ * It is a pixel drawn from the wrong pixels of the last mask or, if there are none, from the
+ * target.
  *
  * Targets are bits, row by row, lowest bit first, each row a whole number of 8-byte words. The
  * pixels of the region are counted, a number below the count is drawn, and the pixel of that
@@ -199,11 +201,9 @@ static void find_pixel(const struct region *r, int64_t k, int64_t at[2])
             }
 }
 
-/* In words.
- *
- * positive returns the positive ones of n <= 64 values, the first in the lowest bit. One multiplication packs eight
- * bytes of 0 or 1 into eight bits: byte i goes to bit 56 + i, and the shifted copies do not
- * overlap. */
+/* Returns the positive ones of n <= 64 values as a word, the first in the lowest bit. One
+ * multiplication packs eight bytes of 0 or 1 into eight bits: byte i goes to bit 56 + i, and the
+ * shifted copies do not overlap. */
 static uint64_t positive(const float *x, int n)
 {
     uint8_t on[WORD] = {0};
@@ -257,8 +257,8 @@ static void find_in_words(const struct region *r, int64_t k, int64_t at[2])
         }
 }
 
-/* Reports whether a round adds a point. Rounds count from 1. Of four or more rounds, the last and one other, chosen at random, add no
- * point. */
+/* Reports whether a round adds a point. Rounds count from 1. Of four or more rounds, the last and
+ * one other, chosen at random, add no point. */
 static bool adds_point(int32_t round, int rounds, uint64_t key)
 {
     if (rounds < 4) return true;

@@ -19,7 +19,7 @@ static bool rope_match(const struct query *q)
     return tensor_is_fast(q->in[0]) && tensor_is_fast(q->out[0]) && q->in[0]->rank == 4 && tensor_is(q->in[1], DT_F32);
 }
 
-/* The position that pair i of token t turns by. */
+/* Returns the position that pair i of token t turns by. */
 static int64_t rope_position(const struct launch *l, int64_t b, int64_t t, int64_t i)
 {
     const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
@@ -29,7 +29,7 @@ static int64_t rope_position(const struct launch *l, int64_t b, int64_t t, int64
     return p->rank == 2 ? *at : at[((i >= sections[0]) + (i >= sections[0] + sections[1])) * p->stride[2]];
 }
 
-/* Sine and cosine, times scale, of n frequencies at the token's position. */
+/* Computes sine and cosine, times scale, of n frequencies at the token's position. */
 static void rope_angles(const struct launch *l, int64_t b, int64_t t, int64_t from, int n, float *sine, float *cosine)
 {
     const float *inv_freq = (const float *)l->in[1].data + from;

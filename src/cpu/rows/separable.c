@@ -70,7 +70,7 @@ static struct tap pool_tap(const struct attr_avgpool *p, int axis, int64_t at, i
     return (struct tap){(int32_t)from, (int32_t)(to - from), share, share};
 }
 
-/* Both ends of taps are monotonic. */
+/* Fills the span of results that each pixel of the map adds to: both ends of taps are monotonic. */
 static void fill_spans(struct axis *x)
 {
     int32_t from = 0, to = 0;
@@ -83,22 +83,22 @@ static void fill_spans(struct axis *x)
 
 /* --- sums -------------------------------------------------------------------------- */
 
-/* The source pixels of target pixel `at`. */
+/* Returns the source pixels of target pixel `at`. */
 static struct span sources(const struct axis *x, int64_t at)
 {
     if (x->spans) return x->spans[at];
     return (struct span){x->taps[at].first, x->taps[at].first + x->taps[at].count};
 }
 
-/* The weight of source pixel `from` in target pixel `at`. */
+/* Returns the weight of source pixel `from` in target pixel `at`. */
 static float weight(const struct axis *x, int64_t at, int64_t from)
 {
     const struct tap *t = &x->taps[x->spans ? from : at];
     return t->first == (x->spans ? at : from) ? t->a : t->b;
 }
 
-/* row = weighted sum of the source rows of image b, each of `length` elements, for target row
- * `at`. */
+/* Computes, for target row `at`, the weighted sum of the source rows of image b, each of `length`
+ * elements. */
 static void sum_rows_of(float *row, const struct operand *x, const struct axis *vertical, int64_t b, int64_t at,
                         int64_t length)
 {
@@ -115,7 +115,8 @@ static void sum_rows_of(float *row, const struct operand *x, const struct axis *
     }
 }
 
-/* out[at] = sum over pixels of the row, C channels each. */
+/* Computes out[at], for each target pixel, as the weighted sum over pixels of the row, C channels
+ * each. */
 static void sum_pixels(float *out, const float *row, const struct axis *horizontal, int64_t pixels, int64_t C)
 {
     for (int64_t at = 0; at < pixels; at++) {
@@ -148,7 +149,8 @@ static uint64_t tables_bytes(const struct kernel_sizes *n)
     return (uint64_t)(n->H2 + n->W2) * sizeof(struct tap) + (uint64_t)(n->H + n->W) * sizeof(struct span);
 }
 
-/* A row of the source after the sum along H, and a row of the result, in either direction. */
+/* Returns the bytes of a row of the source after the sum along H, and of a row of the result, in
+ * either direction. */
 static uint64_t thread_bytes(const struct kernel_sizes *n)
 {
     return align_up((uint64_t)((n->W + n->W2) * n->C) * sizeof(float), 64);

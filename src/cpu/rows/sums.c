@@ -1,7 +1,7 @@
 /*
- * sums.c: sums over rows and over everything (see cpu.h), in an order that the shape fixes. They are
- * apart from row_view in cpu.c: a compiler that inlines it splits the loops by dtype and may sum in
- * another order.
+ * sums.c: sums over rows and over everything (see cpu.h), in an order that the shape fixes. They
+ * are apart from row_view in cpu.c: a compiler that inlines it splits the loops by dtype and may
+ * sum in another order.
  */
 #include "cpu/cpu.h"
 
@@ -35,8 +35,8 @@ double row_dot(const struct operand *a, const struct operand *b, int64_t at, int
     return total;
 }
 
-/* Takes at least 32 rows per block, so that combining is cheap compared with the rows; at most 64 blocks,
- * so that the partial sums are small compared with the tensor. */
+/* Takes at least 32 rows per block, so that combining is cheap compared with the rows; at most 64
+ * blocks, so that the partial sums are small compared with the tensor. */
 struct row_blocks row_blocks(int64_t rows)
 {
     int64_t each = max_i64(32, (rows + 63) / 64);

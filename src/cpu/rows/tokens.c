@@ -151,7 +151,7 @@ static bool xent_match(const struct query *q)
            tensor_is(q->out[1], DT_F32);
 }
 
-/* One f64 loss per row, summed in row order. */
+/* Returns the bytes of one f64 loss per row; they are summed in row order. */
 static uint64_t xent_workspace(const struct query *q)
 {
     return (uint64_t)tensor_rows(q->in[0]) * sizeof(double);
@@ -173,8 +173,8 @@ static float tile_sum_exp(const float *x, float shift, int n)
     return sum;
 }
 
-/* Returns log(sum(exp)) of a row in one pass: `sum` is relative to the maximum so far, and is rescaled when
- * the maximum grows. A NaN anywhere propagates to the sum. */
+/* Returns log(sum(exp)) of a row in one pass: `sum` is relative to the maximum so far, and is
+ * rescaled when the maximum grows. A NaN anywhere propagates to the sum. */
 static double row_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
 {
     float max = -INFINITY, scratch[TILE];
@@ -260,8 +260,9 @@ CPU_KERNEL(XENT_BWD, xent_bwd);
 
 /* --- TOPK -------------------------------------------------------------------------------------
  *
- * An element is kept if fewer than k others come before it, where x[j] comes before x[i] if it is
- * larger, or equal and earlier. Comparing all pairs finds the same elements in any order of work. */
+ * An element is kept if fewer than k others come before it, where x[j] comes before x[i] if it
+ * is larger, or equal and earlier. Comparing all pairs finds the same elements in any order of
+ * work. */
 
 /* Reports whether a is larger than b; a NaN is larger than any number. */
 static bool is_larger(double a, double b) { return a > b || (a != a && b == b); }

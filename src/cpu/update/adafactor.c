@@ -109,7 +109,7 @@ static void average_elements(const struct factor *f, float *v, const float *g, i
 
 /* --- the update -------------------------------------------------------------------------- */
 
-/* u of elements at .. at+n, all in one row. */
+/* Computes u of elements at .. at+n, all in one row. */
 static void make_update(const struct factor *f, int64_t row, int64_t at, int n, float *u)
 {
     float scratch[TILE];
@@ -125,14 +125,14 @@ static void make_update(const struct factor *f, int64_t row, int64_t at, int n, 
     for (int i = 0; i < n; i++) u[i] = adafactor_factored(by, column[i], g[i], f->clip);
 }
 
-/* Elements of a row; not factored: of a tile. */
+/* Returns the elements of a row; not factored: of a tile. */
 static int64_t row_width(const struct factor *f, int64_t row)
 {
     return f->factored ? f->x.C : min_i64(TILE, operand_elements(&f->l->in[0]) - row * TILE);
 }
 static int64_t row_begin(const struct factor *f, int64_t row) { return row * (f->factored ? f->x.C : TILE); }
 
-/* The divisor of u. */
+/* Returns the divisor of u. If the moments are not factored, they are updated first. */
 static double size_of_update(const struct factor *f)
 {
     const int64_t elements = operand_elements(&f->l->in[0]);

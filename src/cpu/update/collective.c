@@ -82,7 +82,7 @@ REF_KERNEL(FOLD, fold);
 
 static bool squares_match(const struct query *q) { return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_F64); }
 
-/* Return the place of x in the whole gradient, and its elements without the padding of a shard. */
+/* Returns the place of x in the whole gradient; and its elements without the padding of a shard. */
 static int64_t squares_first(const struct launch *l) { return launch_first(l, l->attr->squares.part); }
 static int64_t squares_elements(const struct launch *l)
 {
@@ -231,7 +231,8 @@ static struct collective begin(const struct launch *l, const char *name, const s
     return c;
 }
 
-/* Returns the number of a part: parts are numbered by the place of their rank on its host, then by host. */
+/* Returns the number of a part: parts are numbered by the place of their rank on its host, then by
+ * host. */
 static int part_number(const struct collective *c, int place, int host) { return place * c->hosts + host; }
 static int own_part(const struct collective *c) { return part_number(c, c->self, c->host); }
 
@@ -259,8 +260,8 @@ static void add_move(const struct collective *c, int *n, int peer, void *at, int
     else if (elements) c->moves[(*n)++] = (struct move){peer, at, bytes, send};
 }
 
-/* Return the rank at a place of this host, or of those that take part; and the rank of this place on another
- * host. */
+/* Returns the rank at a place of this host, or of those that take part; and the rank of this place
+ * on another host. */
 static int inside(const struct collective *c, int place)
 {
     return ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, place);
@@ -315,8 +316,8 @@ static void reduce_inside(const struct collective *c)
     }
 }
 
-/* Sends the sums of the hosts to the rank whose part they are, which adds them, in the leaves behind
- * those sums. */
+/* Sends the sums of the hosts to the rank whose part they are, which adds them, in the leaves
+ * behind those sums. */
 static void reduce_across(const struct collective *c, int64_t mine)
 {
     int64_t theirs;

@@ -125,8 +125,8 @@ static void adamw_tile(float *p, float *m, float *v, const float *g, int n, stru
     }
 }
 
-/* m and v are f32, or bf16: then they are converted to f32, updated, and rounded to nearest
- * even. */
+/* Reports whether the kernel runs ADAMW: m and v are f32, or bf16, which are converted to f32,
+ * updated, and rounded to nearest even. */
 static bool adamw_match(const struct query *q)
 {
     for (int i = 2; i < 4; i++)
@@ -179,7 +179,7 @@ static float largest(const float *x, int n)
     return most;
 }
 
-/* In place: x / most, or 0 if all are 0. */
+/* Divides x by `most` in place; all stay 0 if `most` is 0. */
 static void normalise(float *x, float most, int n)
 {
     const float by = most > 0 ? most : 1;

@@ -25,8 +25,8 @@ static bool is_filter(const struct graph *g, const struct node *n)
            n->attr.matmul.dtype == DT_F32 && a->dim[a->rank - 2] <= FEW_ROWS && tensor_is_dense(a);
 }
 
-/* The ACT that computes the product's second operand, through reshapes. The product is its only
- * reader. 0: there is none. */
+/* Finds the ACT that computes the product's second operand, through reshapes, and whose only reader
+ * the product is; 0: there is none. */
 static id activation_of(const struct graph *g, const uint32_t *readers, const struct node *product)
 {
     id t = product->in[1], node = tensor_at(g, t)->node;

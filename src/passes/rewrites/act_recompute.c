@@ -21,7 +21,7 @@
 /* dW, views, a weight's update: more nodes would be delayed for too long */
 enum { MOVED = 4 };
 
-/* True if `grad` is the gradient of node `made`. */
+/* Reports whether `grad` is the gradient of node `made`. */
 static bool is_gradient(const struct node *made, const struct node *grad)
 {
     const bool gate = made->op == OP_SILU_GATE && grad->op == OP_SILU_GATE_BWD;
@@ -40,7 +40,8 @@ static bool writes(const struct graph *g, const struct node *n, id storage)
     return false;
 }
 
-/* True if one node writes a storage that the other reads or writes: their order is fixed. */
+/* Reports whether one node writes a storage that the other reads or writes, so that their order is
+ * fixed. */
 static bool conflict(const struct graph *g, const struct node *a, const struct node *b)
 {
     for (int i = 0; i < a->nin; i++)
@@ -52,8 +53,8 @@ static bool conflict(const struct graph *g, const struct node *a, const struct n
     return false;
 }
 
-/* The position of the gradient; 0: there is none that can compute y. `moved` receives the nodes
- * that must follow y, y's own node first. */
+/* Returns the position of the gradient; 0: there is none that can compute y. `moved` receives the
+ * nodes that must follow y, y's own node first. */
 static uint32_t find_gradient(const struct graph *g, const struct order *order, uint32_t at, id moved[MOVED + 1],
                               int *count)
 {

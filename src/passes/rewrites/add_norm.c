@@ -22,7 +22,7 @@ static enum op fused_op(enum op norm)
     return norm == OP_RMSNORM ? OP_ADD_RMSNORM : norm == OP_LAYERNORM ? OP_ADD_LAYERNORM : OP_NONE;
 }
 
-/* True if the sum at position k and the norm after it can be fused. */
+/* Reports whether the sum at position k and the norm after it can be fused. */
 static bool fits(const struct graph *g, const struct life *life, uint32_t k, const struct node *sum,
                  const struct node *norm)
 {

@@ -12,7 +12,8 @@
 #include "graph/ops.h"
 #include "passes/passes.h"
 
-/* True if `sum` is [C] in f32, with C the last dimension of x: a sum over all other dimensions. */
+/* Reports whether `sum` is [C] in f32, with C the last dimension of x: a sum over all other
+ * dimensions. */
 static bool is_columns(const struct graph *g, id sum, id x)
 {
     const struct tensor *s = tensor_at(g, sum), *t = tensor_at(g, x);
@@ -20,7 +21,7 @@ static bool is_columns(const struct graph *g, id sum, id x)
            t->dtype != DT_F64;
 }
 
-/* The node that computes the summed tensor, if it can sum it too; 0: it cannot. */
+/* Finds the node that computes the summed tensor, if it can sum it too; 0: it cannot. */
 static id maker_of(const struct graph *g, const struct node *sum)
 {
     if (sum->op != OP_SUM_TO || (sum->nin > 1 && sum->in[1]) || !is_columns(g, sum->out[0], sum->in[0])) return 0;

@@ -26,7 +26,7 @@ static bool fills_with_zeros(const struct graph *g, const struct node *n)
     return n->op == OP_FILL && n->attr.fill.value == 0 && is_whole(g, tensor_at(g, n->out[0]));
 }
 
-/* True if this node, in a loop after `fill`, adds to the tensor that `fill` writes. */
+/* Reports whether this node, in a loop after `fill`, adds to the tensor that `fill` writes. */
 static bool adds_to(const struct graph *g, const struct node *n, id fill)
 {
     const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(n, 0) : -1;

@@ -42,7 +42,7 @@ static void readers_free(struct readers *r)
     mem_free(r->last);
 }
 
-/* The ACT that is the only reader of the product's result; 0: there is none. */
+/* Finds the ACT that is the only reader of the product's result; 0: there is none. */
 static id activation_of(const struct graph *g, const struct readers *r, const struct node *product)
 {
     id z = product->out[0], s = tensor_at(g, z)->storage;
@@ -65,14 +65,15 @@ static void fuse(struct graph *g, id product, id act)
     n->made_by = graph_intern(g, "fuse");
 }
 
-/* On a CPU only the reference kernel accepts a strided x, and it does not round z before the
- * activation. */
+/* Reports whether the fused product gives the same bits. On a CPU only the reference kernel accepts
+ * a strided x, and it does not round z before the activation. */
 static bool keeps_bits(const struct graph *g, const struct node *product, enum act_kind kind, bool fuses_strided)
 {
     return fuses_strided || kind == ACT_RELU || tensor_is_dense(tensor_at(g, product->in[0]));
 }
 
-/* `differentiated`: the program gets a backward. */
+/* Fuses the activations of one program; only ReLU where the program gets a backward
+ * (`differentiated`). */
 static void fuse_program(struct graph *g, enum program p, bool differentiated, bool fuses_strided)
 {
     struct order *order = &g->order[p];

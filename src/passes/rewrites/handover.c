@@ -11,8 +11,8 @@
  * between an update and a step: no gradient is alive there. The computation is the same, so no bit
  * changes.
  *
- * In a run that trains, the KV cache of prompts that an evaluation answers is alive in programs
- * prompt and next alone: it is placed like an activation that lives through both.
+ * In a run that trains, the KV cache of prompts that an evaluation answers is alive only in
+ * programs prompt and next: it is placed like an activation that lives through both.
  */
 #include "passes/passes.h"
 

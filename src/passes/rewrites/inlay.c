@@ -16,14 +16,14 @@
 
 enum { PACK = 16 }; /* kernels need rows aligned to this many bytes */
 
-/* True if outputs 0 to 2 are heads, which every kernel writes with their strides. */
+/* Reports whether outputs 0 to 2 are heads, which every kernel writes with their strides. */
 static bool writes_heads(enum op op)
 {
     return op == OP_ATTENTION_BWD || op == OP_ATTENTION_REL_BWD || op == OP_ATTENTION_BIAS_BWD ||
            op == OP_ATTENTION_WINDOW_BWD;
 }
 
-/* True if `t` is dense, transient and covers its storage. */
+/* Reports whether `t` is dense, transient and covers its storage. */
 static bool owns(const struct graph *g, id t)
 {
     const struct tensor *x = tensor_at(g, t);
@@ -31,7 +31,7 @@ static bool owns(const struct graph *g, id t)
     return s->kind == KIND_ACT && !x->loop && !x->offset && tensor_is_dense(x) && tensor_bytes(x) == s->bytes;
 }
 
-/* True if `t` is one of its maker's heads, written once and read by this CONCAT only. */
+/* Reports whether `t` is one of its maker's heads, written once and read by this CONCAT only. */
 static bool is_part(const struct graph *g, const struct node *concat, id t, id maker, const uint32_t *uses)
 {
     const struct node *m = node_at(g, maker);
@@ -40,7 +40,8 @@ static bool is_part(const struct graph *g, const struct node *concat, id t, id m
     return t == m->out[0] || t == m->out[1] || t == m->out[2];
 }
 
-/* True if the strides of the result and the offsets of its parts are multiples of 16 bytes. */
+/* Reports whether the strides of the result and the offsets of its parts are multiples of 16
+ * bytes. */
 static bool is_aligned(const struct graph *g, const struct node *n)
 {
     const struct tensor *whole = tensor_at(g, n->out[0]);

@@ -25,7 +25,7 @@ struct sum {
     int n, nadds, axis; /* axis -1: none yet */
 };
 
-/* The only padded axis; -1: none, or more than one. */
+/* Returns the only padded axis; -1: none, or more than one. */
 static int padded_axis(const struct node *n)
 {
     int axis = -1;

@@ -42,13 +42,13 @@ static bool is_made_inside(const struct head *h, id t)
     return tensor_at(h->g, t)->node && is_in_scope(h, node_at(h->g, tensor_at(h->g, t)->node));
 }
 
-/* An input that the chunks slice. */
+/* Reports whether `t` is an input of the scope that the chunks slice. */
 static bool has_rows(const struct head *h, id t)
 {
     return t && h->from_batch[t] && tensor_at(h->g, t)->rank && tensor_at(h->g, t)->dim[0] > 1 && !is_made_inside(h, t);
 }
 
-/* The labels are an input, or its label shift, or views of these. */
+/* Reports whether the labels `t` are an input, or its label shift, or views of these. */
 static bool is_input(const struct graph *g, id t)
 {
     while (storage_of(g, t)->kind != KIND_INPUT) {
@@ -83,7 +83,7 @@ static bool leaves_scope(const struct head *h, id t)
     return false;
 }
 
-/* Whether the rows of the scope may be in another order. */
+/* Reports whether the rows of the scope may be in another order. */
 static bool is_sum_over_rows(const struct head *h)
 {
     const struct graph *g = h->g;
@@ -104,7 +104,7 @@ static bool is_sum_over_rows(const struct head *h)
     return true;
 }
 
-/* x [rows,...] by `index`, the inverse of which is `position`. */
+/* Gathers the rows of x [rows,...] by `index`, the inverse of which is `position`. */
 static id gather_rows(struct graph *g, id x, id index, id position)
 {
     const struct tensor t = *tensor_at(g, x);
@@ -115,7 +115,8 @@ static id gather_rows(struct graph *g, id x, id index, id position)
     return op_reshape(g, y, t.rank, t.dim);
 }
 
-/* The order as it was, with new nodes before the scope; the scope reads what they make. */
+/* Inserts nodes before the scope that put the rows with labels first; the scope reads their
+ * results, and the rest of the order stays as it was. */
 static void put_first(struct head *h)
 {
     struct graph *g = h->g;

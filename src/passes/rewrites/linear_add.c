@@ -21,8 +21,8 @@ struct linear_add {
     uint32_t *readers, *position; /* by storage; by node (uses.h) */
 };
 
-/* True if both nodes are in the same loop, block and row-wise scope, so that they are recomputed,
- * or cut into chunks, together. */
+/* Reports whether both nodes are in the same loop, block and row-wise scope, so that they are
+ * recomputed, or cut into chunks, together. */
 static bool together(const struct graph *g, const struct node *x, const struct node *y)
 {
     return x->loop == y->loop && graph_block_of(g, x->scope) == graph_block_of(g, y->scope) &&

@@ -19,11 +19,11 @@ struct residual {
     uint32_t *readers, *position; /* by tensor; by node (uses.h) */
 };
 
-/* The index of the input that a norm's gradient adds; 0: another op. */
+/* Returns the index of the input that a norm's gradient adds; 0: another op. */
 static int slot_of(enum op op) { return op == OP_RMSNORM_BWD || op == OP_LAYERNORM_BWD ? op_table[op].max_in - 1 : 0; }
 
-/* True if no node between the norm's gradient and the sum writes the added tensor nor, if the
- * result overwrites it (`written`), reads it. */
+/* Reports whether no node between the norm's gradient and the sum writes the added tensor and, if
+ * the result overwrites it (`written`), neither they nor the norm's gradient read it. */
 static bool undisturbed(const struct residual *r, id norm, id sum, id add, bool written)
 {
     const struct graph *g = r->g;
@@ -41,7 +41,8 @@ static bool undisturbed(const struct residual *r, id norm, id sum, id add, bool 
     return true;
 }
 
-/* The norm's gradient that computes input `i` of the sum and can add the other input; 0: none. */
+/* Finds the norm's gradient that computes input `i` of the sum and can add the other input; 0:
+ * none. */
 static id norm_of(const struct residual *r, id sum, int i)
 {
     const struct graph *g = r->g;

@@ -16,7 +16,7 @@ struct reuse {
     id *first, *next;        /* linked lists of the tensors of each storage */
 };
 
-/* True if `t` is dense, transient and covers its storage. */
+/* Reports whether `t` is dense, transient and covers its storage. */
 static bool owns(const struct graph *g, id t)
 {
     const struct tensor *x = tensor_at(g, t);
@@ -24,7 +24,7 @@ static bool owns(const struct graph *g, id t)
     return s->kind == KIND_ACT && !x->loop && x->offset == 0 && tensor_is_dense(x) && tensor_bytes(x) == s->bytes;
 }
 
-/* True if input `i` dies at `position`, in the loop in which it was written. */
+/* Reports whether input `i` dies at `position`, in the loop in which it was written. */
 static bool dies(const struct reuse *r, const struct node *n, int i, uint32_t position)
 {
     id t = n->in[i], made = tensor_at(r->g, t)->node;

@@ -16,7 +16,7 @@
 #include "passes/passes.h"
 #include "passes/uses.h"
 
-/* By tensor: true if it depends on the batch or on the step. */
+/* Marks, by tensor, what depends on the batch or on the step. */
 static bool *mark_varying(const struct graph *g, enum program p)
 {
     bool *varies = mem_alloc(g->tensors.n);
@@ -45,7 +45,8 @@ struct found {
     int constant;
 };
 
-/* The sum that is the product's operand, if the product can be split; 0: it cannot. */
+/* Finds the sum that is the product's operand, if the product can be split, and sets `constant` to
+ * its input that does not vary; 0: it cannot. */
 static id sum_of(const struct split *s, const struct node *product, int *constant)
 {
     const struct graph *g = s->g;
@@ -79,7 +80,7 @@ static bool find_sums(const struct split *s, enum program p, struct found *found
     return any;
 }
 
-/* Splits one product, after which the order ends; returns the tensor that stands for its result. */
+/* Splits one product, after which the order ends; returns the tensor that replaces its result. */
 static id split(struct graph *g, id product, const struct found *f)
 {
     const struct node sum = *node_at(g, f->sum);

@@ -33,7 +33,7 @@ static void move_to_prologue(struct carry *c, id node)
     vec_push(&c->prologue, node);
 }
 
-/* A tensor of zeros like `t`, filled before the loop. */
+/* Makes a tensor of zeros like `t`, filled before the loop. */
 static id zero_like(struct carry *c, id t)
 {
     struct graph *g = c->g;
@@ -57,9 +57,9 @@ static void note_writers(struct carry *c)
     }
 }
 
-/* A storage may hold the running sum only if no other sum is in it and the body only adds to it
- * after its first write: a node that reads or overwrites the value of one iteration must not see
- * the sum. */
+/* Marks the storages with which the body does more than add to them after their first write. These
+ * cannot hold the running sum: a node that reads or overwrites the value of one iteration must not
+ * see the sum. */
 static void note_uses(struct carry *c)
 {
     const struct graph *g = c->g;
@@ -117,8 +117,8 @@ static id carry_sum(struct carry *c, id t, enum kind kind)
     return sum;
 }
 
-/* The input's storage holds the batch of the whole step; the body reads a slice. A view of a part
- * of the input advances by all of a micro-batch too. */
+/* Makes the storage of each input hold the batch of the whole step, of which the body reads a
+ * slice. A view of a part of the input advances by all of a micro-batch too. */
 static void advance_inputs(struct carry *c, int count)
 {
     struct graph *g = c->g;

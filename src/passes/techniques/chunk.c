@@ -52,8 +52,8 @@ struct region {
 
 /* --- finding the region ----------------------------------------------------------- */
 
-/* The row-wise scope that begins next in the order after `last`; 0: there is none. last 0: the
- * first. */
+/* Finds the row-wise scope that begins next in the order after `last`, or the first one if `last`
+ * is 0; 0: there is none. */
 static id next_scope(const struct graph *g, enum program p, id last)
 {
     const struct order *order = &g->order[p];
@@ -80,7 +80,8 @@ static uint8_t *find_heads(const struct graph *g, enum program p)
     return heads;
 }
 
-/* True if the scope, or with 0 any scope, is a head beside an LM head and none itself. */
+/* Reports whether the scope, or with 0 any scope, is a head beside an LM head and no LM head
+ * itself. */
 static bool is_mask_head(const struct graph *g, enum program p, id scope)
 {
     uint8_t *heads = find_heads(g, p);
@@ -125,15 +126,15 @@ static bool is_inside(const struct region *r, id t)
     return false;
 }
 
-/* True if the loop slices `t`: it comes from outside the scope and depends on the batch. A tensor
- * with a single row is shared by all chunks. */
+/* Reports whether the loop slices `t`: it comes from outside the scope and depends on the batch. A
+ * tensor with a single row is shared by all chunks. */
 static bool is_cut(const struct region *r, id t)
 {
     return t && r->from_batch[t] && tensor_at(r->g, t)->rank && tensor_at(r->g, t)->dim[0] > 1 && !is_inside(r, t);
 }
 
-/* The number of images that share batch statistics, which the scope adds to the running ones; 0: it
- * has none. */
+/* Returns the number of images that share batch statistics, which the scope adds to the running
+ * ones; 0: it has none. */
 static int64_t statistics_of(const struct region *r)
 {
     int64_t group = 0;
@@ -190,7 +191,7 @@ static void pad_rows(struct region *r, id t, bool fill)
     graph_redirect(g, zero, tail);
 }
 
-/* The view of one chunk of `t`, which advances with the loop. */
+/* Makes the view of one chunk of `t`, which advances with the loop. */
 static id chunk_view(struct region *r, id t)
 {
     struct graph *g = r->g;
@@ -205,9 +206,9 @@ static id chunk_view(struct region *r, id t)
     return slice;
 }
 
-/* A tensor that the loop can slice instead of `t`: `t` itself, or a copy if `t` is a strided view,
- * if rows must be added and `t` is part of a larger storage, or if another loop slices `t`, as
- * accumulation does with inputs. */
+/* Returns a tensor that the loop can slice instead of `t`: `t` itself, or a copy if `t` is a
+ * strided view, if rows must be added and `t` is part of a larger storage, or if `t` is an input,
+ * which another loop may slice, as that of accumulation does. */
 static id sliceable(struct region *r, id t)
 {
     const struct tensor *x = tensor_at(r->g, t);
@@ -216,7 +217,8 @@ static id sliceable(struct region *r, id t)
     return fits && storage_of(r->g, t)->kind != KIND_INPUT ? t : op_copy(r->g, t, SPACE_DEVICE);
 }
 
-/* True if an earlier scope slices `t` in the same way: its storage has the added rows already. */
+/* Reports whether an earlier scope slices `t` in the same way, so that its storage has the added
+ * rows already. */
 static bool is_cut_alike(const struct region *r, id t)
 {
     for (uint32_t c = 0; c < r->g->cuts.n; c++) {
@@ -229,8 +231,8 @@ static bool is_cut_alike(const struct region *r, id t)
     return false;
 }
 
-/* If the rows with labels come first (labelled_first.c), the last iterations may have none: tells
- * the loop where the labels come from. */
+/* Tells the loop where the labels come from if the rows with labels come first (labelled_first.c):
+ * the last iterations may have none. */
 static void count_labels(struct region *r, id t)
 {
     const struct graph *g = r->g;
@@ -272,7 +274,7 @@ static bool leaves_scope(const struct region *r, id t)
     return false;
 }
 
-/* Scalars that leave the scope begin at 0, before the loop. */
+/* Fills the sums of the scalars that leave the scope with 0, before the loop. */
 static void begin_sums(struct region *r)
 {
     struct graph *g = r->g;
@@ -301,7 +303,7 @@ static void write_rows(struct region *r, id chunk, id slice)
         }
 }
 
-/* A scalar is summed over the chunks; other tensors are gathered by rows. */
+/* Adds a scalar to its sum over the chunks, and gathers any other tensor by rows. */
 static void emit_output(struct region *r, id old, id chunk)
 {
     struct graph *g = r->g;
@@ -321,8 +323,8 @@ static void emit_output(struct region *r, id old, id chunk)
 
 /* --- emitting the loop -------------------------------------------------------------------- */
 
-/* Shape rules infer the shapes of a chunk, but a reshape holds its own shape: in one with rows, the
- * first dimension larger than 1 counts them. */
+/* Fits the shape that a reshape holds to a chunk; shape rules infer all other shapes. In a reshape
+ * with rows, the first dimension larger than 1 counts them. */
 static void fit_reshape(const struct region *r, union attr *attr)
 {
     int i = 0;
@@ -407,7 +409,7 @@ static void chunk_scope(struct graph *g, enum program p, id scope, int chunks)
     mem_free(r.from_batch);
 }
 
-/* The rows of a chunk of one scope; 0: it is not split. */
+/* Returns the rows of a chunk of one scope; 0: it is not split. */
 static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
 {
     const struct order *order = &g->order[p];
@@ -422,8 +424,8 @@ static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
     return rows;
 }
 
-/* Numbers of several scopes are combined to one that differs if any of them does, as far as 64 bits
- * allow. */
+/* Combines the numbers of several scopes into one that differs if any of them does, as far as 64
+ * bits allow. */
 void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_COUNT])
 {
     for (enum program p = 0; p < PROGRAM_COUNT; p++) rows[p] = 0;

@@ -1,9 +1,11 @@
 /*
- * encode.c: what a frozen vision tower makes of images runs in a loop of its own at the head of the
- * program, over the images that the batch really has, some of them at a time.
+ * encode.c: a frozen vision tower runs in a loop of its own at the head of the program, over the
+ * images that the batch really has, some of them at a time.
  *
- *     pixels [N,...] ─ tower ─ projector ─ features [N,tokens,C] ─ REPLACE_ROWS(text, index,
- *     features) becomes
+ *     pixels [N,...] ─ tower ─ projector ─ features [N,tokens,C] ─ REPLACE_ROWS(text, index, features)
+ *
+ * becomes
+ *
  *     used = USED_FIRST(index)                               N = 6   images  0 1 .   3 . .    used  0 1 3 . . .
  *     features = 0                                                   loops of 2               |0 1|3 .| not run
  *     loop {
@@ -21,10 +23,10 @@
  * those of images and of frames (models/images.c). Where features are read in another way, all
  * images are encoded.
  *
- * What moves is all that depends on the images and on frozen weights alone, in the scopes where
+ * What moves is all that depends only on the images and on frozen weights, in the scopes where
  * images are independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that
  * is trained, or the blocks before the first with an adapter. Where nothing is trained, all weights
- * are frozen. What depends on weights alone is computed once, before the loop. The backward never
+ * are frozen. What depends only on weights is computed once, before the loop. The backward never
  * enters the loop, and nothing in it is recomputed.
  */
 #include <stdio.h>
@@ -76,7 +78,7 @@ static bool is_images(const struct encoder *e, id t)
            tensor_is_dense(x);
 }
 
-/* Where a node may run that reads `t`. */
+/* Returns the place where a node that reads `t` may run. */
 static enum place place_of(const struct encoder *e, id t)
 {
     const struct graph *g = e->g;
@@ -86,8 +88,8 @@ static enum place place_of(const struct encoder *e, id t)
     return is_images(e, t) ? INSIDE : AFTER;
 }
 
-/* The dimension of a reshape of images that counts them, with others: the first one larger than 1.
- * Its rank: there is none, or it follows from the others. */
+/* Finds the dimension of a reshape of images that counts them, with others: the first one larger
+ * than 1. Returns the rank if there is none, or if it follows from the others. */
 static int images_dim(const struct node *n)
 {
     int i = 0;
@@ -109,7 +111,9 @@ static bool is_read_outside(const struct encoder *e, id t)
     return false;
 }
 
-/* Pixels are cast before they come into the scope. */
+/* Reports whether a node may move if its inputs do: it is in the scope of images, outside of
+ * loops and of trained blocks, and has no effect; or it casts the pixels before they come into
+ * the scope. */
 static bool may_move(const struct encoder *e, const struct node *n)
 {
     if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]) && !is_read_outside(e, n->out[0]);
@@ -138,7 +142,7 @@ static bool place_nodes(struct encoder *e)
     return whole;
 }
 
-/* True if the rest of the program, or the host, reads `t`. */
+/* Reports whether the rest of the program, or the host, reads `t`. */
 static bool is_read_after(const struct encoder *e, id t)
 {
     for (uint32_t i = 0; i < e->g->outputs.n; i++)
@@ -159,7 +163,7 @@ static void keep_views(struct encoder *e)
     }
 }
 
-/* Of the input that the first node in the scope reads. */
+/* Counts the images of the first input that a node in the scope reads; 0: there is none. */
 static int64_t count_images(const struct encoder *e)
 {
     const struct graph *g = e->g;
@@ -172,7 +176,8 @@ static int64_t count_images(const struct encoder *e)
     return 0;
 }
 
-/* Without a block there is nothing worth a loop. */
+/* Finds the nodes that move. Returns false if no block does: without one, nothing is worth a
+ * loop. */
 static bool find_nodes(struct encoder *e)
 {
     bool blocks = false;
@@ -196,7 +201,8 @@ struct held {
     } part[2];
 };
 
-/* A part of each sample's images, of all of them: a slice of [B,n,...]. */
+/* Describes a slice of [B,n,...] with all images: a part of each sample's images. No parts: the
+ * slice is another one. */
 static struct held hold_slice(const struct encoder *e, const struct node *n, const struct held *from)
 {
     const struct tensor *x = tensor_at(e->g, n->in[0]);
@@ -205,7 +211,7 @@ static struct held hold_slice(const struct encoder *e, const struct node *n, con
     return (struct held){1, false, {{n->attr.slice.start, n->attr.slice.length, 0}}};
 }
 
-/* Two parts as rows [B,R,C]. */
+/* Describes two parts that are joined as rows [B,R,C]. No parts: they are not two such parts. */
 static struct held hold_both(const struct encoder *e, const struct node *n, const struct held *by_tensor)
 {
     struct held out = {.parts = 2};
@@ -220,8 +226,8 @@ static struct held hold_both(const struct encoder *e, const struct node *n, cons
     return out;
 }
 
-/* What a node that is not in the scope of images makes of features; no parts: it mixes them, or is
- * not known. */
+/* Describes the features in the result of a node that is not in the scope of images. No parts: the
+ * node mixes them, or is not known. */
 static struct held hold(const struct encoder *e, const struct node *n, const struct held *by_tensor)
 {
     const struct held *from = &by_tensor[n->in[0]];
@@ -232,8 +238,9 @@ static struct held hold(const struct encoder *e, const struct node *n, const str
     return keeps ? *from : (struct held){0};
 }
 
-/* The only way in which features are read by rows, and what these are; NULL: there is another
- * one. */
+/* Finds the REPLACE_ROWS that reads features by rows, and sets `rows` to the features that it
+ * reads. Returns NULL if there is none, if another reads other rows, or if features are read in any
+ * other way. */
 static const struct node *find_reader(const struct encoder *e, struct held *rows)
 {
     const struct graph *g = e->g;
@@ -263,8 +270,8 @@ static const struct node *find_reader(const struct encoder *e, struct held *rows
     return other ? NULL : reader;
 }
 
-/* The rows of y [B,R,C] in blocks of the n images of a sample; no rows: they are not all there, in
- * their order. */
+/* Describes the rows of y [B,R,C] as blocks of the n images of a sample. No rows: the images are
+ * not all there, in their order. */
 static struct feature_blocks blocks_of(const struct tensor *y, const struct held *h, int64_t n)
 {
     if (h->parts == 2 && !h->part[0].first && h->part[1].first == h->part[0].count &&
@@ -304,7 +311,7 @@ static void list_used(struct encoder *e)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* t [n * rows,...] as n rows, [1,n,...]. */
+/* Reshapes t [n * rows,...] to n rows, [1,n,...]. */
 static id by_image(struct graph *g, id t, int64_t n)
 {
     return op_reshape(g, t, 3, (int64_t[]){1, n, tensor_elements(tensor_at(g, t)) / n});
@@ -360,7 +367,7 @@ static void begin_features(struct encoder *e, features_list *list)
         }
 }
 
-/* In the loop: writes those of an iteration. */
+/* Writes the features of one iteration, in the loop. */
 static void write_features(struct encoder *e, features_list *list)
 {
     struct graph *g = e->g;
@@ -370,7 +377,8 @@ static void write_features(struct encoder *e, features_list *list)
     }
 }
 
-/* After the loop: the rest of the program reads them. */
+/* Maps features to those of all images, after the loop, for the rest of the program and the
+ * outputs. */
 static void replace_features(struct encoder *e, const features_list *list)
 {
     struct graph *g = e->g;
@@ -409,7 +417,7 @@ static void emit_loop(struct encoder *e)
 
 /* --- the program ------------------------------------------------------------------------------ */
 
-/* The position of the loop: that of the tower, before anything that reads what moves. */
+/* Returns the position of the loop: that of the tower, before anything that reads what moves. */
 static uint32_t find_position(const struct encoder *e)
 {
     for (uint32_t k = 0;; k++) {
@@ -420,8 +428,8 @@ static uint32_t find_position(const struct encoder *e)
     }
 }
 
-/* What is left of the order around the loop: first the nodes before the tower and those of weights
- * alone. */
+/* Builds the order around the loop: before it come the nodes that depend only on weights, and those
+ * before the tower; after it the rest. */
 static void rewrite(struct encoder *e)
 {
     struct graph *g = e->g;

@@ -89,7 +89,7 @@ static void move(struct fused *f, id node, id scope)
     vec_push(&f->g->order[PROGRAM_STEP].nodes, node);
 }
 
-/* The CLIP of the partial sum, emitted if needed. */
+/* Returns the CLIP of the partial sum; emits it if needed. */
 static id partial_norm(struct fused *f, id scope)
 {
     struct graph *g = f->g;
@@ -209,8 +209,8 @@ void pass_fused_step(struct graph *g, const struct settings *s)
     mem_free(update);
 }
 
-/* The global norm, and whether a gradient is infinite, are known after the last gradient: too late
- * for weights that are updated before. */
+/* Reports whether the step cannot be fused, and why. The global norm, and whether a gradient is
+ * infinite, are known after the last gradient: too late for weights that are updated before. */
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
 {
     if (l->clips)

@@ -21,7 +21,8 @@
 
 enum { TERMS_MOST = 64 };
 
-/* True if one product of bf16 operands computes the gradient and only the update reads it. */
+/* Reports whether one product of bf16 operands computes the gradient and only the update reads
+ * it. */
 static bool fits(const struct graph *g, id grad, const uint32_t *uses)
 {
     const struct tensor *t = tensor_at(g, grad);

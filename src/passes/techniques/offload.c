@@ -22,8 +22,8 @@
 
 #include "graph/graph.h"
 
-/* Weights that a node outside of all blocks accesses in the step or the evaluation are not
- * offloaded. */
+/* Unmarks the weights that a node outside of all blocks accesses in the program, which are not
+ * offloaded; marks in `inside` what a node of a block accesses. */
 static void keep_outsiders(const struct graph *g, enum program p, bool *offloaded, bool *inside)
 {
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
@@ -39,7 +39,7 @@ static void keep_outsiders(const struct graph *g, enum program p, bool *offloade
     }
 }
 
-/* By storage: true if it is offloaded. */
+/* Marks, by storage, what is offloaded. */
 static bool *choose_homes(const struct graph *g, unsigned offload)
 {
     bool *offloaded = mem_alloc(g->storages.n), *inside = mem_alloc(g->storages.n);
@@ -61,7 +61,8 @@ bool offload_repeats(unsigned before, const struct settings *s)
     return (before ^ s->offload) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
 }
 
-/* True if a node of the program accesses one of the first `homes` storages that is offloaded. */
+/* Reports whether a node of the program accesses one of the first `homes` storages that is
+ * offloaded. */
 static bool touches_offloaded(const struct graph *g, enum program p, const bool *offloaded, uint32_t homes)
 {
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {

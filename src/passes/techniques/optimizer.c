@@ -47,7 +47,8 @@ struct layers {
     int last;       /* L */
 };
 
-/* The layer of a node; counts the blocks. */
+/* Returns the layer of a node: the number of its block, or outside of blocks that of the last block
+ * so far. Numbers the blocks by their first nodes, and counts them. */
 static int layer_here(const struct graph *g, id scope, int *number, int *blocks)
 {
     id block = graph_block_of(g, scope);
@@ -90,7 +91,8 @@ static bool rule_matches(const struct update_rule *r, const char *name)
     return false;
 }
 
-/* The attributes of a weight's update; `depth` is the layer's factor on the learning rate. */
+/* Returns the attributes of a weight's update; `depth` is the layer's factor on the learning
+ * rate. */
 static union attr attributes(const struct settings *s, const char *name, double depth)
 {
     union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1, s->beta2, s->eps, s->weight_decay,
@@ -104,7 +106,7 @@ static union attr attributes(const struct settings *s, const char *name, double 
     return a;
 }
 
-/* A state tensor "weight.which" of the given dtype and shape. */
+/* Makes a state tensor "weight.which" of the given dtype and shape. */
 static id state(struct graph *g, const char *weight, const char *which, enum dtype t, int rank, const int64_t *dim)
 {
     char name[300];
@@ -158,7 +160,8 @@ static void emit_sgd(const struct update *u)
     graph_emit(u->g, OP_SGD, &u->attr, (id[]){u->p.master, u->p.grad, u->step, u->clip, u->w, m}, m ? 6 : u->w ? 5 : 4);
 }
 
-/* Factored over the last two dimensions; vectors are not factored. */
+/* Emits the update of Adafactor, with its state factored over the last two dimensions; that of
+ * vectors is not factored. */
 static void emit_adafactor(const struct update *u)
 {
     int64_t columns[MAX_RANK];
@@ -215,7 +218,7 @@ static int by_completion(const void *a, const void *b)
     return x->param < y->param ? -1 : x->param > y->param;
 }
 
-/* The weights with gradients, in order of completion; `*n` of them. */
+/* Lists the weights with gradients in the order of completion, and sets `*n` to their number. */
 static struct trained *list_trained(const struct graph *g, uint32_t *n)
 {
     struct trained *list = mem_alloc((g->params.n + 1) * sizeof *list);
@@ -233,7 +236,7 @@ static struct trained *list_trained(const struct graph *g, uint32_t *n)
     return list;
 }
 
-/* By storage: an EMBEDDING of the step reads it as its table. */
+/* Marks, by storage, what an EMBEDDING of the step reads as its table. */
 static bool *mark_tables(const struct graph *g)
 {
     bool *table = mem_alloc(g->storages.n);
@@ -246,7 +249,7 @@ static bool *mark_tables(const struct graph *g)
 
 /* --- the program ------------------------------------------------------------------------- */
 
-/* {norm, factor} of all gradients. */
+/* Emits the norm of all gradients; returns {norm, factor}. */
 static id emit_norm(struct graph *g, const struct trained *list, uint32_t n)
 {
     id sum = op_fill(g, DT_F64, 0, NULL, 0);
@@ -269,8 +272,8 @@ static uint64_t hash_tensor(const struct graph *g, id t, uint32_t *seen, uint32_
     return hash_bytes(x->stride, x->rank * sizeof *x->stride, h);
 }
 
-/* By storage: 1 if a node of a block reads or writes it, 2 if one outside of all blocks does; both
- * of these. */
+/* Returns flags by storage: 1 if a node of a block reads or writes it, 2 if one outside of all
+ * blocks does. */
 static uint8_t *mark_readers(const struct graph *g)
 {
     uint8_t *by = mem_alloc(g->storages.n);

@@ -8,13 +8,13 @@
  * remains as the master weight that the optimizer updates. Shape rules then propagate the dtype
  * through the forward: results that depend on a bf16 weight are bf16, statistics and losses are
  * f32. Weight gradients are f32 (vjp.c; except in gradients.c). A frozen weight has no master and
- * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/update/update.h). Running
- * statistics stay f32, because bf16 would round their small changes away. So do coordinates and
- * their frequencies, which become angles; the result of FOURIER is of lower precision; and weights
- * that a model itself casts to f32, such as the logarithm of a temperature. f32 inputs
- * stay f32 and are cast at the start of the program. A model may require f32 somewhere (a loss); if
- * the tensor is f32 already, the cast is removed. A cache has the dtype of the rows that are
- * written to it.
+ * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/update/update.h).
+ * Running statistics stay f32, because bf16 would round their small changes away. So do coordinates
+ * and their frequencies, which become angles; the result of FOURIER is of lower precision; and
+ * weights that a model itself casts to f32, such as the logarithm of a temperature. f32 inputs stay
+ * f32 and are cast at the start of the program. A model may require f32 somewhere (a loss); if the
+ * tensor is f32 already, the cast is removed. A cache has the dtype of the rows that are written to
+ * it.
  *
  * Modules. A rule gives the scopes that it matches, and those inside, their own precision. First
  * the whole graph is lowered, which shows which tensors are f32 by design and which follow the
@@ -38,8 +38,8 @@ static id working_copy(struct graph *g, const struct tensor *master, enum dtype 
     return graph_tensor(g, graph_name(g, g->storages.at[storage].name), storage, t, x.rank, x.dim, 0);
 }
 
-/* The first of two inputs that stay f32; -1: none. These are running statistics of normalisations,
- * and values that become angles. */
+/* Returns the index of the first of two inputs that stay f32; -1: none do. These are running
+ * statistics of normalisations, and values that become angles. */
 static int first_kept(const struct node *n)
 {
     switch (n->op) {
@@ -175,7 +175,7 @@ static enum dtype scope_precision(const struct settings *s, const struct graph *
     return s->precision;
 }
 
-/* The dtype to which everything is lowered first: f32 only if no rule requires another. */
+/* Returns the dtype to which everything is lowered first: f32 only if no rule requires another. */
 static enum dtype base_precision(const struct settings *s)
 {
     enum dtype t = s->precision;
@@ -204,7 +204,7 @@ static void mark_followers(struct borders *b)
     }
 }
 
-/* A weight is kept in the dtype of its first reader; other readers get a cast. */
+/* Keeps each weight in the dtype of its first reader; other readers get a cast. */
 static void settle_weights(struct borders *b, const struct settings *s, const id *masters)
 {
     struct graph *g = b->g;
@@ -230,7 +230,8 @@ static bool updated_in_place(const struct node *n, int i)
     return false;
 }
 
-/* `x` cast to dtype t, for a node of the current scope and loop. */
+/* Returns `x` cast to dtype t, for a node of the current scope and loop; uses the last cast again
+ * if it fits. */
 static id cross(struct borders *b, id x, enum dtype t)
 {
     struct graph *g = b->g;

@@ -32,7 +32,7 @@ struct reading {
     id scope;               /* of the first product */
 };
 
-/* By storage. */
+/* Returns, by storage, how the forward reads it. */
 static struct reading *readings_of(const struct graph *g)
 {
     struct reading *r = mem_alloc(g->storages.n * sizeof *r);
@@ -54,7 +54,7 @@ static const struct reading *reading_of(const struct graph *g, const struct read
     return &by_storage[tensor_at(g, p->tensor)->storage];
 }
 
-/* A parameter's name without its last part. */
+/* Prints a parameter's name without its last part. */
 static const char *module_of(const struct graph *g, const struct param *p, char out[256])
 {
     snprintf(out, 256, "%s", graph_name(g, tensor_at(g, p->tensor)->name));
@@ -76,7 +76,7 @@ static bool rule_matches(const struct quantize_rule *r, const char *module, cons
     return false;
 }
 
-/* The last rule that matches the layer; NULL: none does. */
+/* Finds the last rule that matches the layer; NULL: none does. */
 static const struct quantize_rule *rule_of(const struct settings *s, const char *module, const char *scope)
 {
     for (uint32_t i = s->n_quantize_rules; i-- > 0;)
@@ -90,13 +90,15 @@ static bool may_quantize(const struct graph *g, const struct param *p, const str
            storage_of(g, p->tensor)->kind == KIND_PARAM;
 }
 
-/* The weights of a LoRA adapter, which a rule for the layer around them does not mean. */
+/* Reports whether the weights are those of a LoRA adapter, which a rule for the layer around them
+ * does not mean. */
 static bool is_adapter(const char *module)
 {
     return text_ends_with(module, ".lora_A") || text_ends_with(module, ".lora_B");
 }
 
-/* The form that the folder has, or the settings ask for, of a weight that linear layers read. */
+/* Returns the form that the folder has, or the settings ask for, of a weight that linear layers
+ * read. */
 static enum stored form_asked(const struct graph *g, const struct settings *s, const struct param *p,
                               const struct reading *r)
 {
@@ -140,7 +142,7 @@ static int refuse_weight(const struct graph *g, const struct settings *s, const 
                      number, module);
 }
 
-/* Each pattern must match a linear layer. */
+/* Checks that a pattern matches a linear layer. */
 static int check_pattern(const struct graph *g, const struct reading *readings, const char *pattern, uint32_t rule,
                          struct error *e)
 {
@@ -162,7 +164,7 @@ static int check_pattern(const struct graph *g, const struct reading *readings, 
     }
     return error_set(e, PL_USAGE,
                      "memory.quantize[%u].match: the pattern \"%.200s\" matches no linear layer; the nearest is %s (* "
-                     "stands for any text, ? for one character)",
+                     "matches any text, ? one character)",
                      rule, pattern, nearest);
 }
 
@@ -208,7 +210,7 @@ struct quantized {
     id weight; /* the tensor that was read */
 };
 
-/* The reader's view `t` of a weight, on a dequantized one. */
+/* Emits a dequantized weight, and returns the reader's view `t` on it. */
 static id dequantized(struct graph *g, const struct quantized *q, id t)
 {
     const struct tensor w = *tensor_at(g, q->weight);

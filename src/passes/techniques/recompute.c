@@ -5,11 +5,12 @@
  *     forward    x0 -[block 0]- x1 -[block 1]- x2 ...        only x0, x1, x2 kept
  *     backward   ... [recompute block 1 from x1] [its backward] [recompute block 0 from x0] ...
  *
- * A unit is recomputed at once (recompute_units.c): a block, a part of one, or a run of several. For each
- * unit, the forward nodes that lead from its inputs to what its backward reads are repeated just
- * before the first backward node that reads any of it, and the backward reads the repetition. Other
- * readers of the unit (the next block) read the original. The same kernels on the same bytes give
- * the same bits; random numbers are keyed by an attribute of the node, which its repetition shares.
+ * A unit is recomputed at once (recompute_units.c): a block, a part of one, or a run of several.
+ * For each unit, the forward nodes that lead from its inputs to what its backward reads are
+ * repeated just before the first backward node that reads any of it, and the backward reads the
+ * repetition. Other readers of the unit (the next block) read the original. The same kernels on the
+ * same bytes give the same bits; random numbers are keyed by an attribute of the node, which its
+ * repetition shares.
  *
  * Nodes with side effects, and nodes that overwrite a tensor from outside the unit, are never
  * repeated: their results are kept. All units are handled in one pass over the order.
@@ -30,7 +31,7 @@ struct recompute_pass {
     id *at, *loop, *first;
 };
 
-/* The unit of a node; for a backward node, that of the node that it differentiates. */
+/* Returns the unit of a node; for a backward node, that of the node that it differentiates. */
 static uint32_t unit_of(const struct recompute_pass *r, id node)
 {
     const struct node *n = node_at(r->g, node);
@@ -39,8 +40,8 @@ static uint32_t unit_of(const struct recompute_pass *r, id node)
 
 static id maker_inside(const struct recompute_pass *r, id t, uint32_t u);
 
-/* True if a node can be repeated. A node that overwrites an input can be repeated only if that
- * input is recomputed too: then it overwrites the copy. */
+/* Reports whether a node can be repeated. A node that overwrites an input can be repeated only if
+ * that input is recomputed too: then it overwrites the copy. */
 static bool repeats(const struct recompute_pass *r, const struct node *n, uint32_t u)
 {
     if (n->phase != PHASE_FORWARD || op_table[n->op].flags & OPF_EFFECT || (r->at[u] && n->loop != r->loop[u]))
@@ -52,7 +53,8 @@ static bool repeats(const struct recompute_pass *r, const struct node *n, uint32
     return true;
 }
 
-/* The node of unit `u` that computes `t` and can be repeated; 0: `t` comes from outside. */
+/* Finds the node of unit `u` that computes `t` and can be repeated; 0: there is none, as where `t`
+ * comes from outside. */
 static id maker_inside(const struct recompute_pass *r, id t, uint32_t u)
 {
     id made = t && t < r->tensors ? tensor_at(r->g, t)->node : 0;
@@ -77,8 +79,8 @@ static void mark_read(struct recompute_pass *r, id node)
     }
 }
 
-/* Called from the last node to the first: marks what a needed node reads. The lists end up in the
- * order of the forward. */
+/* Marks what a needed node reads, and adds the node to the list of its unit. Called from the last
+ * node to the first, so that the lists end up in the order of the forward. */
 static void mark_inputs(struct recompute_pass *r, id node)
 {
     if (!r->need[node]) return;
@@ -107,8 +109,8 @@ static void repeat(struct recompute_pass *r, id node)
         if (n.out[o]) r->copy[n.out[o]] = node_at(g, repeated)->out[o];
 }
 
-/* For a backward node: if it is the first reader of its unit, emits the unit before it; then
- * redirects its inputs to the recomputed copies. */
+/* Redirects the inputs of a backward node to the recomputed copies; if it is the first reader of
+ * its unit, emits the unit before it. */
 static void redirect_backward(struct recompute_pass *r, id node)
 {
     struct graph *g = r->g;

@@ -11,7 +11,7 @@
 struct units {
     uint32_t *of;    /* the unit with which it is recomputed, from 1; 0: none */
     uint32_t n;      /* units */
-    bool *selective; /* may be recomputed alone, where that is cheap */
+    bool *selective; /* may be recomputed by itself, where that is cheap */
     bool any;        /* some node may */
 };
 

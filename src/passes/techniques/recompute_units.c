@@ -68,8 +68,8 @@ static void read_scopes(struct finder *f)
     }
 }
 
-/* Length of the prefix that the blocks of a chain share: all before the number, or before the last
- * component of a name without a number. */
+/* Returns the length of the prefix that the blocks of a chain share: all before the number, or
+ * before the last component of a name without a number. */
 static size_t stem_of(const char *name)
 {
     size_t n = strlen(name), k = n;
@@ -93,7 +93,7 @@ static uint32_t chain_of(struct finder *f, id block)
     return f->chains.n - 1;
 }
 
-/* Numbers the blocks in the order of the forward. */
+/* Gives each block its chain and its index in it, in the order of the forward. */
 static void number_blocks(struct finder *f)
 {
     const struct graph *g = f->g;
@@ -110,7 +110,7 @@ static void number_blocks(struct finder *f)
     }
 }
 
-/* True if block i of L is recomputed. */
+/* Reports whether block i of L is recomputed. */
 static bool is_chosen(const struct recompute *r, uint32_t i, uint32_t L)
 {
     switch (r->kind) {
@@ -128,7 +128,8 @@ static bool is_chosen(const struct recompute *r, uint32_t i, uint32_t L)
     }
 }
 
-/* The run of block i: K runs of L / K blocks; the last run takes the remainder. */
+/* Returns the run of block i: there are K runs of L / K blocks, and the last one takes the
+ * remainder. */
 static uint32_t run_of(const struct recompute *r, uint32_t i, uint32_t L)
 {
     uint32_t K = (uint32_t)r->n < L ? (uint32_t)r->n : L, run = i / (L / K);
@@ -143,8 +144,8 @@ static uint32_t numbered(struct units *u, uint32_t *at)
     return *at;
 }
 
-/* The unit of a forward node in a block. `last`: by block, the previous part; `runs`: the unit by
- * chain and run. */
+/* Returns the unit of a forward node in a block; 0: it is not recomputed. `last`: by block, the
+ * previous part; `runs`: the unit by chain and run. */
 static uint32_t unit_of(struct units *u, struct finder *f, id scope, id *last, uint32_t *const *runs)
 {
     id block = f->block[scope], part = f->part[scope];

@@ -10,12 +10,12 @@
  * more than it frees (norms, activations, gates, casts, dropout) and its inputs are available there
  * anyway: a weight, a tensor that the backward reads later, or one that is recomputed itself. So
  * nothing lives longer because of it, no product is computed twice, and the same kernels on the
- * same bytes give the same bits. The result of a LINEAR_ACT (fuse.c) is recomputed by ACT alone,
- * from z.
+ * same bytes give the same bits. The result of a LINEAR_ACT (fuse.c) is recomputed by ACT, from
+ * z, without the product.
  *
- * Only nodes that recompute_units.c allows are recomputed here: all (selective), or those that no block
- * recomputes (+selective). A tensor that a recomputed block will read is kept for it and serves
- * here too.
+ * Only nodes that recompute_units.c allows are recomputed here: all (selective), or those that no
+ * block recomputes (+selective). A tensor that a recomputed block will read is kept for it and
+ * serves here too.
  */
 #include "graph/ops.h"
 #include "graph/rules.h"
@@ -35,7 +35,8 @@ struct selective {
     bool *can;        /* by tensor: it can be recomputed there */
 };
 
-/* The node that recomputes `t`: a copy of `made`, or for the y of a LINEAR_ACT the ACT of its z. */
+/* Returns the node that recomputes `t`: a copy of `made`, or for the y of a LINEAR_ACT the ACT of
+ * its z. */
 static struct node recipe(const struct graph *g, id made, id t)
 {
     struct node n = *node_at(g, made);
@@ -46,7 +47,8 @@ static struct node recipe(const struct graph *g, id made, id t)
     return n;
 }
 
-/* True if the op streams its elements once (cost_stream) and moves few more bytes than it frees. */
+/* Reports whether the op is a view, or streams its elements once (cost_stream) and moves few more
+ * bytes than it frees. */
 static bool is_cheap(const struct graph *g, const struct node *n)
 {
     const struct op_row *row = &op_table[n->op];
@@ -64,11 +66,11 @@ static bool is_cheap(const struct graph *g, const struct node *n)
     return row->cost == cost_stream && row->cost(in, out, &n->attr).bytes <= BYTES_PER_BYTE * frees;
 }
 
-/* The node that computes `t`, if it can be repeated at `position` in loop `loop`; 0: it cannot, or
- * `t` comes from outside. */
+/* Finds the node that computes `t`, if it can be repeated at `position` in loop `loop`; 0: it
+ * cannot, or `t` comes from outside. */
 static id repeatable(struct selective *s, id t, uint32_t position, id loop);
 
-/* True if `t` is available at `position`, kept for other nodes or recomputed. */
+/* Reports whether `t` is available at `position`, kept for other nodes or recomputed. */
 static bool is_available(struct selective *s, id t, uint32_t position, id loop)
 {
     if (!t || s->copy[t] || kind_is_persistent(storage_of(s->g, t)->kind)) return true;
@@ -127,7 +129,7 @@ static void note_reads(struct selective *s, const id *nodes, uint32_t count)
     }
 }
 
-/* For a backward node: emits the repetitions of its inputs before it, where that is cheap. */
+/* Emits the repetitions of a backward node's inputs before it, where that is cheap. */
 static void recompute_inputs(struct selective *s, id node, uint32_t position)
 {
     struct graph *g = s->g;

@@ -62,7 +62,7 @@ static void note_accesses(struct divide *d)
     }
 }
 
-/* The loop whose body is a micro-batch, around a node in it; 0: none. */
+/* Returns the loop whose body is a micro-batch, around a node in it; 0: none. */
 static id body_of(const struct divide *d, const struct node *n)
 {
     const struct graph *g = d->g;
@@ -73,8 +73,8 @@ static id body_of(const struct divide *d, const struct node *n)
     return l;
 }
 
-/* The first position of the run of nodes that contains k, as seen from the body: an inner loop is
- * one of them. */
+/* Returns the first position of the run of nodes that contains k, as seen from the body: an inner
+ * loop is one of them. */
 static uint32_t begin_of(const struct divide *d, uint32_t k, id body)
 {
     while (k && at_position(d, k)->loop != body && at_position(d, k - 1)->loop != body &&
@@ -91,8 +91,8 @@ static void insert(struct divide *d, uint32_t at)
     vec_push(&d->added, ((struct added){at, d->added.n, node}));
 }
 
-/* The first node of the body that adds to the whole gradient begins it instead; or zeros are filled
- * in before it. Returns the tensor of one micro-batch. */
+/* Lets the first node of the body that adds to the whole gradient begin it instead, or moves the
+ * zeros before it. Returns the tensor of one micro-batch. */
 static id begin_in_body(struct divide *d, uint32_t fill, id body, id whole)
 {
     struct graph *g = d->g;
@@ -118,7 +118,7 @@ static id begin_in_body(struct divide *d, uint32_t fill, id body, id whole)
     return whole;
 }
 
-/* Zeros for the sum of shards, before the loop. */
+/* Emits the zeros of the sum of shards, before the loop. */
 static id zeros(struct divide *d, uint32_t at, const struct tensor *x, int64_t part)
 {
     struct graph *g = d->g;
@@ -129,7 +129,7 @@ static id zeros(struct divide *d, uint32_t at, const struct tensor *x, int64_t p
     return acc;
 }
 
-/* FOLD and its partial sums are those of the shard. */
+/* Turns FOLD and its partial sums into those of the shard; returns the sum. */
 static id fold_shard(struct graph *g, id node, id shard, int64_t part)
 {
     struct node *n = node_at(g, node);
@@ -173,7 +173,8 @@ static void divide_one(struct divide *d, struct param *p)
                               (id[]){whole, acc}, acc ? 2 : 1);
     if (!shard) return;
     insert(d, end);
-    *storage_of(g, shard) = (struct storage){.bytes = tensor_bytes(tensor_at(g, shard)), .kind = KIND_GRAD, .name = name};
+    *storage_of(g, shard) = (struct storage){.bytes = tensor_bytes(tensor_at(g, shard)), .kind = KIND_GRAD,
+                                            .name = name};
     tensor_at(g, shard)->name = name;
     p->grad = fold ? fold_shard(g, fold, shard, part) : shard;
 }
@@ -200,7 +201,8 @@ static void rebuild(struct divide *d)
     mem_free(old);
 }
 
-/* A sum across hosts is written where its input is: now in the shard of the gradient. */
+/* Moves each sum across hosts, which is written where its input is, into the shard of the
+ * gradient. */
 static void write_instead(struct graph *g, const id *instead)
 {
     const struct order *order = &g->order[PROGRAM_UPDATE];
@@ -211,7 +213,7 @@ static void write_instead(struct graph *g, const id *instead)
     }
 }
 
-/* The update reads the shards that the step leaves. */
+/* Makes the update read the shards that the step leaves, instead of scattering gradients itself. */
 static void read_shards(struct graph *g, const id *was)
 {
     struct order *order = &g->order[PROGRAM_UPDATE];

@@ -20,7 +20,7 @@
  * among themselves, and the shards of the sums are added across hosts. A host's ranks are a subtree
  * of the tree over all ranks, so that no bit changes either:
  *
- *     REDUCE_SCATTER of g in the host    ALL_REDUCE of its shard across hosts    norm    update    ALL_GATHER in the host
+ *     REDUCE_SCATTER of g in the host   ALL_REDUCE of its shard across hosts   norm   update   ALL_GATHER in the host
  *
  * Adafactor's means run over whole rows: its state stays whole, and every rank updates all of it.
  */
@@ -53,7 +53,7 @@ struct shards {
 
 static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op == OP_ADAMW_8BIT || n->op == OP_SGD; }
 
-/* A dense vector over a storage. */
+/* Makes a dense vector of `n` elements over a storage, with the name and dtype of `like`. */
 static id vector_on(struct graph *g, id storage, id like, int64_t n)
 {
     struct tensor x = {.storage = storage,
@@ -68,7 +68,8 @@ static id vector_on(struct graph *g, id storage, id like, int64_t n)
 
 /* --- storages --------------------------------------------------------------------------------- */
 
-/* Master weights become shards; a working weight gets room for the padding of the last ones. */
+/* Divides master weights into shards; a working weight gets room for the padding of the last
+ * ones. */
 static void divide_weights(struct shards *x)
 {
     struct graph *g = x->g;
@@ -102,7 +103,7 @@ static void scatter(struct shards *x, id node)
                       : sum;
 }
 
-/* The cells of the shard; those of other ranks are zeros. */
+/* Emits a sum of squares for the cells of the shard only; those of other ranks are zeros. */
 static void square(struct shards *x, id node)
 {
     struct graph *g = x->g;
@@ -113,8 +114,8 @@ static void square(struct shards *x, id node)
     vec_push(&g->order[PROGRAM_UPDATE].nodes, node);
 }
 
-/* The shard of an operand: of the optimizer state, of a master weight, or this rank's slice of a
- * whole weight. */
+/* Returns the shard of an operand: of the optimizer state, of a master weight, or this rank's slice
+ * of a whole weight. */
 static id divide_operand(struct shards *x, id t, int64_t part)
 {
     struct graph *g = x->g;
@@ -140,7 +141,7 @@ static id divide_operand(struct shards *x, id t, int64_t part)
     return shard;
 }
 
-/* All ranks have their slice of the weight: everyone gets the whole. */
+/* Gathers a weight after all ranks have updated their slices of it: everyone gets the whole. */
 static void gather(struct shards *x, const struct updated *u)
 {
     struct graph *g = x->g;
@@ -162,7 +163,7 @@ static void gather_pending(struct shards *x)
     x->pending.n = 0;
 }
 
-/* Whether the update of a weight belongs to the block of those that are pending. */
+/* Reports whether the update of a weight belongs to the block of those that are pending. */
 static bool same_block(const struct shards *x, const struct node *n)
 {
     const id block = graph_block_of(x->g, n->scope);
@@ -198,9 +199,9 @@ static void update(struct shards *x, id node)
     if (written) vec_push(&x->pending, ((struct updated){written, node, part}));
 }
 
-/* In the order of parameters: that in which gradients are complete depends on micro-batches, and
- * with it would the largest sum of shards and workspace, which the search takes to be the same for
- * all of them. */
+/* Scatters the gradients in the order of parameters. The order in which they are complete depends
+ * on micro-batches, and with it would the largest sum of shards and workspace, which the search
+ * takes to be the same for all of them. */
 static void scatter_all(struct shards *x)
 {
     id *reduces = mem_alloc(x->tensors * sizeof *reduces); /* by gradient: its ALL_REDUCE */

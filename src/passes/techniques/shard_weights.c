@@ -19,8 +19,8 @@
 #include "passes/passes.h"
 #include "passes/visit.h"
 
-/* A vector over the shard of a weight's storage, whose bytes are set after the last program has
- * been rewritten. */
+/* Makes a vector over the shard of a weight's storage, whose bytes are set after the last program
+ * has been rewritten. */
 static id make_shard(struct graph *g, const struct param *p, int ranks)
 {
     const struct tensor t = *tensor_at(g, p->tensor);
@@ -66,7 +66,7 @@ static void rewrite_program(struct graph *g, enum program p, const struct settin
     mem_free(of);
 }
 
-/* The update works on the shards themselves. */
+/* Makes the update work on the shards themselves, without gathering them. */
 static void rewrite_update(struct graph *g, const bool *home, uint32_t homes)
 {
     struct order *order = &g->order[PROGRAM_UPDATE];

@@ -18,8 +18,8 @@ void chat_tokens_free(struct chat_tokens *c)
  * days are the same. It is the date that Llama 3's templates write where they are told none. */
 static const char training_date[] = "2024-07-26";
 
-/* A message's thoughts have one of three names, and templates read one of two: both are filled, as
- * transformers does. */
+/* Fills both names under which templates read a message's thoughts, which have one of three names,
+ * as transformers does. */
 static void name_thoughts(struct value *messages, struct bump *b)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -196,7 +196,7 @@ static void compare_answer(const struct search *s, struct alike *a, struct byte_
                  memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, head);
 }
 
-/* False: the message does not look like those that were compared. */
+/* Finds the answer in a turn. False: the message does not look like those that were compared. */
 static bool find_alike(const struct search *s, const struct alike *a, struct byte_range turn, struct byte_range *out)
 {
     *out = (struct byte_range){turn.begin + a->head, turn.end - a->tail};
@@ -244,7 +244,7 @@ static uint32_t word_of(const char *text, struct token t)
     return at < t.end ? at : t.begin;
 }
 
-/* Both lists ascend. */
+/* Finds the tokens of each answer; both lists ascend. */
 static void map_answers(const struct rendered *r, struct chat_tokens *out)
 {
     uint32_t k = 0;
@@ -333,7 +333,8 @@ static bool begins_with_token(const char *text, const char *token)
     return token && *token && !strncmp(text, token, strlen(token));
 }
 
-/* Text has the special tokens that the tokenizer adds, which end with EOS. */
+/* Encodes text with the special tokens that the tokenizer adds, which may end with EOS; with none
+ * if the text begins with BOS. Text with images is encoded as a chat's. */
 static enum chat_failure encode_text(const struct tokenizer *t, struct rendered *r, const struct text_images *images,
                                      struct chat_tokens *out, struct error *e)
 {
@@ -345,7 +346,7 @@ static enum chat_failure encode_text(const struct tokenizer *t, struct rendered 
     return CHAT_FINE;
 }
 
-/* EOS belongs to the answer; an image before it does not. */
+/* Extends the last answer to EOS, which belongs to it; an image before it does not. */
 static void add_end(struct chat_tokens *out)
 {
     const uint32_t n = out->tokens.n, image = out->images.n ? out->images.at[out->images.n - 1].end : 0;

@@ -42,13 +42,14 @@ enum chat_failure { CHAT_FINE, CHAT_RENDER, CHAT_ANSWERS, CHAT_ENCODE, CHAT_IMAG
  * today. `tools` may be NULL. */
 int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools,
                 bool generation_prompt, struct rendered *out, struct error *e);
-/* For training: strftime_now is a fixed day. `images`: those of the conversation; NULL: the model
- * takes text alone. Fills *out, which the caller empties with chat_tokens_free in any case; `text`,
- * unless NULL, gets the rendered text. */
+/* Renders and encodes messages for training: strftime_now is a fixed day. `images`: those of the
+ * conversation; NULL: the model takes only text. Fills *out, which the caller empties with
+ * chat_tokens_free in any case; `text`, unless NULL, gets the rendered text. */
 enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages,
                               struct value *tools, const struct text_images *images, struct chat_tokens *out,
                               struct text *text, struct error *e);
-/* For an answer: the tokens with the generation prompt, none of which has a label. */
+/* Encodes messages for an answer: the tokens with the generation prompt, none of which has a
+ * label. */
 enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages,
                                      struct value *tools, const struct text_images *images, struct chat_tokens *out,
                                      struct text *text, struct error *e);

@@ -48,14 +48,13 @@ static void put_duration(uint32_t seconds, struct text *out)
     text_printf(out, "%u:%02u:%02u", rest / 3600, rest / 60 % 60, rest % 60);
 }
 
-/* The description of a video for SmolVLM: how many frames it has and how long it is, then each frame
- * with its time.
+/* The description of a video for SmolVLM: how many frames it has and how long it is, then each
+ * frame with its time.
  *
  *     You are provided the following series of two frames from a 0:00:07 [H:MM:SS] video.
  *
  *     Frame from 00:00:<before><image><after>
- *     Frame from 00:03:<before><image><after>
- */
+ *     Frame from 00:03:<before><image><after> */
 struct video_words {
     const uint32_t *seconds; /* [frames] */
     uint32_t frames, duration;
@@ -97,7 +96,8 @@ static int lacks_token(const struct image_text *x, const struct tokenizer *t, st
         x->token);
 }
 
-/* The tokenizer must give the image token, and nothing else, for its text. */
+/* Finds the text of the image token, for which the tokenizer must give that token, and nothing
+ * else. */
 static int find_token(struct image_text *x, const struct tokenizer *t, struct error *e)
 {
     const int32_t id = tokenizer_id(t, IMAGE_PLACEHOLDER);
@@ -280,7 +280,7 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
     text_printf(out, "%s" AROUND WHOLE "%s" AROUND, t.rows ? "\n" : "", x->content);
 }
 
-/* Ranges of the text before `places` became `spans`, as ranges of the new one. */
+/* Moves ranges of the text before `places` became `spans` to ranges of the new one. */
 static void move_ranges(struct byte_range *at, uint32_t n, const struct range_list *places,
                         const struct range_list *spans, struct range_list *out)
 {
@@ -344,8 +344,8 @@ int image_text_expand(const struct text_images *images, struct rendered *r, stru
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 
-/* BOS stands first, once: whether the tokenizer has yet to add it, as transformers' processors
- * decide. */
+/* Reports whether the tokenizer has yet to add BOS, as transformers' processors decide: it comes
+ * first, once. */
 static bool wants_special(const struct tokenizer *t, const struct rendered *r)
 {
     const char *bos = tokenizer_special(t, "bos_token");
@@ -388,7 +388,7 @@ static void put_features(const struct text_images *images, uint32_t k, struct by
     for (uint32_t i = 0; i < n; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
 }
 
-/* BOS, if the tokenizer begins texts with it. */
+/* Appends BOS, if the tokenizer begins texts with it. */
 static int put_bos(const struct tokenizer *t, struct token_list *out, struct error *e)
 {
     struct token_list l = {0};
@@ -460,7 +460,7 @@ int image_text_encode(const struct text_images *images, const struct tokenizer *
     int rc = images->how->layout == IMAGE_AS_PIECES ? encode_pieces(images, t, r, spans, out, e)
                                                     : encode_whole(images, t, r, out, e);
     if (!rc && !find_images(images->how, spans, out, tokens))
-        rc = error_set(e, PL_USAGE, "the text itself has the image token %.60s, which must stand for an image alone",
+        rc = error_set(e, PL_USAGE, "the text itself has the image token %.60s, which only an image may have",
                        images->how->content);
     return rc;
 }

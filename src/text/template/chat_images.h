@@ -2,11 +2,12 @@
  * chat_images.h: how images are written in the text of a model.
  *
  *     tokens   transformers' LLaVA     the token <image>, once for each feature of the image
- *     tiles    SmolVLM, Idefics3       the same for each tile, with tokens that name its row and column, and for the whole image:
+ *     tiles    SmolVLM, Idefics3       the same for each tile, with tokens that name its row and column, and for the
+ *                                      whole image:
  *                                      <fake_token_around_image><row_1_col_1><image>...\n\n
  *                                      <fake_token_around_image><global-img><image>...<fake_token_around_image>
- *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features of
- *                                      the image stand between them
+ *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features
+ *                                      of the image stand between them
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
  * described instead, each frame by its time and as an image without tiles; Idefics3
@@ -50,8 +51,8 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 /* Returns a hash of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);
 
-/* Returns the text that joins an image and a text that are parts of a content in the data; `x` NULL:
- * the model takes only text. */
+/* Returns the text that joins an image and a text that are parts of a content in the data; `x`
+ * NULL: the model takes only text. */
 const char *image_text_joint(const struct image_text *x);
 /* Counts the images that a text asks for. */
 uint32_t image_text_count(const char *text);
@@ -82,8 +83,8 @@ struct value *image_text_messages(const struct text_images *images, struct value
 /* Replaces each image in a rendered text by its text, and moves the ranges: none of them holds an
  * image any more. `spans` gets the bytes of each. PL_USAGE: the text has more or fewer images. */
 int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e);
-/* Encodes an expanded text; `tokens` gets the range of each image's tokens, with those that name its
- * tiles. */
+/* Encodes an expanded text; `tokens` gets the range of each image's tokens, with those that name
+ * its tiles. */
 int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
                       const struct range_list *spans, struct token_list *out, struct range_list *tokens,
                       struct error *e);

@@ -169,8 +169,8 @@ static struct var filter_tojson(struct render *r, struct var in, const struct ar
     return build_done(&b);
 }
 
-/* Fails where it is reached: some templates name it, but the environment of transformers has no such
- * filter. */
+/* Fails where it is reached: some templates name it, but the environment of transformers has no
+ * such filter. */
 static struct var filter_from_json(struct render *r, struct var in, const struct args *a)
 {
     (void)in, (void)a;

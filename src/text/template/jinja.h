@@ -382,7 +382,8 @@ const char *word_find(const struct template *t, const char *name);
 /* Returns where an interned name tells whether the template gives it a value. */
 bool *name_bound(const char *name);
 /* Pushes into memory of the template, which is freed with it also after an error. */
-#define parse_push(p, v, x) (parse_grow((p), (void **)&(v)->at, &(v)->cap, (v)->n, sizeof *(v)->at), (v)->at[(v)->n++] = (x))
+#define parse_push(p, v, x) \
+    (parse_grow((p), (void **)&(v)->at, &(v)->cap, (v)->n, sizeof *(v)->at), (v)->at[(v)->n++] = (x))
 void parse_grow(struct parser *p, void **at, uint32_t *cap, uint32_t n, size_t size);
 
 struct node *node_new(struct parser *p, enum node_kind kind, uint32_t line);

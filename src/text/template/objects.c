@@ -270,7 +270,8 @@ static bool dict_equal(struct render *r, const struct dict *a, const struct dict
     return true;
 }
 
-/* Compares numbers: 1, 0, -1, or 2 for a NaN. Integers compare exactly with floats, as in Python. */
+/* Compares numbers: 1, 0, -1, or 2 for a NaN. Integers compare exactly with floats, as in
+ * Python. */
 static int number_compare(struct var a, struct var b)
 {
     const long double x = a.kind == VAR_FLOAT ? (long double)a.f : (long double)var_integer(a);
@@ -513,7 +514,7 @@ static struct var own_attribute(struct render *r, struct var v, const char *name
     return (struct var){0};
 }
 
-/* Jinja looks for v.name before v["name"]: {"items": 1}.items is the method. */
+/* Looks for v.name before v["name"], as Jinja does: {"items": 1}.items is the method. */
 struct var var_attribute(struct render *r, struct var v, const char *name)
 {
     struct var own = own_attribute(r, v, name);

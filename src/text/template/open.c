@@ -85,7 +85,8 @@ static const struct value *find_named(const struct value *list, const char *name
     return NULL;
 }
 
-/* *out stays NULL where the file has no template, or none of this name. */
+/* Reads the template of a configuration's file. *out stays NULL where the file has no template, or
+ * none of this name. */
 static int read_config(struct template **out, const char *path, const char *name, struct error *e)
 {
     struct bump memory = {0};

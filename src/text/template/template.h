@@ -28,11 +28,11 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 
 /* Reads the template of a model's folder.
  *
- *   file   data.template: a file's path; the name of a template that is built in, "chatml", "mistral_instruct",
- * "vicuna_v1" or "smolvlm"; a template itself, which has {{ or {%; or NULL, or "model": the
- * folder's
- * chat_template.jinja, chat_template.json or tokenizer_config.json, the first that exists and has one name   the
- * template's name where a folder has several, such as "tool_use"; NULL: "default"
+ *   file   data.template: a file's path; the name of a template that is built in, "chatml",
+ *          "mistral_instruct", "vicuna_v1" or "smolvlm"; a template itself, which has {{ or {%; or
+ *          NULL, or "model": the folder's chat_template.jinja, chat_template.json or
+ *          tokenizer_config.json, the first that exists and has one
+ *   name   the template's name where a folder has several, such as "tool_use"; NULL: "default"
  *
  * PL_USAGE when there is none: no template is ever assumed. `folder` may be NULL when `file` is
  * given. */
@@ -46,13 +46,13 @@ bool template_marks_answers(const struct template *t);
 
 /* All ranges are ascending, not empty, and do not touch or overlap.
  *
- *   data      bytes that came from strings of the variables, whatever was done to them. The template's own text
- *             instead are strings of the variables whose names end in "_token" (bos_token,
- *             eos_token, ...), and the
- *             roles of messages that are identifiers, since templates make control tokens of them:
- *             "<|" + role + "|>".
+ *   data      bytes that came from strings of the variables, whatever was done to them. The
+ *             template's own text instead are strings of the variables whose names end in "_token"
+ *             (bos_token, eos_token, ...), and the roles of messages that are identifiers, since
+ *             templates write control tokens with them: "<|" + role + "|>".
  *   answers   bytes inside {% generation %} ... {% endgeneration %}
- *   turns     by message: what a loop over the messages wrote for it; these ranges may be empty, and end where the next begins */
+ *   turns     by message: what a loop over the messages wrote for it; these ranges may be empty, and
+ *             end where the next begins */
 struct rendered {
     struct text text;
     VEC(struct byte_range) data, answers, turns;

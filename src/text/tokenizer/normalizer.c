@@ -8,7 +8,7 @@
 
 /* ---- text that knows where it came from ---- */
 
-/* False: the text would be too large. */
+/* Makes room for n more bytes. False: the text would be too large. */
 static bool reserve(struct aligned_buffer *b, size_t n)
 {
     b->full |= n > b->most - b->n;
@@ -122,7 +122,7 @@ static int read_precompiled(struct normal_step *s, const struct value *v, struct
     return rc;
 }
 
-/* `s` is empty but for its kind after a failure, or can be freed. */
+/* Reads a step. After a failure `s` is empty but for its kind, or can be freed. */
 static int read_step(struct normal_step *s, const char *type, const struct value *v, struct bump *memory,
                      struct error *e)
 {
@@ -164,8 +164,8 @@ static int add_step(struct normalizer *n, struct normal_step step, struct error 
     return PL_OK;
 }
 
-/* BERT's is five steps, each of which can be switched off. Without strip_accents accents are
- * stripped where letters become small. */
+/* Reads BERT's normalizer: five steps, each of which can be switched off. Without strip_accents
+ * accents are stripped where letters become small. */
 static int read_bert(struct normalizer *n, const struct value *v, struct error *e)
 {
     bool clean = true, chinese = true, lower = true;
@@ -264,8 +264,8 @@ static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, 
     aligned_copy(out, text, tail, end);
 }
 
-/* A part is a character that may change and those that join it. It begins one character earlier if
- * the first one joins that. */
+/* Normalizes the text by parts. A part is a character that may change and those that join it. It
+ * begins one character earlier if the first one joins that. */
 static void apply_form(enum unicode_form form, struct normal_work *w, struct aligned *text, struct aligned_buffer *out)
 {
     uint32_t change = next_change(text, form, 0), done = 0;
@@ -378,7 +378,8 @@ static void prepend(const char *content, struct aligned *text, struct aligned_bu
     *text = aligned_of(out);
 }
 
-/* A match of no bytes comes from the character behind it or, at the end, before it. */
+/* Returns the bytes that a match came from. One of no bytes comes from the character behind it or,
+ * at the end, before it. */
 static struct byte_range match_from(const struct aligned *text, struct byte_range m)
 {
     if (m.begin < m.end) return aligned_from(text, m.begin, m.end);

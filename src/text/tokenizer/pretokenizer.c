@@ -153,7 +153,7 @@ static bool is_of(enum split_kind kind, uint32_t code)
     return code < 0x80 ? code >= '0' && code <= '9' : unicode_is_numeric(code);
 }
 
-/* Each character of the step's class is a match. */
+/* Matches each character of the step's class. */
 static void find_class(enum split_kind kind, struct split_work *w, const char *text, struct byte_range piece)
 {
     uint32_t done = piece.begin, code;
@@ -167,7 +167,7 @@ static void find_class(enum split_kind kind, struct split_work *w, const char *t
     if (done < piece.end) add_match(w, done, piece.end, false);
 }
 
-/* White space is a match, which is removed; runs of word characters and of others lie between. */
+/* Matches white space, which is removed; runs of word characters and of others lie between. */
 static void find_words(struct split_work *w, const char *text, struct byte_range piece)
 {
     enum { SPACE, WORD, OTHER } before = SPACE;

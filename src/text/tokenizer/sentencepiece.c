@@ -48,7 +48,7 @@ static bool read_varint(struct message *m, uint64_t *out)
     return false;
 }
 
-/* 1: a field, 0: the end, -1: malformed. */
+/* Reads the next field. Returns 1: a field, 0: the end, -1: malformed. */
 static int next_field(struct message *m, struct field *f)
 {
     uint64_t key, n;
@@ -199,7 +199,8 @@ static int by_score(const void *a, const void *b)
     return x->score != y->score ? (x->score < y->score ? 1 : -1) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Symbols: the pieces that text can become, then each character of theirs that is no piece. */
+/* Gives ids to the symbols: the pieces that text can become, then each character of theirs that is
+ * no piece. */
 static void index_symbols(struct reading *r)
 {
     struct bpe *m = &r->t->model.bpe;
@@ -292,7 +293,8 @@ static int build_bpe(struct reading *r)
     return PL_OK;
 }
 
-/* A piece that the user defined has a score at which it is nearly always taken. */
+/* Builds the unigram model. A piece that the user defined has a score at which it is nearly always
+ * taken. */
 static int build_unigram(struct reading *r)
 {
     struct tokenizer *t = r->t;

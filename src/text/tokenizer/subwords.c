@@ -1,5 +1,6 @@
 /*
- * subwords.c: the models of a tokenizer: pre-tokens to tokens, word by word, through a cache of words.
+ * subwords.c: the models of a tokenizer: pre-tokens to tokens, word by word, through a cache of
+ * words.
  */
 #include <stdio.h>
 #include <string.h>
@@ -162,7 +163,8 @@ static bool add_bytes(const struct bpe *m, struct model_work *w, const char *wor
     return true;
 }
 
-/* Unknown characters become bytes, or the unknown token, or nothing, before anything is joined. */
+/* Splits a word into symbols. Unknown characters become bytes, or the unknown token, or nothing,
+ * before anything is joined. */
 static void split_known(const struct bpe *m, struct model_work *w, const char *word, uint32_t n)
 {
     struct token unk = {-1, 0, 0};
@@ -202,7 +204,8 @@ static void finish_unknown(const struct bpe *m, struct model_work *w, const char
     else vec_push(&w->tokens, ((struct token){m->unk, s.begin, s.end}));
 }
 
-/* A piece that is not used is split into the pair that it was last considered for. */
+/* Appends a token; a piece that is not used is split into the pair that it was last considered
+ * for. */
 static void finish(const struct bpe *m, struct model_work *w, const char *word, struct token s)
 {
     if (s.id < 0 || s.id >= m->n_tokens) {

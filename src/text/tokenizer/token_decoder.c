@@ -228,7 +228,7 @@ static void replace_all(struct text *t, const char *from, const char *to)
     *t = out;
 }
 
-/* A token with the prefix goes on with the word, another one begins a word. */
+/* Continues the word with a token that has the prefix, or begins a word. */
 static void put_wordpiece(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
     static const char *const forms[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -246,7 +246,8 @@ static void put_wordpiece(struct decoding *s, uint32_t i, const char *token, siz
     put(s, i + 1, state->work.n ? state->work.at : "", state->work.n, out);
 }
 
-/* The suffix of words is a blank, but for the last token, which is held back. */
+/* Writes the token that was held back, the suffix of words in it as a blank, and holds this one
+ * back. The suffix of the last token is dropped. */
 static void put_suffix(struct decoding *s, uint32_t i, const char *token, size_t n, bool last, struct text *out)
 {
     struct step_state *state = &s->states[i];
@@ -259,7 +260,8 @@ static void put_suffix(struct decoding *s, uint32_t i, const char *token, size_t
     state->begun = !last;
 }
 
-/* At the begin of the text one blank, or all of them, is cut off. */
+/* Writes a token, each U+2581 in it as a blank; at the begin of the text one blank, or all of
+ * them, is cut off. */
 static void put_sentencepiece(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
     static const char blank[] = "\xe2\x96\x81";

@@ -163,7 +163,7 @@ static void add_token(struct token_list *out, int32_t id, uint32_t begin, uint32
     vec_push(out, ((struct token){id, begin, end}));
 }
 
-/* Normalized text without added tokens. */
+/* Encodes normalized text without added tokens. */
 static int encode_words(const struct encoding *c, struct aligned text)
 {
     struct split_work *split = &c->work->split;
@@ -306,7 +306,7 @@ static int read_file(const char *folder, const char *name, struct bump *tree, st
     return value_as_map(*out, "the document", e) ? error_prepend(e, "%s", path) : PL_OK;
 }
 
-/* A token is a string or {"content": ...}; NULL: neither. */
+/* Returns the content of a token, which is a string or {"content": ...}; NULL: neither. */
 static const char *content_of(const struct value *v)
 {
     if (v && v->kind == VALUE_MAP) v = value_get(v, "content");
@@ -329,7 +329,7 @@ static bool is_added(const struct tokenizer *t, const char *content)
     return id_map_get(&t->added.contents, content, strlen(content)) >= 0;
 }
 
-/* "added_tokens_decoder": {"32000": {"content": "<image>", ...}} */
+/* Reads "added_tokens_decoder": {"32000": {"content": "<image>", ...}}. */
 static int read_decoder(struct tokenizer *t, const struct value *tokens, struct error *e)
 {
     for (uint32_t i = 0; tokens && i < tokens->count; i++) {
@@ -349,7 +349,7 @@ static int read_decoder(struct tokenizer *t, const struct value *tokens, struct 
     return PL_OK;
 }
 
-/* {"<image>": 32000} */
+/* Reads added tokens as {"<image>": 32000}. */
 static int read_added_json(struct tokenizer *t, const struct value *tokens, struct error *e)
 {
     for (uint32_t i = 0; tokens && i < tokens->count; i++) {
@@ -365,7 +365,7 @@ static int read_added_json(struct tokenizer *t, const struct value *tokens, stru
     return PL_OK;
 }
 
-/* A token with a role is special, and is found in the text. */
+/* Adds the tokens with a role: such a token is special, and is found in the text. */
 static int add_roles(struct tokenizer *t, struct error *e)
 {
     for (int i = 0; i < ROLES; i++) {
@@ -377,7 +377,8 @@ static int add_roles(struct tokenizer *t, struct error *e)
     return PL_OK;
 }
 
-/* add_bos_token is true by default in transformers' classes for Llama. */
+/* Reads which special tokens are added; add_bos_token is true by default in transformers' classes
+ * for Llama. */
 static int read_bos_eos(struct tokenizer *t, const struct value *config, struct error *e)
 {
     const char *class = NULL;
@@ -442,14 +443,14 @@ static void finish(struct tokenizer *t, size_t had)
     for (uint32_t i = 0; i < t->normalizer.steps.n; i++) t->fingerprint += t->normalizer.steps.at[i].first_only;
 }
 
-/* Mistral's tekken.json lists {"rank", "token_bytes", "token_str"}. */
+/* Recognizes Mistral's tekken.json, which lists {"rank", "token_bytes", "token_str"}. */
 static bool is_tekken(const char *bytes, size_t n)
 {
     static const char key[] = "\"token_bytes\"";
     return memmem(bytes, n < 1 << 16 ? n : 1 << 16, key, sizeof key - 1);
 }
 
-/* `folder`: where the neighbours of the file are read; NULL: nowhere. */
+/* Opens a tokenizer's file. `folder`: where the neighbours of the file are read; NULL: nowhere. */
 static int open_file(struct tokenizer *t, const char *path, const char *folder, struct error *e)
 {
     char *bytes, first = 0;

@@ -86,8 +86,8 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 int32_t tokenizer_pad(const struct tokenizer *t);
-/* Returns the content of "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token" or
- * "mask_token"; NULL: none. */
+/* Returns the content of "bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+ * "cls_token" or "mask_token"; NULL: none. */
 const char *tokenizer_special(const struct tokenizer *t, const char *role);
 
 #endif

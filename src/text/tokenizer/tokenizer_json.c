@@ -247,8 +247,8 @@ static int add_post(struct tokenizer *t, int64_t id, struct error *e)
     return PL_OK;
 }
 
-/* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens":
- * {"<s>": {"ids": [1]}}} */
+/* Reads {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+ * "special_tokens": {"<s>": {"ids": [1]}}}. */
 static int read_template(struct tokenizer *t, const struct value *v, struct error *e)
 {
     const struct value *single = value_get(v, "single"), *tokens = value_get(v, "special_tokens");
@@ -283,7 +283,7 @@ static int read_template(struct tokenizer *t, const struct value *v, struct erro
     return PL_OK;
 }
 
-/* {"cls": ["<s>", 0], "sep": ["</s>", 2]} */
+/* Reads {"cls": ["<s>", 0], "sep": ["</s>", 2]}. */
 static int read_cls_sep(struct tokenizer *t, const struct value *v, struct error *e)
 {
     int64_t cls, sep;

@@ -73,8 +73,9 @@ static inline struct aligned aligned_part(const struct aligned *a, uint32_t begi
     return (struct aligned){a->at + begin, end - begin, a->shift + begin, a->from ? a->from + begin : NULL};
 }
 
-/* Returns the bytes that a text of n bytes may become: steps that replace one character by many cannot exhaust
- * memory. The characters that grow most in a normal form become eleven times as many bytes. */
+/* Returns the bytes that a text of n bytes may become: steps that replace one character by many
+ * cannot exhaust memory. The characters that grow most in a normal form become eleven times as many
+ * bytes. */
 enum { ALIGNED_MOST = 384 << 20, ALIGNED_GROWTH = 16, ALIGNED_LEAST = 4096 };
 static inline uint32_t aligned_most(uint32_t n)
 {
@@ -157,8 +158,8 @@ struct finding {
     size_t from;
     size_t last_end; /* of the last match + 1; 0: none yet */
 };
-/* Finds the next match in text[0, n); returns 1, 0 or -1 as pattern_find. A match of no bytes never touches the
- * match before it. */
+/* Finds the next match in text[0, n); returns 1, 0 or -1 as pattern_find. A match of no bytes never
+ * touches the match before it. */
 int finder_next(const struct finder *f, struct pattern_search *s, const char *text, size_t n, struct finding *at,
                 struct byte_range *match);
 
@@ -339,8 +340,8 @@ struct added_walk {
     uint32_t begin, end;             /* of `token` */
     bool ended;
 };
-/* Gets the next piece, begin and end in w->text: *token is NULL for plain text. Returns false at the
- * end. */
+/* Gets the next piece, begin and end in w->text: *token is NULL for plain text. Returns false at
+ * the end. */
 bool added_next(struct added_walk *w, const struct added_token **token, struct byte_range *piece);
 
 /* ---- models: a pre-token to tokens ---- */

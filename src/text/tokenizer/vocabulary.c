@@ -40,7 +40,7 @@ int32_t id_map_get(const struct id_map *m, const char *s, size_t n)
     return found->at ? found->id : -1;
 }
 
-/* At most half of the slots are used. */
+/* Grows the table: at most half of the slots are used. */
 static void grow(struct id_map *m)
 {
     struct id_map larger = {.mask = m->slots ? 2 * m->mask + 1 : 63};
