@@ -1,5 +1,5 @@
 /*
- * tokenizer_json.c: reads tokenizer.json (see tokenizer_parts.h).
+ * tokenizer_json.c: reads tokenizer.json, and adds tokens to a vocabulary (see tokenizer_parts.h).
  *
  * "truncation" and "padding" are left alone: they change no token, only how many are kept.
  */
@@ -8,6 +8,39 @@
 
 #include "io/json.h"
 #include "text/tokenizer/tokenizer_parts.h"
+
+/* --- added tokens ---------------------------------------------------------------------------- */
+
+/* Sets what is searched for in the normalized text, and what the decoder sees. */
+static int normalized_content(struct tokenizer *t, const char *content, const char **out, struct error *e)
+{
+    struct normal_work w = {.search = pattern_search_new()};
+    struct aligned text = {.at = content, .n = (uint32_t)strlen(content)};
+    int rc = normalize(&t->normalizer, &w, &text, e);
+    if (!rc) *out = memcpy(bump_alloc(&t->memory, text.n + 1), text.at, text.n);
+    normal_work_free(&w);
+    return rc;
+}
+
+int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e)
+{
+    const size_t n = strlen(token.content);
+    if (!n) return PL_OK;
+    const int32_t known = id_map_get(&t->vocabulary.ids, token.content, n);
+    if (known >= 0 && known != token.id)
+        return error_set(e, PL_USAGE, "\"%.100s\" has the id %d, but %d in the vocabulary", token.content, token.id,
+                         known);
+    if (known < 0 && vocabulary_add(&t->vocabulary, token.content, n, token.id, e)) return e->code;
+    token.content = t->vocabulary.piece[token.id];
+    token.pattern = token.content;
+    if (token.normalized && normalized_content(t, token.content, &token.pattern, e)) return e->code;
+    id_map_put(&t->added.contents, token.content, n, (int32_t)t->added.n);
+    vec_push(&t->added, token);
+    struct trie *trie = token.normalized ? &t->added.normalized : &t->added.raw;
+    if (*token.pattern && !trie_add(trie, token.pattern, strlen(token.pattern), (int32_t)t->added.n - 1))
+        return error_set(e, PL_USAGE, "\"%.100s\" is searched for twice", token.pattern);
+    return PL_OK;
+}
 
 /* --- BPE -------------------------------------------------------------------------------------- */
 
