@@ -51,7 +51,7 @@ one() {
 }
 export -f one
 
-printf 'data: {sequence: 128}\ntrain: {effective_batch: 8}\ndevice: {kind: cpu, threads: 2}\n' >"$tmp/plan.yaml"
+printf 'data: {sequence: 128}\ntrain: {effective_batch: 8}\ndevice: {kind: cpu, threads: 2, profile: default}\n' >"$tmp/plan.yaml"
 {
     for c in tests/golden/*/expect.safetensors; do
         c=$(basename "$(dirname "$c")")
