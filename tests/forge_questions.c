@@ -10,8 +10,8 @@
  *     DIR/blank/shapes/train_images/I.png          the same names: nothing but the ground; its masks are those above
  *     DIR/tokenizer/                               a token a byte, <image> 256, </s> 257
  *
- * Of every other image to train on only the shape that is asked for is there: colours are learned
- * before halves. Questions ask for the shape at the top or at the bottom, and the answer is its
+ * Every other image to train on has only the shape that is asked for: colours are learned before
+ * halves. Questions ask for the shape at the top or at the bottom, and the answer is its
  * colour. DIR/mute.csv has the same rows with a question that says neither.
  */
 #include <stdio.h>

@@ -79,7 +79,7 @@ advice() {
         if (n++ && worth > last * (1 + 1e-9)) { print "out of order"; exit 1 } last = worth } END { print n " changes" }' "$tmp/doctor.json"
 }
 check 'advice: planned, and in order' advice
-# Of a mask model: a frozen encoder, and stored embeddings, which save most.
+# A mask model is advised to freeze its encoder, and to store embeddings, which save most.
 encoder() {
     doctor masks --steps 0 || return 1
     [ "$(grep -c '"change": "model.freeze=vision_encoder.\*"' "$tmp/doctor.json")" = 2 ]

@@ -98,7 +98,7 @@ train() {
 accuracy() { sed -n 's/.*"eval_accuracy":\([0-9.]*\).*/\1/p' "$tmp/$1/metrics.jsonl" | tail -n 1; }
 # between LOW VALUE HIGH
 between() { awk -v a="$1" -v x="$2" -v b="$3" 'BEGIN { exit !(a <= x && x <= b) }'; }
-# Of ten queries the trained model finds nine or more. By chance one of eight is found; without
+# The trained model finds nine of ten queries or more. By chance one of eight is found; without
 # words, or without colours, training finds at most one of four.
 learns() {
     train learned && between 0.9 "$(accuracy learned)" 1 || return 1

@@ -8,8 +8,8 @@
 #   SEED=1                        random seed of the moments; printed
 #
 # A kill strikes before a random call that changes a file of the run (fault.c), or at a random time.
-# The run resumes, and may be killed again, until it ends. Of the files, only times, speeds, memory
-# of the process and the name of the folder may differ. A resumed run begins a new event file of
+# The run resumes, and may be killed again, until it ends. Only times, speeds, memory of the process
+# and the name of the folder may differ in its files. A resumed run begins a new event file of
 # TensorBoard: the scalars of all files are counted.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh

@@ -78,8 +78,8 @@ remedy() { # CHANGES ARGUMENT...: the changes as KEY=VALUE, separated by blanks;
 }
 check 'a change that would fit: an adapter' remedy adapter.target_modules=all-linear --set train.effective_batch=256
 check 'a change that would fit: an adapter and 4 bits' remedy 'adapter.target_modules=all-linear memory.quantize=nf4' --set train.effective_batch=256
-# The smallest memory.host_budget that suffices: one byte less does not. Of a mask model also a
-# frozen encoder and stored embeddings.
+# The smallest memory.host_budget that suffices: one byte less does not. For a
+# mask model, a frozen encoder and stored embeddings are named too.
 host_remedy() {
     local run=("$binary" plan "$tmp/masks.yaml" --set device=cpu --set device.threads=1 --set device.profile=default) size named
     expect 3 '' "${run[@]}" --memory 2KiB --set memory.host_budget=none --json && size=$(json "$tmp/out" smallest_budget_bytes) || return 1

@@ -29,7 +29,7 @@ phrases=$(sed -e '/^#/d' -e '/^$/d' <<'TABLE'
 [Ss]tands? for	means; marks; is a placeholder for
 # A dot begins a sentence's head: the start of a comment or paragraph, or the end of the one before.
 \. (That|Those) of	name it
-\. Of (a|an|the|all|one|two|each|every) [^.:]*:	"For ...", or make it the subject
+\. Of [a-z]+	"For ...", or make it the subject	Of course
 TABLE
 )
 
@@ -59,7 +59,7 @@ BEGIN {
     n = split(ENVIRON["PHRASES"], row, "\n")
     for (i = 1; i <= n; i++) {
         split(row[i], column, "\t")
-        pattern[i] = "[^A-Za-z_/$>`-](" column[1] ")([^A-Za-z_/`-]|$)"; instead[i] = column[2]; allowed[i] = column[3]
+        pattern[i] = (column[1] ~ /^\\\./ ? "" : "[^A-Za-z_/$>`-]") "(" column[1] ")([^A-Za-z_/`-]|$)"; instead[i] = column[2]; allowed[i] = column[3]
         any = any (i > 1 ? "|" : "") column[1]
     }
     m = split(ENVIRON["NOUNS"], row, /[ \n]+/)
@@ -70,6 +70,7 @@ function hit(line, text) { print file ":" line ": " text }
 # like the others.
 function phrases(text, line,    i, rest) {
     text = ". " text
+    gsub(/\*\*/, "", text)
     if (text !~ any) return
     for (i = 1; i <= n; i++) {
         rest = text
@@ -127,6 +128,8 @@ c {
     }
     if (width > 120) hit(FNR, width " columns of code")
     strings($0)
+    # A comment behind code.
+    if (match($0, /\/\* .*/)) phrases(substr($0, RSTART + 3), FNR)
     if (!contracts || above == "") next
     if (declared == 2) contract($0 ~ /^[A-Za-z_].*\(/)
     else if (!declared && ($0 !~ /^[A-Za-z_][A-Za-z0-9_ *():,]*[ *)][A-Za-z_][A-Za-z0-9_]*\(/ || $0 ~ /^(typedef|extern "C"|_Static_assert)| = /)) above = ""

@@ -219,7 +219,7 @@ TEST(test_decisions)
     struct mask m[8];
     const struct dataset_options pairs = {.format = "pairs"};
     struct dataset *d = open_case("classes", &pairs);
-    assert_true(read_masks(d, 1, m) == 1 && m[0].category == 3); /* alone in its image, and still class 3 */
+    assert_true(read_masks(d, 1, m) == 1 && m[0].category == 3); /* the only one of its image, and still class 3 */
     assert_true(read_masks(d, 2, m) == 1 && m[0].category == 1);
     dataset_close(d);
     d = open_case("soft", &pairs);

@@ -535,8 +535,8 @@ TEST(test_preset)
     }
 }
 
-/* The loss of 4 rows of 32 tokens, each of documents of `length` tokens. Of several documents the
- * first one has no labels. */
+/* The loss of 4 rows of 32 tokens, each of documents of `length` tokens. With several documents
+ * the first one has no labels. */
 static double loss_of_rows(int64_t length, int packed, int32_t first_id)
 {
     enum { N = 4, T = 32 };

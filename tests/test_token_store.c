@@ -212,7 +212,7 @@ TEST(test_split)
             for (uint32_t k = 0; k < c.used.at[i].tokens && c.used.at[i].sample == 6; k++)
                 seen[c.used.at[i].begin + k]++;
         for (uint32_t k = 0; k < 30; k++) assert_int_equal(seen[k], 1);
-        assert_int_equal(c.too_long, how ? 1 : 3); /* samples 0, 3 and 5; only the turn of sample 5 alone is too long */
+        assert_int_equal(c.too_long, how ? 1 : 3); /* samples 0, 3 and 5; in sample 5 one turn is too long */
         assert_int_equal(c.split_long, how ? 3 : 0);
         assert_int_equal(c.samples, how ? 5 : 3);
         assert_int_equal(c.used.n, how ? 1 + 1 + 4 + 2 + 2 : 1 + 1 + 4);
@@ -225,7 +225,7 @@ TEST(test_split)
     text_free(&said);
 }
 
-/* Of a single text rows are held out, each in one of the two parts. */
+/* A single text is held out by rows, each of which is in one of the two parts. */
 TEST(test_one_text)
 {
     struct token_store_writer *w;

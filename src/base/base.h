@@ -140,8 +140,8 @@ bool pattern_match(const char *pattern, const char *name);
  * distance from `name` to the nearest text that the pattern matches. */
 int edit_distance(const char *a, const char *b);
 int pattern_distance(const char *pattern, const char *name);
-/* The name that is nearest to `to`, among those that closest_try is called with. Of files with very
- * many long names only the first ones are compared: the search takes less than a second. */
+/* The name that is nearest to `to`, among those that closest_try is called with. If there are
+ * very many long names, only the first ones are compared: the search takes less than a second. */
 struct closest {
     const char *to, *found;
     int distance;

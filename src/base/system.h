@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of the machine, or of the process's control group or one above it where its limit is lower.
+/* Memory of the machine, or of the process's control group or one above it if its limit is lower.
  * `available` counts pages of files that the kernel frees on demand. */
 struct system_memory {
     uint64_t total, available;
@@ -29,7 +29,7 @@ void system_processors(struct system_processors *p);
 /* Does as system_processors, but with the control groups below another root folder. */
 void system_processors_in(const char *root, struct system_processors *p);
 
-/* Of this process: resident bytes, the part of them that is not file-backed, peak resident
+/* What this process uses: resident bytes, the part of them that is not file-backed, peak resident
  * bytes; open descriptors; threads. */
 struct system_process {
     uint64_t resident, anonymous, resident_peak;

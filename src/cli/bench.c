@@ -146,7 +146,7 @@ static double collectives(const struct bench *b)
 /* What is shown of a bench. */
 struct shown {
     const struct bench *bench;
-    const struct ranks *world;   /* NULL: this process is alone */
+    const struct ranks *world;   /* NULL: this is the only process */
     struct communication sends;
     struct report_table ops, classes, kernels, ranks;
     uint64_t arena, weights, gradients, optimizer, rest; /* the arena at its peak; `rest` includes the padding */

@@ -75,7 +75,7 @@ struct options {
     bool asks;                /* the command decides what is trained: an open question of --config-from is an error */
     struct config config;     /* of options_configure */
     bool configured;
-    struct ranks *world;      /* of a command with `ranks`; NULL: this process is alone */
+    struct ranks *world;      /* of a command with `ranks`; NULL: this is the only process */
 };
 
 /* Runs a command, or the subcommand that argv names, with the words after its name. */

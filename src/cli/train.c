@@ -20,7 +20,7 @@
 /* What each rank has used. */
 struct rank_list {
     const struct rank_summary *at;
-    int n;               /* 0: this process is alone */
+    int n;               /* 0: this is the only process */
 };
 
 static int by_seconds(const void *a, const void *b)

@@ -60,7 +60,7 @@ EXTENTS_OF(matmul_extents)
     product_extents(out[0], m, elements(in[0]) / m, at);
 }
 
-/* Of one matrix of the batch. */
+/* The extents of one matrix of the batch. */
 EXTENTS_OF(bmm_extents)
 {
     UNUSED;

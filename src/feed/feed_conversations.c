@@ -26,7 +26,7 @@ struct conversation_feed {
     size_t n_inputs;              /* of inputs[] that the rows need */
     bool open;                    /* `set` */
     /* of a model that takes images: */
-    struct image_batches *images; /* NULL: rows are text alone */
+    struct image_batches *images; /* NULL: rows are only text */
     struct image_files *files;
     struct image_rows_source rows;
     int32_t *index;               /* [T] image_index of a row */

@@ -8,8 +8,8 @@
  * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions
  * and counts are in elements; a chunk has at most `room` of them, whatever their dtypes.
  *
- * Of a tensor that is divided among ranks (graph/shard.h) positions and counts are those of the
- * whole: putting and writing keep this rank's part, and getting collects the parts of all.
+ * For a tensor that is divided among ranks (graph/shard.h), positions and counts refer to the full
+ * tensor: putting and writing keep this rank's part, and getting collects the parts of all.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H

@@ -58,7 +58,7 @@ struct import {
     VEC(struct import_question) questions;
     VEC(struct import_file) files;
     struct bump memory; /* owns all texts and values */
-    const char *script; /* whose options a file of options alone has; NULL: its keys tell */
+    const char *script; /* whose options a file has that names no program; NULL: its keys tell */
     unsigned programs;  /* a bit for each that was read */
     int depth;          /* of files that name files */
     int64_t ranks;      /* of this run, which are theirs unless a file says otherwise; 0 is 1 */

@@ -27,7 +27,7 @@
 struct prompt {
     const int32_t *ids;
     int64_t n;
-    char *const *images;          /* what its image tokens stand for: references, in their order */
+    char *const *images;          /* references of its images, in the order of their tokens */
     uint32_t n_images;
     /* tokens that end its answer, besides those of the options; valid until it has ended */
     const int32_t *ends;
@@ -40,7 +40,7 @@ struct generate_options {
     const int32_t *ends;          /* tokens that end an answer, such as EOS */
     uint32_t n_ends;
     const struct image_source *images; /* of prompts with images; NULL: there are none */
-    const struct tokenizer *tokenizer; /* NULL: answers are ids alone, and there are no stop strings */
+    const struct tokenizer *tokenizer; /* NULL: answers are only ids, and there are no stop strings */
     char *const *stops;           /* texts that end an answer, none empty */
     uint32_t n_stops;
     bool pooled;                  /* after generate_open nothing is allocated but from the pool (mem_pool_enter) */

@@ -15,7 +15,7 @@
 
 enum { DEPTH = 32, NODES_MOST = 1 << 16, LEVELS_MOST = 64 };
 
-/* Of the format. */
+/* Numbers of the format. */
 enum { CONVERTED_UTF8 = 0, CONVERTED_LIST = 3, CONVERTED_ENUM = 4, CONVERTED_DECIMAL = 5, CONVERTED_JSON = 19 };
 enum {
     LOGICAL_STRING = 1,

@@ -175,8 +175,8 @@ int planned_within(struct planned *r, uint64_t budget, struct error *e);
 void planned_close(struct planned *r);
 
 /* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
- * too. Of ranks, those of this host together. PL_FAIL names both. planned_check_room does it for
- * the run's plan, and names a remedy. */
+ * too. The arenas of all ranks of this host are added. PL_FAIL names both.
+ * planned_check_room does it for the run's plan, and names a remedy. */
 int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks,
                  struct error *e);
 int planned_check_room(const struct planned *r, struct error *e);

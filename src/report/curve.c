@@ -76,8 +76,8 @@ static void draw_ticks(struct text *out, const struct range *x, const struct ran
                     HEIGHT - BOTTOM + 16, tick_text(from + i * step, step, number));
 }
 
-/* Selects the points that are drawn. Of more than POINTS each group of neighbours gives its lowest
- * and its highest, so that a short peak stays visible; a gap within a group is lost. */
+/* Selects the points that are drawn. Above POINTS, each group of neighbours gives its lowest and
+ * its highest, so that a short peak stays visible; a gap within a group is lost. */
 static void thin(const struct series *s, struct series *out)
 {
     const uint32_t n = s->y.n, each = n <= POINTS ? 1 : (uint32_t)ceil_div(2 * (int64_t)n, POINTS);

@@ -36,7 +36,7 @@ size_t utf8_check(const char *s, size_t n);
 bool unicode_is_space(uint32_t code);   /* White_Space */
 bool unicode_is_word(uint32_t code);    /* \w: letters, marks, decimal digits, connectors, joiners */
 bool unicode_is_numeric(uint32_t code); /* categories Nd, Nl, No */
-bool unicode_is_mark(uint32_t code, bool nonspacing);  /* categories Mn, Mc, Me; or Mn alone */
+bool unicode_is_mark(uint32_t code, bool nonspacing);  /* categories Mn, Mc, Me; or only Mn */
 bool unicode_is_other(uint32_t code);                  /* categories Cc, Cf, Co: controls, formats, private use */
 bool unicode_is_punctuation(uint32_t code);            /* punctuation and symbols of ASCII; categories P* */
 /* Returns the bytes of the grapheme cluster at the beginning of n bytes of UTF-8, n > 0. */

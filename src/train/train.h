@@ -46,7 +46,7 @@ struct train_options {
      * with PL_STOPPED. */
     int (*on_step)(void *user, const struct train_event *event);
     void *user;
-    struct ranks *ranks;     /* NULL: this process is alone */
+    struct ranks *ranks;     /* NULL: this is the only process */
     struct rank_summary *each; /* [ranks]: receives what each of them has used; NULL: not needed */
     /* [train.worst]: receives the masks with the lowest IoU of the last evaluation; NULL: not
      * needed */
@@ -62,7 +62,7 @@ struct train_summary {
     int64_t best_step;       /* of checkpoints/best; -1: none */
     double best_loss;
     double seconds;          /* of this process, from its first step on: with evaluations and saves */
-    double step_seconds, units_per_second; /* of its steps alone */
+    double step_seconds, units_per_second; /* of its steps only */
     const char *unit;        /* "tokens" or "images" */
     double loss_scale;       /* f16: loss scale of the next step; 0: another precision */
     uint64_t skipped_steps;  /* f16: over the whole run */

@@ -12,7 +12,7 @@
     predict/scores.txt             NAME and the predicted IoU of that mask
 
 The processor resizes and normalises, the model predicts, post_process_masks resizes the masks to
-the image's size. Of several candidates the one with the best score is the result.
+the image's size. The candidate with the best score is the result.
 """
 import argparse
 import json

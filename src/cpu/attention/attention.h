@@ -196,8 +196,8 @@ struct grid_bwd {
     const struct micro *u; /* panels.u */
     int64_t J, row;       /* row: numbers per query in rel and drel: height + width, plus the wrapped ones */
     int64_t groups;       /* number of groups of heads that share a partial sum of the tables' gradients */
-    bool alone;           /* there is only one block of keys: a thread completes a block of queries in one pass */
-    float *rel, *drel;    /* [B,H,T,row]; alone: each thread has the rows of one block of queries */
+    bool one_pass;        /* there is only one block of keys: a thread completes a block of queries in one pass */
+    float *rel, *drel;    /* [B,H,T,row]; with one_pass each thread has the rows of one block of queries */
     void *rows, *by_row, *by_depth; /* tables [J,D]; panels of their rows; of their columns */
     float *partial;       /* [groups][J][D], in whole tiles; with a bias: [B,H,key blocks][height][2 width - 1] */
 };

@@ -164,7 +164,7 @@ static void run_pack(const struct gradient *r, void *to, int width, const void *
 }
 
 /* Reports whether dq is incomplete when all key blocks have been added. */
-static bool run_adds_later(const struct gradient *r) { return r->grid && !r->grid->g.biased && !r->grid->alone; }
+static bool run_adds_later(const struct gradient *r) { return r->grid && !r->grid->g.biased && !r->grid->one_pass; }
 
 static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
 
@@ -354,7 +354,7 @@ static void item_positions(const struct item *x, bool first)
         grid_lanes_of(r->grid, u, x->s0 + j, min_i64(u->nr, x->sn - j), &lanes);
         grid_gather_keys(r->grid, &r->n, &lanes, &at, x->dp + j * tall, NULL);
     }
-    if (r->grid->alone) grid_block_finish(r->grid, &r->n, &r->l->in[IN_Q], &r->dq, &at);
+    if (r->grid->one_pass) grid_block_finish(r->grid, &r->n, &r->l->in[IN_Q], &r->dq, &at);
 }
 
 /* Adds to dq when it is this key block's turn. The last one converts dq to its dtype, unless
@@ -405,7 +405,7 @@ static void item_run(struct item *x)
             heads_ranges(n, x->b, x->t0, x->tn, x->range);
             if (!x->hidden) {
                 item_queries(x);
-                if (x->r->grid && x->r->grid->alone)
+                if (x->r->grid && x->r->grid->one_pass)
                     grid_block_begin(x->r->grid, n, &x->r->l->in[IN_Q],
                                      &(struct grid_block){x->b, x->h, x->t0, x->tn, x->grid});
                 for (int64_t j = 0; j < x->sn; j += x->r->u->nr) item_panel(x, j);

@@ -47,7 +47,7 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
         y.shared = at;
         return y;
     }
-    if (x->alone) rows = 0;
+    if (x->one_pass) rows = 0;
     y.rel = reserve_floats(&at, rows * x->row), y.drel = reserve_floats(&at, rows * x->row);
     y.rows = reserve_floats(&at, J * n->D);
     y.by_row = reserve_floats(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)),
@@ -62,8 +62,8 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     y.left = reserve_floats(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)),
                                          (J + MR_MAX) * (queries + GROUP_MAX)));
     y.right = reserve_floats(&at, deep * (queries + GROUP_MAX));
-    y.own_rel = reserve_floats(&at, x->alone ? queries * x->row : 0),
-    y.own_drel = reserve_floats(&at, x->alone ? queries * x->row : 0);
+    y.own_rel = reserve_floats(&at, x->one_pass ? queries * x->row : 0),
+    y.own_drel = reserve_floats(&at, x->one_pass ? queries * x->row : 0);
     y.own = at;
     return y;
 }
@@ -80,8 +80,8 @@ struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct he
  * head's sums of the tables' gradients. */
 void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
 {
-    x->alone = key_blocks <= 1 && !x->g.biased;
-    if (x->alone) x->groups = n->B * n->H;
+    x->one_pass = key_blocks <= 1 && !x->g.biased;
+    if (x->one_pass) x->groups = n->B * n->H;
 }
 
 int64_t grid_bwd_floats(const struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
@@ -129,12 +129,12 @@ void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct pane
 /* Returns the first of a block's rows of rel, and of drel. */
 static float *rel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
 {
-    if (x->alone) return at->work + layout_of(x, n, 1).own_rel;
+    if (x->one_pass) return at->work + layout_of(x, n, 1).own_rel;
     return x->rel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
 }
 static float *drel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
 {
-    if (x->alone) return at->work + layout_of(x, n, 1).own_drel;
+    if (x->one_pass) return at->work + layout_of(x, n, 1).own_drel;
     return x->drel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
 }
 
@@ -171,7 +171,7 @@ void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const str
 
 void grid_bwd_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q, float *work)
 {
-    if (x->g.biased || x->alone) return;
+    if (x->g.biased || x->one_pass) return;
     const int64_t blocks = (n->T + QUERIES - 1) / QUERIES;
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n->B * n->H * blocks; i++) {
@@ -364,7 +364,7 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
     }
     const int64_t heads = n->B * n->H, size = partial_size(x, n);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t g = 0; g < (x->alone ? 0 : x->groups); g++) {
+    for (int64_t g = 0; g < (x->one_pass ? 0 : x->groups); g++) {
         float *partial = x->partial + g * size;
         memset(partial, 0, (size_t)size * sizeof *partial);
         for (int64_t i = heads * g / x->groups; i < heads * (g + 1) / x->groups; i++)

@@ -257,8 +257,8 @@ static void find_in_words(const struct region *r, int64_t k, int64_t at[2])
         }
 }
 
-/* Reports whether a round adds a point. Rounds count from 1. Of four or more rounds, the last and
- * one other, chosen at random, add no point. */
+/* Reports whether a round adds a point. Rounds count from 1. If there are four or more, the
+ * last and one other, chosen at random, add no point. */
 static bool adds_point(int32_t round, int rounds, uint64_t key)
 {
     if (rounds < 4) return true;

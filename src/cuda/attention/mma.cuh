@@ -147,7 +147,7 @@ template <typename T, int N> __device__ inline void round_to(unsigned (&a)[4], c
 }
 
 /* The 16 rows of the right operand that a lane's ldmatrix reads, in a tile of rows of D + 8: along
- * its rows, or across them. Of the left operand, lane_across. */
+ * its rows, or across them. The left operand has lane_across. */
 template <typename T, int D> __device__ inline const T *lane_along(const T *y)
 {
     const int lane = threadIdx.x % 32;

@@ -101,7 +101,7 @@ static inline enum plain_form plain_form(int64_t D, int ranges)
     return ranges ? D <= 64 ? PLAIN_64_RANGES : PLAIN_256_RANGES : D <= 64 ? PLAIN_64 : PLAIN_256;
 }
 
-/* Those of the dense and the Hopper kernels: a query sees all keys that causality and a window
+/* The forms of the dense and the Hopper kernels: a query sees all keys that causality and a window
  * allow, or a range of them. Hopper's ranges need an order of tiles: a block makes it after the
  * bounds, or, where these take several blocks, a launch of its own (ranges.cu). */
 enum seen_form { SEEN_ALL, SEEN_RANGES, SEEN_RANGES_APART };

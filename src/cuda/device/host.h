@@ -38,7 +38,7 @@ struct cuda_state {
     cublasLtHandle_t blas;
     bool arena_written;                   /* the arena may hold data: matmuls can no longer be timed in it */
     struct autotune *autotune;            /* algorithms selected by timing (matmul_autotune.h); NULL: none */
-    struct transport *transport;          /* to the GPUs of other ranks; NULL: this process is alone */
+    struct transport *transport;          /* to the GPUs of other ranks; NULL: this is the only process */
     uint64_t captures, nodes, launches;   /* see struct cuda_view */
 };
 

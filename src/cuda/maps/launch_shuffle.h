@@ -59,7 +59,7 @@ cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *valid, enum sto
 cudaError_t cuda_fourier(void *y, const void *coords, const void *gauss, struct any_types types, int64_t points,
                          int64_t F, cudaStream_t stream);
 
-/* Of maps [B,H,W,C]: `in` is the forward's input and `out` its result, also in the backward. */
+/* The forward's input is [B,H,W,C] and its result [B,H2,W2,C], also in the backward. */
 struct map_sizes {
     int64_t B, H, W, C, H2, W2;
 };

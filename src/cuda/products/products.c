@@ -10,8 +10,8 @@
  * Each op has a second row for what the library does not support: the same product by our own
  * kernel (gemm_generic.cu).
  *
- * BMM's leading dimensions are merged into one where their strides allow it. Of the remaining ones
- * the largest becomes the library's batch, and the others are launched one by one.
+ * BMM's leading dimensions are merged into one where their strides allow it. The largest of
+ * those that remain becomes the library's batch, and the others are launched one by one.
  */
 #include "cuda/rows/operand_loops.h"
 #include "cuda/products/launch_products.h"

@@ -27,7 +27,7 @@ struct thin {
     int64_t batches, N, m, K;
     int64_t each, blocks; /* a batch is split into `blocks` chunks of `each` points */
     bool add;             /* the result is added to */
-    bool gelu;            /* x is GELU's argument and stands for gelu(x); up computes the argument's gradient */
+    bool gelu;            /* x is GELU's argument, and gelu(x) is used; up computes the argument's gradient */
 };
 
 /* Splits a batch into chunks. In mode across each chunk has a partial sum, and there are about 2000

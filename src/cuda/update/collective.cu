@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(TREE_BLOCK)
 }
 
 struct collective {
-    struct transport *transport;  /* NULL: a rank that is alone and sends nothing, not even to itself */
+    struct transport *transport;  /* NULL: the only rank, which sends nothing, not even to itself */
     const char *name;
     /* ranks that take part, on this host if there are several levels, and this one's place among
      * them */

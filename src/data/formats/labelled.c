@@ -212,7 +212,7 @@ static int read_tables(struct labelled *l, const struct labelled_options *o, str
     return rc;
 }
 
-/* Splits the samples. Those of one image are on one side. */
+/* Splits the samples. All samples of one image are on one side. */
 static void split(struct labelled *l, const struct labelled_options *o)
 {
     const uint32_t n = l->samples.n;

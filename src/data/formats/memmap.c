@@ -315,8 +315,8 @@ const struct dataset_format dataset_memmap = {
  * writes an index, a memory map and the images (see memmap.h) into a temporary
  * folder beside the target, which is renamed at the end.
  *
- * Of several processes that write one target, the first that is done leaves its whole folder, and
- * the others fail.
+ * If several processes write one target, the first that is done leaves its whole folder, and the
+ * others fail.
  */
 
 struct memmap_writer {

@@ -16,8 +16,7 @@ struct item {
     uint32_t image, mask, key, name, split;
     uint32_t text[DATASET_TEXTS]; /* with options.texts */
     int32_t group;                /* with options.texts: index in `groups` */
-    /* Of slices: the volume of the image and that of the masks, as index + 1; 0: a
-     * file. */
+    /* for slices, the volumes of the image and of the masks, as index + 1; 0: a file */
     uint32_t image_volume, mask_volume, slice;
     uint32_t whole;               /* offset + 1 of the name of its volume or patient; 0: it is no part of one */
 };

@@ -384,8 +384,8 @@ static const char *csv_group(const struct dataset *d, int32_t group)
     return group >= 0 && (uint32_t)group < p->groups.n ? p->names.at + p->groups.at[group] : NULL;
 }
 
-/* Reads the masks. Those of a table with questions are of its dataset, so that scores are listed
- * by dataset. */
+/* Reads the masks. In a table with questions their category is the dataset, so that scores are
+ * listed by dataset. */
 static enum data_fault csv_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
                                  uint32_t room, struct dataset_masks *out, struct error *e)
 {

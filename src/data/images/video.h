@@ -4,10 +4,10 @@
  *
  * Which frames are used (video_choose). Time begins with the first frame. At the times 0, 1/fps,
  * 2/fps, ... up to the last frame's, the frame that is shown then is taken: the last one that began
- * by that time, to the microsecond. No frame is taken twice. Of n such frames, more than max_frames
- * are thinned evenly: the frames floor(i * n / max_frames). The times are the file's own, so that a
- * variable frame rate is followed. The images of a folder, in the order of their names' bytes, have
- * no times: all of them are taken, and thinned in the same way.
+ * by that time, to the microsecond. No frame is taken twice. If these n frames are more than
+ * max_frames, they are thinned evenly: the frames floor(i * n / max_frames). The times are the
+ * file's own, so that a variable frame rate is followed. The images of a folder, in the order of
+ * their names' bytes, have no times: all of them are taken, and thinned in the same way.
  *
  * A frame that cannot be decoded is replaced by the last good one before it, or else by the first
  * good one after it, and counted. Orientation in a file's metadata is not applied. Messages begin

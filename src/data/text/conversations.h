@@ -34,7 +34,7 @@
  * that rows of an unshuffled run follow the file.
  */
 
-/* Of a sample; of a row; of the room that is left in a row. */
+/* The size of a sample, of a row, or of what still fits into a row. */
 struct row_size {
     uint32_t tokens, images, frames;
 };

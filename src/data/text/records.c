@@ -277,9 +277,9 @@ struct extent {
     bool filled;   /* its first line has more than {: one object a line */
 };
 
-/* Scans what the buffer has; true: the object is complete. Of one object a line, a line that does
- * not close its object ends where the next object begins: json_parse refuses it, and the others can
- * be used. */
+/* Scans what the buffer has; true: the object is complete. In a file with one object a line, a
+ * line that does not close its object ends where the next object begins: json_parse refuses it, and
+ * the others can be used. */
 static bool scan(const struct records *r, struct extent *x)
 {
     const char *p = r->buffer + r->from;

@@ -40,7 +40,7 @@ struct record {
     const char *text; /* from { to }; valid until the next call */
     size_t n;
     uint64_t line;    /* of its first byte, for record_place */
-    uint64_t times; /* samples that it stands for, from `line` on: more than 1 for rows of a table without any value */
+    uint64_t times; /* equal samples, from `line` on: more than 1 for rows of a table without any value */
 };
 
 /* Where a record is: "12", or, where it is not the first one in its line, "1 (sample 4)". */

@@ -72,8 +72,8 @@ static inline uint64_t tokens_count(const struct tokens *t) { return t->samples;
  * outside the vocabulary is PL_USAGE, with file and position. */
 int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e);
 
-/* A hash of the files' tokens, not of their names. Of a file over TOKENS_WHOLE bytes it reads as
- * many bytes, in blocks spread evenly from the first to the last one. */
+/* A hash of the files' tokens, not of their names. It reads TOKENS_WHOLE bytes of a
+ * larger file, in blocks spread evenly from the first to the last one. */
 enum { TOKENS_WHOLE = 64 << 20 };
 int tokens_fingerprint(struct tokens *t, uint64_t *out, struct error *e);
 

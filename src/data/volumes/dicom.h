@@ -3,8 +3,8 @@
  *
  * The project's own reader of little-endian files, explicit and implicit. Pixels may be
  * uncompressed, RLE, JPEG lossless and JPEG baseline, and JPEG 2000 where the build has OpenJPEG
- * (dicom_j2k.c). Of others the message names a converter. Files of a folder that have no image,
- * such as a DICOMDIR or a radiotherapy plan, are skipped.
+ * (dicom_j2k.c). The message about any other names a converter. Files of a folder that have no
+ * image, such as a DICOMDIR or a radiotherapy plan, are skipped.
  */
 #ifndef DICOM_H
 #define DICOM_H
