@@ -25,12 +25,13 @@ struct whole_prompt {
 static int check_model(const struct config *c, bool *whole, struct error *e)
 {
     struct model m;
+    char known[256];
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!m.family->generates)
-        rc = error_set(e, PL_USAGE,
-                       "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2",
-                       c->model_path ? c->model_path : c->model_preset, m.family->model_type);
+        rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
+                       c->model_path ? c->model_path : c->model_preset, m.family->model_type,
+                       model_list_decoders(known));
     *whole = m.images && m.images->single;
     model_close(&m);
     return rc;

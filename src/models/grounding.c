@@ -104,16 +104,6 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     return PL_OK;
 }
 
-static int add_decoder(struct model *m, const char *name, const struct value *config, const char *folder,
-                       struct error *e)
-{
-    if (!folder) return llava_add_decoder(m, name, config, e);
-    int rc = model_add_part(m, name, NULL, folder, e);
-    if (rc || decoder_is(model_part(m, name))) return rc;
-    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2",
-                     model_part(m, name)->family->model_type);
-}
-
 /* A part and where its configuration is found. */
 struct part_keys {
     const char *part, *config, *path, *type, *usual;
@@ -122,7 +112,7 @@ struct part_keys {
 static const struct part_keys part_keys[] = {
     {TOWER, "vision_config", "vision_path", "clip_vision_model", "{\"model_type\": \"clip_vision_model\"}",
      llava_add_tower},
-    {DECODER, "text_config", "text_path", "llama", "{\"model_type\": \"llama\"}", add_decoder},
+    {DECODER, "text_config", "text_path", "llama", "{\"model_type\": \"llama\"}", llava_add_decoder},
 };
 
 /* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's

@@ -1,6 +1,6 @@
 /*
  * llava.c: LLaVA as transformers has it (model_type llava): a tower of CLIP or SigLIP, a projector
- * of two linear layers, a decoder of Llama, Mistral or Qwen2.
+ * of two linear layers, a decoder of any family of language models.
  *
  * The features of an image are the tokens of one hidden state of the tower, or of several that are
  * joined along their channels. What the tower has beyond the deepest of them is loaded and saved,
@@ -39,12 +39,14 @@ int llava_add_tower(struct model *m, const char *name, const struct value *confi
                      model_part(m, name)->family->model_type);
 }
 
-int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e)
+int llava_add_decoder(struct model *m, const char *name, const struct value *config, const char *folder,
+                      struct error *e)
 {
-    int rc = model_add_part(m, name, config, NULL, e);
+    char known[256];
+    int rc = model_add_part(m, name, config, folder, e);
     if (rc || decoder_is(model_part(m, name))) return rc;
-    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2",
-                     model_part(m, name)->family->model_type);
+    return error_set(e, PL_USAGE, "its text model is a %s, expected %s", model_part(m, name)->family->model_type,
+                     model_list_decoders(known));
 }
 
 int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type,
@@ -134,7 +136,7 @@ int llava_parse_parts(struct model *m, struct llava *c, const struct value *conf
     int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", usual_tower, &vision, e);
     if (!rc) rc = llava_part_config(m, config, "text_config", "llama", usual_decoder, &text, e);
     if (!rc && (rc = llava_add_tower(m, c->tower, vision, NULL, e))) error_prepend(e, "vision_config");
-    if (!rc && (rc = llava_add_decoder(m, c->decoder, text, e))) error_prepend(e, "text_config");
+    if (!rc && (rc = llava_add_decoder(m, c->decoder, text, NULL, e))) error_prepend(e, "text_config");
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
     if (!rc && tied) decoder_tie(llava_part(m, c->decoder), true); /* else text_config decides */
     if (!rc) rc = value_opt_int(config, "image_token_index", token, e);
@@ -424,7 +426,7 @@ int llava_parse_original(struct model *m, const struct value *config, const char
     struct value *text = value_copy(&m->memory, config);
     value_put(&m->memory, text, "model_type", value_string(&m->memory, decoder));
     int64_t width = 0;
-    TRY(llava_add_decoder(m, c->decoder, text, e));
+    TRY(llava_add_decoder(m, c->decoder, text, NULL, e));
     TRY(parse_authors_projector(c, config, e));
     TRY(parse_selection(c, config, e));
     TRY(add_tower(m, config, e));

@@ -46,7 +46,8 @@ struct decoded llava_loss(const struct model *m, struct graph *g, id states, id 
 
 /* Adds a part that must be a tower or a decoder, for models of both. */
 int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
-int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e);
+int llava_add_decoder(struct model *m, const char *name, const struct value *config, const char *folder,
+                      struct error *e);
 /* Reads the map config.KEY: `absent`, a JSON text, if it is missing; with this model_type if it
  * has none. */
 int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type,

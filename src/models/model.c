@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "models/heads.h"
+#include "models/parts.h"
 
 #define FAMILY(name) extern const struct family name##_family;
 #include "models/families.def"
@@ -27,6 +28,18 @@ static char *list_families(char out[512])
     size_t n = 0;
     for (size_t i = 0; i < COUNT(families) && n < 512; i++)
         n += (size_t)snprintf(out + n, 512 - n, "%s%s", i ? ", " : "", families[i]->model_type);
+    return out;
+}
+
+char *model_list_decoders(char out[256])
+{
+    size_t n = 0, last = COUNT(families);
+    for (size_t i = 0; i < COUNT(families); i++)
+        if (decoder_is(&(struct model){.family = families[i]})) last = i;
+    for (size_t i = 0; i <= last && n < 256; i++)
+        if (decoder_is(&(struct model){.family = families[i]}))
+            n += (size_t)snprintf(out + n, 256 - n, "%s%s", !n ? "" : i < last ? ", " : " or ",
+                                  families[i]->model_type);
     return out;
 }
 

@@ -37,7 +37,7 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
         rc = llava_part_config(m, config, "text_config", "llama", "{\"model_type\": \"llama\", \"rms_norm_eps\": 1e-5}",
                                &text, e);
     if (!rc && (rc = llava_add_tower(m, TOWER, vision, NULL, e))) error_prepend(e, "vision_config");
-    if (!rc && (rc = llava_add_decoder(m, DECODER, text, e))) error_prepend(e, "text_config");
+    if (!rc && (rc = llava_add_decoder(m, DECODER, text, NULL, e))) error_prepend(e, "text_config");
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
     if (!rc) rc = value_opt_int(config, "image_token_id", &token, e);
     if (!rc) rc = value_opt_int(config, "scale_factor", &c->scale, e);

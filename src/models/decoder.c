@@ -1,0 +1,303 @@
+/*
+ * decoder.c: the layers of decoder-only language models, by themselves or as a part of another model
+ * (parts.h), by the options of decoder.h.
+ *
+ *     x = embed(ids)
+ *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = norm(x)
+ *                  x = x + down(act(gate(n)) * up(n))                   n = norm(x)
+ *     loss = cross-entropy(norm(x) head^T, labels shifted by one)
+ *
+ * In generation (batch.cache) k and v of each token are kept in the token's slot of the cache,
+ * attention sees those of the text so far, and the head gives the logits of the last token of each
+ * text.
+ */
+#include "models/decoder.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "graph/ops.h"
+#include "models/layers.h"
+#include "models/parts.h"
+
+/* --- layers ------------------------------------------------------------------------ */
+
+struct build {
+    const struct decoder *c;
+    struct graph *g;
+    int64_t B, T;
+    struct token_rows rows;
+    id inv_freq;            /* of the rotary table */
+    float rotary_scale;
+};
+
+/* A layer that is built. */
+struct at {
+    const struct build *b;
+    const char *prefix; /* of its names */
+    const struct decoder_layer *layer;
+};
+
+/* Returns a matrix of the layer, applied to x. */
+static id project(const struct at *a, id x, const char *name, int64_t rows, bool biased)
+{
+    return layer_linear_init(a->b->g, x, a->prefix, name, rows,
+                             (struct linear_init){.std = a->b->c->std, .no_bias = !biased});
+}
+
+/* Returns q, k or v: n heads, [B,T,n,D]. */
+static id heads(const struct at *a, id x, const char *name, int64_t n)
+{
+    const struct build *b = a->b;
+    const int64_t D = b->c->head_dim;
+    return op_reshape(b->g, project(a, x, name, n * D, b->c->qkv_bias), 4, (int64_t[]){b->B, b->T, n, D});
+}
+
+static id rotate(const struct at *a, id x)
+{
+    const struct build *b = a->b;
+    return op_rope_at(b->g, x, b->inv_freq, b->rows.positions, NULL, b->rotary_scale);
+}
+
+/* Writes k or v to the cache and returns those of all slots so far. */
+static id keep(const struct at *a, id x, const char *name)
+{
+    const struct build *b = a->b;
+    char full[256];
+    if (!b->rows.cache) return x;
+    snprintf(full, sizeof full, "%s%s.%s", a->prefix, b->c->names.attention, name);
+    id cache = graph_cache(b->g, full, 4,
+                           (int64_t[]){b->B, b->rows.texts / b->B * b->rows.cache, b->c->kv_heads, b->c->head_dim});
+    return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.slots}, 3);
+}
+
+/* Returns the keys that a token sees, at most; 0: all. A token of several texts in a row sees
+ * those of its own. */
+static int64_t window(const struct at *a)
+{
+    const int64_t own = a->layer->window;
+    const struct token_rows *rows = &a->b->rows;
+    if (rows->texts <= a->b->B) return own;
+    return own ? min_i64(own, rows->cache) : rows->cache;
+}
+
+static id attend(const struct at *a, id x)
+{
+    const struct build *b = a->b;
+    const struct decoder *c = b->c;
+    id q = heads(a, x, c->names.q, c->heads);
+    id k = heads(a, x, c->names.k, c->kv_heads);
+    id v = heads(a, x, c->names.v, c->kv_heads);
+    q = rotate(a, q);
+    k = rotate(a, k);
+    struct attention_options options = {.scale = (float)(1 / sqrt((double)c->head_dim)), .causal = !b->rows.ranges,
+                                        .window = window(a), .ranges = b->rows.ranges};
+    id o = op_attention_with(b->g, q, keep(a, k, "k_cache"), keep(a, v, "v_cache"), 0, options);
+    o = op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->heads * c->head_dim});
+    return project(a, o, c->names.o, c->hidden, c->o_bias);
+}
+
+static id gated_mlp(const struct at *a, id x)
+{
+    const struct decoder *c = a->b->c;
+    id gate = project(a, x, c->names.gate, c->inner, c->mlp_bias);
+    id up = project(a, x, c->names.up, c->inner, c->mlp_bias);
+    return project(a, op_silu_gate(a->b->g, gate, up), c->names.down, c->hidden, c->mlp_bias);
+}
+
+static id norm(const struct build *b, id x, const char *prefix, const char *name)
+{
+    return layer_rmsnorm(b->g, x, prefix, name, b->c->eps);
+}
+
+static id decoder_layer(const struct build *b, id x, const struct layer *layer)
+{
+    struct graph *g = b->g;
+    const struct decoder_names *n = &b->c->names;
+    const struct at a = {b, layer->prefix, &b->c->layer[layer->i]};
+    IN_SCOPE(g, n->attention, 0) x = op_add(g, x, attend(&a, norm(b, x, a.prefix, n->before_attention)));
+    IN_SCOPE(g, n->mlp, 0) x = op_add(g, x, gated_mlp(&a, norm(b, x, a.prefix, n->before_mlp)));
+    return x;
+}
+
+/* Returns the tokens of the longest text that the rows may have. */
+static int64_t longest(int64_t T, const struct token_rows *rows) { return rows->cache ? rows->cache : T; }
+
+static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
+{
+    const struct decoder *c = m->config;
+    struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
+    float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
+    b.rotary_scale = rotary_table(&c->rotary, c->head_dim, longest(T, &rows), table);
+    /* Frequencies that follow the length of a row are not those of generated texts, in a model that
+     * has both. */
+    const char *name = rows.cache && rotary_follows_length(&c->rotary) ? "rope.inv_freq.generation" : "rope.inv_freq";
+    b.inv_freq = graph_const(g, name, DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
+    mem_free(table);
+    return b;
+}
+
+static id embedding(const struct decoder *c, struct graph *g)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s%s.weight", c->root, c->names.embedding);
+    return graph_param(g, name, DT_F32, 2, (int64_t[]){c->vocabulary, c->hidden},
+                       (struct init){INIT_NORMAL, (float)c->std, 0, c->padding});
+}
+
+/* --- as a part of a model (parts.h) ------------------------------------------------------- */
+
+void decoder_describe(struct model *m, const struct model *decoder)
+{
+    const struct decoder *c = decoder->config;
+    m->vocabulary = c->vocabulary;
+    m->longest = c->positions;
+    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
+    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
+    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
+    /* beyond, the frequencies follow the longest document */
+    m->positions = rotary_follows_length(&c->rotary) ? (int64_t)c->rotary.original_positions : 0;
+    model_add_output(m, "logits");
+}
+
+int64_t decoder_width(const struct model *m) { return ((const struct decoder *)m->config)->hidden; }
+
+void decoder_set_names(struct model *m, const char *root, bool head_outside)
+{
+    struct decoder *c = m->config;
+    c->root = root;
+    c->head_outside = head_outside;
+}
+
+void decoder_tie(struct model *m, bool tied) { ((struct decoder *)m->config)->tied = tied; }
+
+id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids)
+{
+    const struct decoder *c = m->config;
+    id x = 0;
+    IN_PART(g, part) {
+        id table = embedding(c, g);
+        char scope[128];
+        snprintf(scope, sizeof scope, "%s%s", c->root, c->names.embedding);
+        IN_SCOPE(g, scope, 0) x = op_embedding_padded(g, ids, table, c->padding);
+    }
+    return x;
+}
+
+id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows)
+{
+    const struct decoder *c = m->config;
+    if (!x) return 0;
+    const struct tensor t = *tensor_at(g, x);
+    if (t.rank != 3 || t.dim[2] != c->hidden)
+        return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
+    if (rows.positions && m->positions && longest(t.dim[1], &rows) > m->positions)
+        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
+                          rows.cache ? "texts that are generated" : "rows of several documents",
+                          (long long)m->positions, (long long)longest(t.dim[1], &rows));
+    IN_PART(g, part) {
+        const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
+        char root[128];
+        snprintf(root, sizeof root, "%s%s", c->root, c->names.layers);
+        FOR_LAYERS(layer, g, root, c->layers) x = decoder_layer(&b, x, &layer);
+        x = norm(&b, x, c->root, c->names.norm);
+    }
+    return x;
+}
+
+/* Returns the weight of the head, which is in this part. */
+static id head(const struct decoder *c, struct graph *g, const char *part)
+{
+    id w = 0;
+    IN_PART (g, part)
+        w = c->tied ? embedding(c, g)
+                    : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+    return w;
+}
+static const char *head_part(const struct decoder *c, const char *part) { return c->head_outside ? "" : part; }
+
+id decoder_logits(const struct model *m, struct graph *g, const char *part, id x)
+{
+    const struct decoder *c = m->config;
+    id logits = 0;
+    id w = head(c, g, c->tied ? part : head_part(c, part));
+    IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = op_linear(g, x, w, 0);
+    return logits;
+}
+
+struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels)
+{
+    return decoder_loss_by(m, g, part, x, labels, NULL);
+}
+
+struct decoded decoder_loss_by(const struct model *m, struct graph *g, const char *part, id x, id labels,
+                               const char *count)
+{
+    const struct decoder *c = m->config;
+    struct decoded out = {0};
+    id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
+    id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
+    id w = head(c, g, c->tied ? part : head_part(c, part));
+    IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
+        out.logits = op_linear(g, rows, w, 0);
+        out.loss = op_xent(g, out.logits, targets, count);
+    }
+    return out;
+}
+
+id decoder_ids(struct graph *g, const struct batch *batch)
+{
+    return graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){batch->B, batch->T});
+}
+
+id decoder_labels(struct graph *g, const struct batch *batch)
+{
+    return batch->cache ? 0 : graph_input(g, "labels", DT_I32, 2, (int64_t[]){batch->B, batch->T});
+}
+
+struct token_rows decoder_rows(struct graph *g, const struct batch *batch)
+{
+    const int64_t B = batch->B, T = batch->T;
+    struct token_rows rows = {.cache = batch->cache, .texts = batch->cache ? batch->texts : 0};
+    if (batch->packed || batch->cache) {
+        rows.positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T});
+        rows.ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2});
+    }
+    rows.slots = rows.texts > B ? graph_input(g, "cache_slots", DT_I32, 2, (int64_t[]){B, T}) : rows.positions;
+    return rows;
+}
+
+/* Emits the logits of the token after the last one of each text. */
+static void output_next(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x)
+{
+    const int64_t B = batch->B, texts = batch->texts;
+    if (batch->T > 1 || texts > B)
+        x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, texts / B}));
+    graph_output(g, "logits", decoder_logits(m, g, part, op_reshape(g, x, 2, (int64_t[]){texts, -1})));
+}
+
+void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x,
+                     id labels)
+{
+    const struct decoder *c = m->config;
+    if (batch->cache) {
+        output_next(m, g, part, batch, x);
+        return;
+    }
+    struct decoded out = decoder_loss(m, g, part, x, labels);
+    graph_output(g, "loss", out.loss);
+    if (batch->outputs)
+        graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, c->vocabulary}));
+}
+
+/* --- the model itself ------------------------------------------------------------------------ */
+
+void decoder_build(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    decoder_outputs(m, g, "", batch, decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows), labels);
+}
+
+bool decoder_is(const struct model *m) { return m->family->build == decoder_build; }

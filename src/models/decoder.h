@@ -1,0 +1,53 @@
+/*
+ * decoder.h: a decoder-only language model by its options.
+ *
+ * A family is a page of defaults: it makes a struct decoder (decoder_new), reads its own keys of
+ * config.json, and leaves those that all families share to decoder_parse. The layers (decoder.c) ask
+ * for options, never for the family. An option that is 0 or NULL is not there.
+ */
+#ifndef DECODER_H
+#define DECODER_H
+
+#include "models/model.h"
+#include "models/rotary.h"
+
+/* Published names of the parts: what has no name is not there. */
+struct decoder_names {
+    const char *embedding, *layers, *norm;             /* behind the root; the head is lm_head */
+    const char *before_attention, *before_mlp;         /* norms of what a part reads */
+    const char *attention, *q, *k, *v, *o;
+    const char *mlp, *gate, *up, *down;
+};
+
+struct decoder_layer {
+    int64_t window;              /* number of keys that a query sees; 0: all */
+    const struct rotary *rotary;
+};
+
+struct decoder {
+    int64_t vocabulary, hidden, inner, layers, heads, kv_heads, head_dim, positions;
+    double eps, std;
+    bool tied, qkv_bias, o_bias, mlp_bias;
+    int64_t padding;             /* 1 + the id of the padding token; 0: none */
+    struct decoder_names names;
+    struct rotary rotary;
+    struct decoder_layer *layer; /* [layers] */
+    const char *root;            /* names of parameters begin with it, but for the head's */
+    bool head_outside;           /* the head is beside the part, not in it */
+    /* Where layer_types does not say which layers have the sliding window: those from the first on,
+     * but for each full_every-th. */
+    int64_t window, window_first, full_every;
+};
+
+/* Returns the configuration of a model, with a family's defaults and Llama's names. */
+struct decoder *decoder_new(struct model *m, struct decoder defaults);
+/* Parses the keys that all families share, over the defaults; last, the layers. */
+int decoder_parse(struct model *m, struct decoder *c, const struct value *config, struct error *e);
+/* Parses sliding_window: a number, or null for none; `absent` is the value if the key is missing. */
+int decoder_parse_window(struct decoder *c, const struct value *config, int64_t absent, struct error *e);
+/* Builds the decoder as a model of its own. */
+void decoder_build(const struct model *m, struct graph *g, const struct batch *batch);
+
+#define DECODER_FAMILY(type, parse) {type, parse, decoder_build, "model.", .generates = true}
+
+#endif

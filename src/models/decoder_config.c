@@ -1,0 +1,122 @@
+/*
+ * decoder_config.c: the keys of config.json that the families of decoders share (see decoder.h).
+ */
+#include <string.h>
+
+#include "models/decoder.h"
+#include "models/layers.h"
+#include "models/parts.h"
+
+struct decoder *decoder_new(struct model *m, struct decoder defaults)
+{
+    struct decoder *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    *c = defaults;
+    if (c->eps == 0) c->eps = 1e-6;
+    if (c->rotary.theta == 0) c->rotary.theta = 10000;
+    c->std = 0.02;
+    c->root = "model.";
+    c->names = (struct decoder_names){
+        .embedding = "embed_tokens", .layers = "layers", .norm = "norm",
+        .before_attention = "input_layernorm", .before_mlp = "post_attention_layernorm",
+        .attention = "self_attn", .q = "self_attn.q_proj", .k = "self_attn.k_proj", .v = "self_attn.v_proj",
+        .o = "self_attn.o_proj",
+        .mlp = "mlp", .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj",
+    };
+    return c;
+}
+
+static int parse_sizes(struct decoder *c, const struct value *config, struct error *e)
+{
+    const struct size_key sizes[] = {
+        {"vocab_size", &c->vocabulary, 1, 1 << 24},     {"hidden_size", &c->hidden, 1, 1 << 20},
+        {"intermediate_size", &c->inner, 1, 1 << 22},   {"num_hidden_layers", &c->layers, 1, 4096},
+        {"num_attention_heads", &c->heads, 1, 1 << 14},
+    };
+    const struct size_key others[] = {
+        {"num_key_value_heads", &c->kv_heads, 1, 1 << 14}, {"head_dim", &c->head_dim, 1, 1 << 12},
+        {"max_position_embeddings", &c->positions, 1, 1 << 30},
+    };
+    TRY(layer_parse_sizes(config, sizes, COUNT(sizes), e));
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->head_dim) c->head_dim = c->hidden / c->heads;
+    TRY(layer_parse_sizes(config, others, COUNT(others), e));
+    if (c->heads % c->kv_heads)
+        return error_set(e, PL_USAGE, "num_attention_heads %lld is not divisible by num_key_value_heads %lld",
+                         (long long)c->heads, (long long)c->kv_heads);
+    if (c->head_dim % 2)
+        return error_set(e, PL_USAGE, "head_dim %lld is odd; rotary embeddings need an even number",
+                         (long long)c->head_dim);
+    return PL_OK;
+}
+
+int decoder_parse_window(struct decoder *c, const struct value *config, int64_t absent, struct error *e)
+{
+    const struct value *v = value_get(config, "sliding_window");
+    c->window = v ? 0 : absent;
+    if (!v || v->kind == VALUE_NULL) return PL_OK;
+    return layer_parse_sizes(config, &(struct size_key){"sliding_window", &c->window, 1, 1 << 30}, 1, e);
+}
+
+/* Parses layer_types, which, if given, lists the layers with a sliding window. */
+static int parse_types(struct decoder *c, const struct value *config, struct error *e)
+{
+    const struct value *types = value_get(config, "layer_types");
+    if (!types || types->kind == VALUE_NULL) return PL_OK;
+    int rc = value_as_list(types, "layer_types", e);
+    if (!rc && types->count != (uint64_t)c->layers)
+        rc = error_set(e, PL_USAGE, "layer_types has %u entries, num_hidden_layers is %lld", types->count,
+                       (long long)c->layers);
+    for (int64_t i = 0; i < c->layers && !rc; i++) {
+        const char *type = NULL;
+        rc = value_as_string(value_at(types, (uint32_t)i), "layer_types", &type, e);
+        if (!rc && strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
+            rc = error_set(e, PL_USAGE, "layer_types: \"%s\" is not full_attention or sliding_attention", type);
+        if (!rc) c->layer[i].window = !strcmp(type, "sliding_attention") ? c->window : 0;
+    }
+    return rc;
+}
+
+static int parse_layers(struct model *m, struct decoder *c, const struct value *config, struct error *e)
+{
+    c->layer = bump_alloc(&m->memory, (size_t)c->layers * sizeof *c->layer);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const bool full = i < c->window_first || (c->full_every && (i + 1) % c->full_every == 0);
+        c->layer[i] = (struct decoder_layer){.window = full ? 0 : c->window, .rotary = &c->rotary};
+    }
+    return parse_types(c, config, e);
+}
+
+/* Parses pad_token_id, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the
+ * table. */
+static int parse_padding(struct decoder *c, const struct value *config, struct error *e)
+{
+    const struct value *v = value_get(config, "pad_token_id");
+    int64_t id = 0;
+    if (!v || v->kind == VALUE_NULL) return PL_OK;
+    int rc = value_as_int(v, "pad_token_id", &id, e);
+    if (!rc && (id >= c->vocabulary || id < -c->vocabulary))
+        rc = error_set(e, PL_USAGE,
+                       "pad_token_id is %lld, it must be an id of the vocabulary of %lld (vocab_size), or null",
+                       (long long)id, (long long)c->vocabulary);
+    c->padding = 1 + (id < 0 ? id + c->vocabulary : id);
+    return rc;
+}
+
+int decoder_parse(struct model *m, struct decoder *c, const struct value *config, struct error *e)
+{
+    const char *act = "silu";
+    int64_t tp = 1;
+    TRY(parse_sizes(c, config, e));
+    TRY(parse_padding(c, config, e));
+    TRY(value_opt_number(config, "rms_norm_eps", &c->eps, e));
+    TRY(value_opt_number(config, "initializer_range", &c->std, e));
+    TRY(value_opt_bool(config, "tie_word_embeddings", &c->tied, e));
+    TRY(value_opt_int(config, "pretraining_tp", &tp, e));
+    TRY(value_opt_string(config, "hidden_act", &act, e));
+    if (strcmp(act, "silu") && strcmp(act, "swish"))
+        return error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
+    if (!(c->eps > 0)) return error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
+    TRY(rotary_parse(&c->rotary, config, c->positions, e));
+    decoder_describe(m, m);
+    return parse_layers(m, c, config, e);
+}
