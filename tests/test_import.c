@@ -15,19 +15,15 @@
 
 #include "harness.h"
 
-static const struct import_row rows[] = {
-#define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
-#include "import/import.def"
-};
-
 static bool is_simple(enum import_how how) { return how <= HOW_IF_TRUE; }
 
 static bool is_only(enum import_how how) { return how == HOW_ONLY || how == HOW_ONLY_TRUE || how == HOW_ASK; }
 
 TEST(test_keys)
 {
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        const struct import_row *r = &rows[i];
+    const import_rows *rows = import_all_rows();
+    for (uint32_t i = 0; i < rows->n && rows->at[i].how != HOW_NONE; i++) { /* ignored.def comes last */
+        const struct import_row *r = &rows->at[i];
         if (*r->ours && config_find(r->ours) < 0) fail_msg("%s: there is no key %s", r->key, r->ours);
         if ((is_simple(r->how) || r->how == HOW_ASK) && !*r->ours) fail_msg("%s: it has no key of ours", r->key);
         if ((r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE) && *r->ours)
@@ -58,8 +54,9 @@ static void accepts(const struct import_row *r, const char *value)
 
 TEST(test_values)
 {
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        const struct import_row *r = &rows[i];
+    const import_rows *rows = import_all_rows();
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct import_row *r = &rows->at[i];
         if (r->how == HOW_VALUE && *r->standard) accepts(r, r->standard);
         if (r->how == HOW_IF_TRUE) accepts(r, r->detail);
         for (const char *s = r->detail; r->how == HOW_WORD && *s; s += strspn(s, " ")) {
@@ -75,25 +72,21 @@ TEST(test_values)
 
 /* The classes of reasons: a row with another one does not compile. */
 enum class { RECORDS, FILES, PROCESSES, SPEED, PLANNED, EVALUATION, INFERENCE, ORDER, SAME, METHOD };
-enum reason {
-#define REASON(id, ...) REASON_##id,
-#include "import/ignored.def"
-    REASON_METHOD
-};
-static const enum class classes[] = {
-#define REASON(id, class, text) class,
-#include "import/ignored.def"
-    METHOD
-};
-static const struct ignored {
-    enum import_program program;
-    enum reason reason;
-    const char *method, *prefix, *keys;
-} ignored[] = {
-#define IGNORED(program, reason, prefix, keys) {PROGRAM_##program, REASON_##reason, "", prefix, keys},
-#define IGNORED_OF(program, method, prefix, keys) {PROGRAM_##program, REASON_METHOD, method, prefix, keys},
+static const struct {
+    enum class class;
+    const char *text;
+} reasons[] = {
+#define IGNORED(class, text, keys) {class, text},
 #include "import/ignored.def"
 };
+
+static enum class class_of(const struct import_row *r)
+{
+    for (size_t i = 0; i < COUNT(reasons); i++)
+        if (!strcmp(reasons[i].text, r->detail)) return reasons[i].class;
+    fail_msg("%s has no reason", r->key);
+    return SAME;
+}
 
 /* Words in names of keys that change memory or results in some program. */
 static const char *const telling[] = {
@@ -239,18 +232,23 @@ static bool is_harmless(const char *key)
     return false;
 }
 
-static void check_ignored(const struct ignored *list, const char *key)
+/* Records, evaluation and inference come after the step; a method is off. */
+static bool is_apart(enum class class)
 {
-    const enum class class = classes[list->reason];
+    return class == RECORDS || class == EVALUATION || class == INFERENCE || class == METHOD;
+}
+
+static void check_ignored(const struct import_row *list, const char *key)
+{
     const struct import_row *r = import_find(list->program, key);
     if (!r || r->how != HOW_NONE)
         fail_msg("%s of %s is without effect and has a row", key, import_name(list->program));
-    /* Records, files, evaluation and inference come after the step; a method is off. */
-    if (class == RECORDS || class == EVALUATION || class == INFERENCE || class == METHOD ||
-        *import_refused(list->program))
-        return;
-    const char *rest = key + strlen(list->prefix), *dot = strrchr(rest, '.'),
-               *name = dot ? dot + 1 : rest; /* a section has rows of its own */
+    if (is_apart(class_of(list)) || *import_refused(list->program)) return;
+    const char *dot = strrchr(key, '.'), *name = dot ? dot + 1 : key; /* a section has rows of its own */
+    for (size_t i = 0; i < 2; i++) { /* sections of a command line */
+        const char *section = i ? "parallelism_config_" : "fsdp_";
+        if (!strncmp(name, section, strlen(section))) name += strlen(section);
+    }
     for (size_t i = 0; i < COUNT(telling); i++)
         if (strstr(name, telling[i]) && !is_harmless(key) && !is_place(key))
             fail_msg("%s of %s is without effect, and \"%s\" tells of memory or results: map it, refuse it or ask; or "
@@ -260,24 +258,25 @@ static void check_ignored(const struct ignored *list, const char *key)
 
 TEST(test_ignored)
 {
+    const import_rows *rows = import_all_rows();
     int keys = 0;
-    for (size_t i = 0; i < COUNT(ignored); i++) {
-        const struct ignored *list = &ignored[i];
-        for (const char *s = list->keys; *s; keys++) {
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct import_row *list = &rows->at[i];
+        if (list->how != HOW_NONE) continue;
+        for (const char *s = list->key; *s; keys++) {
             char key[128];
-            const size_t n = strcspn(s, " ");
-            const bool all = s[n - 1] == '*'; /* records, evaluation, inference, or a method that is off */
-            const enum class class = classes[list->reason];
-            if (all && class != RECORDS && class != EVALUATION && class != INFERENCE && class != METHOD)
-                fail_msg("%s: not all keys that begin so may be without effect", s);
-            snprintf(key, sizeof key, "%s%.*s%s", list->prefix, (int)n - all, s, all ? "x" : "");
+            const size_t n = strcspn(s, "|");
+            const bool all = s[n - 1] == '*';
+            if (all && !is_apart(class_of(list))) fail_msg("%s: not all keys that begin so may be without effect", s);
+            snprintf(key, sizeof key, "%.*s%s", (int)n - all, s, all ? "x" : "");
             check_ignored(list, key);
-            s += n + (s[n] == ' ');
+            s += n + (s[n] == '|');
         }
-        if (!*list->method) continue;
-        const struct import_row *r = import_find(list->program, list->method);
+        if (class_of(list) != METHOD) continue;
+        const char *method = strrchr(list->detail, ' ') + 1;
+        const struct import_row *r = import_find(list->program, method);
         if (!r || r->how == HOW_NONE)
-            fail_msg("%s: nothing refuses or reads %s of %s", list->keys, list->method, import_name(list->program));
+            fail_msg("%s: nothing refuses or reads %s of %s", list->key, method, import_name(list->program));
     }
     assert_true(keys > 500);
     for (size_t i = 0; i < COUNT(harmless) && !strchr(harmless[i].key, '*');

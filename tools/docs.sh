@@ -177,12 +177,10 @@ key is set.
 END
     {
         echo '#define PROGRAM(ID, NAME, PARENT, LEAVES, REFUSED) PROGRAM ID@NAME@PARENT@REFUSED@'
-        echo '#define KEY(PROGRAM, THEIRS, STANDARD, HOW, OURS, DETAIL) ROW PROGRAM@THEIRS@STANDARD@HOW@OURS@DETAIL@'
-        echo '#define REASON(ID, CLASS, TEXT) REASON ID@TEXT@'
-        echo '#define IGNORED(PROGRAM, ID, PREFIX, KEYS) LIST PROGRAM@ID@PREFIX@KEYS@'
-        echo '#define IGNORED_OF(PROGRAM, METHOD, PREFIX, KEYS) LIST PROGRAM@"an option for other values of " METHOD@PREFIX@KEYS@'
+        echo '#define KEY(KEYS, HOW, OURS, DETAIL) ROW HOW@KEYS@OURS@DETAIL@'
+        echo '#define IGNORED(CLASS, TEXT, KEYS) ROW NONE@KEYS@""@TEXT@'
         sed 's|^#undef.*||' src/import/import.def src/import/ignored.def
-    } | "$CC" -E -P -Isrc -x c - | sed -E 's/(PROGRAM|ROW|REASON|LIST) [a-z0-9A-Z_]+@/\n&/g' | awk -F@ '
+    } | "$CC" -E -P -Isrc -x c - | sed -E 's/(PROGRAM|ROW) [a-z0-9A-Z_]+@/\n&/g' | awk -F@ '
     function clean(s) { gsub(/" *"/, "", s); gsub(/^ *"|" *$/, "", s); gsub(/\|/, "\\|", s); return s }
     function how(h, s, standard) {
         if (h == "WORD") { gsub(/=/, ": ", s); gsub(/ ([a-z0-9_]+:)/, "; &", s); gsub(/; +/, "; ", s) }
@@ -198,18 +196,21 @@ END
         return out line
     }
     /^PROGRAM/ { id = substr($1, 9); order[++n] = id; name[id] = clean($2); parent[id] = $3; refused[id] = clean($4); gsub(/ /, "", parent[id]) }
-    /^REASON/ { why[substr($1, 8)] = clean($2) }
-    /^LIST/ {
-        id = substr($1, 6); reason = $2; prefix = clean($3); m = split(clean($4), words, " ")
-        reason = reason ~ /"/ ? clean(reason) : why[reason]
-        if (!((id, reason) in keys)) reasons[id, ++count[id]] = reason
-        for (i = 1; i <= m; i++) keys[id, reason] = keys[id, reason] (keys[id, reason] ? ", " : "") "`" prefix words[i] "`"
-    }
+    # "program,program:prefix/key|key=default ...", of one meaning
     /^ROW/ {
-        id = substr($1, 5); key = clean($2); standard = clean($3); h = $4; ours = clean($5); detail = clean($6)
-        gsub(/ /, "", h)
-        gsub(/\\\|/, "`, `", key)
-        rows[id] = rows[id] sprintf("| `%s` | %s | %s | %s |\n", key, standard != "" && h !~ /^ONLY|^ASK/ ? "`" standard "`" : "", ours ? "`" ours "`" : "", how(h, detail, standard))
+        h = substr($1, 5); ours = clean($3); detail = clean($4)
+        spec = $2; gsub(/" *"/, "", spec); gsub(/^ *"|" *$/, "", spec)
+        for (m = split(spec, group, " "); m; m--) { # backwards: rows are put before those of later groups
+            split(group[m], part, ":"); value = standard = substr(group[m], length(part[1]) + 2)
+            sub(/=.*/, "", value); standard = substr(standard, length(value) + 2); gsub(/\|/, "\\|", standard)
+            prefix = value ~ /\// ? substr(value, 1, index(value, "/") - 1) : ""
+            sub(/.*\//, "", value); gsub(/\|/, "`, `" prefix, value); value = "`" prefix value "`"
+            for (p = split(part[1], of, ","); p; p--)
+                if (h == "NONE") keys[of[p], detail] = value (keys[of[p], detail] ? ", " keys[of[p], detail] : "")
+                else now[of[p]] = sprintf("| %s | %s | %s | %s |\n", value, standard != "" && h !~ /^ONLY|^ASK/ ? "`" standard "`" : "", ours ? "`" ours "`" : "", how(h, detail, standard)) now[of[p]]
+        }
+        for (p in now) { rows[p] = rows[p] now[p]; delete now[p] }
+        if (h == "NONE") reasons[++count] = detail
     }
     END {
         for (i = 1; i <= n; i++) {
@@ -220,8 +221,11 @@ END
             if (refused[id] != "") { print wrap("Not read: " refused[id] "."); continue }
             if (parent[id] != id) printf "Also has the keys of %s.\n\n", name[parent[id]]
             printf "| key | default | our key | how |\n|---|---|---|---|\n%s", rows[id]
-            if (count[id]) printf "\n| keys without effect here | why |\n|---|---|\n"
-            for (k = 1; k <= count[id]; k++) printf "| %s | %s |\n", keys[id, reasons[id, k]], reasons[id, k]
+            for (k = head = 1; k <= count; k++) {
+                if (!((id, reasons[k]) in keys)) continue
+                printf "%s| %s | %s |\n", head ? "\n| keys without effect here | why |\n|---|---|\n" : "", keys[id, reasons[k]], reasons[k]
+                head = 0
+            }
         }
     }' | awk '/^\|/ { print; next } { print | "fold -s -w 100 | sed \"s/ *$//\""; close("fold -s -w 100 | sed \"s/ *$//\"") }'
 }

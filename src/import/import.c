@@ -78,7 +78,7 @@ int import_apply(struct import *f, struct config *c, struct error *e)
     f->error = e;
     for (uint32_t i = 0; i < f->entries.n; i++)
         if (f->entries.at[i].row->how == HOW_NONE)
-            import_leave(&w, &f->entries.at[i], import_why(f->entries.at[i].row));
+            import_leave(&w, &f->entries.at[i], f->entries.at[i].row->detail);
         else if (f->entries.at[i].row->how == HOW_ASK) ask(&w, &f->entries.at[i]);
     import_add_defaults(f);
     put_values(&w);

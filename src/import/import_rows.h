@@ -1,5 +1,5 @@
 /*
- * import_rows.h: the rows of import.def as data, only for the files of this folder.
+ * import_rows.h: the rows of import.def and ignored.def as data, only for the files of this folder.
  */
 #ifndef IMPORT_IMPORT_ROWS_H
 #define IMPORT_IMPORT_ROWS_H
@@ -37,12 +37,14 @@ enum import_how {
     HOW_MAX_FRAMES, HOW_DO_TRAIN, HOW_DO_OTHER, HOW_DEEPSPEED, HOW_CONFIG_FILE,
 };
 
+/* The keys of a program that mean the same: a|b. */
 struct import_row {
     enum import_program program;
     const char *key, *standard;
     enum import_how how;
     const char *ours, *detail;
 };
+typedef VEC(struct import_row) import_rows;
 
 /* A value of a file, or the program's default. */
 struct import_entry {
@@ -62,10 +64,11 @@ struct import_entry {
 const char *import_name(enum import_program p);
 /* Returns why files of the program are not read, and what to do; "": they are read. */
 const char *import_refused(enum import_program p);
+/* Returns the rows of all programs, read from the tables by the first call. */
+const import_rows *import_all_rows(void);
 /* Returns the row of a key of the program or its parent; NULL: none. A key without effect has
- * HOW_NONE, and import_why says why. */
+ * HOW_NONE, and its detail says why. */
 const struct import_row *import_find(enum import_program p, const char *key);
-const char *import_why(const struct import_row *r);
 /* Returns the most similar key of the program, in `b`; NULL: none is near. */
 const char *import_nearest(enum import_program p, const char *key, struct bump *b);
 /* Reports whether the key is in a section of which the program knows keys. */

@@ -1,6 +1,6 @@
 /*
- * key_table.c: the rows of import.def and the lists of ignored.def: finding a key, walking a
- * document, and which program a document belongs to.
+ * key_table.c: the rows of import.def and ignored.def: finding a key, walking a document, and which
+ * program a document belongs to.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,90 +19,105 @@ static const struct {
 #include "import/import.def"
 };
 
-static const struct import_row rows[] = {
-#define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
+/* The meanings of keys: the rows of both tables. */
+static const struct meaning {
+    const char *keys;
+    enum import_how how;
+    const char *ours, *detail;
+} meanings[] = {
+#define KEY(keys, how, ours, detail) {keys, HOW_##how, ours, detail},
 #include "import/import.def"
-};
-
-enum reason {
-#define REASON(id, ...) REASON_##id,
-#include "import/ignored.def"
-    REASONS
-};
-static const char *const reasons[REASONS] = {
-#define REASON(id, class, text) text,
+#define IGNORED(class, text, keys) {keys, HOW_NONE, "", text},
 #include "import/ignored.def"
 };
 
-/* A list of keys without effect; its row serves all of them. */
-static const struct ignored {
-    const char *prefix, *keys;
-    enum reason reason; /* REASONS: the row's own detail */
-    struct import_row row;
-} ignored[] = {
-#define IGNORED(program, reason, prefix, keys)                                                                         \
-    {prefix, keys, REASON_##reason, {PROGRAM_##program, "", "", HOW_NONE, "", ""}},
-#define IGNORED_OF(program, method, prefix, keys)                                                                      \
-    {prefix, keys, REASONS, {PROGRAM_##program, "", "", HOW_NONE, "", "an option for other values of " method}},
-#include "import/ignored.def"
-};
+static enum import_program program_of(const char *id, size_t n)
+{
+    static const char *const ids[IMPORT_PROGRAMS] = {
+#define PROGRAM(id, ...) #id,
+#include "import/import.def"
+    };
+    for (enum import_program p = 0; p < IMPORT_PROGRAMS; p++)
+        if (strlen(ids[p]) == n && !memcmp(ids[p], id, n)) return p;
+    CHECK(false, "there is no program %.*s", (int)n, id);
+    return IMPORT_PROGRAMS;
+}
+
+/* Returns the keys a|b of "prefix/a|b", n characters, each with its prefix. */
+static const char *with_prefix(struct bump *b, const char *s, size_t n)
+{
+    const size_t before = strcspn(s, "/=| ");
+    if (s[before] != '/') return bump_format(b, "%.*s", (int)n, s);
+    const char *keys = "";
+    for (size_t at = before + 1, length; at < n; at += length + 1) {
+        length = strcspn(s + at, "|= ");
+        keys = bump_format(b, "%s%s%.*s%.*s", keys, *keys ? "|" : "", (int)before, s, (int)length, s + at);
+    }
+    return keys;
+}
+
+/* Reads "program,program:key|key=default ..." into a row for each program and default. */
+static void read_meaning(const struct meaning *m, struct bump *b, import_rows *rows)
+{
+    for (const char *s = m->keys; *s; s += strspn(s, " ")) {
+        const char *key = s + strcspn(s, ":") + 1, *end = key + strcspn(key, " ");
+        const size_t n = strcspn(key, "= ");
+        const char *keys = with_prefix(b, key, n),
+                   *standard = key[n] == '=' ? bump_format(b, "%.*s", (int)(end - key - n - 1), key + n + 1) : "";
+        for (size_t length; s < key; s += length + 1) {
+            length = strcspn(s, ",:");
+            vec_push(rows, ((struct import_row){program_of(s, length), keys, standard, m->how, m->ours, m->detail}));
+        }
+        s = end;
+    }
+}
+
+const import_rows *import_all_rows(void)
+{
+    static import_rows rows;
+    static struct bump memory; /* as long as the program runs */
+    if (rows.n) return &rows;
+    for (size_t i = 0; i < COUNT(meanings); i++) read_meaning(&meanings[i], &memory, &rows);
+    return &rows;
+}
 
 const char *import_name(enum import_program p) { return programs[p].name; }
 const char *import_refused(enum import_program p) { return programs[p].refused; }
 
-/* Calls `visit` for each key of a list, with its prefix; stops at a true result. */
-static bool each_key(const char *prefix, const char *keys, bool (*visit)(void *to, const char *key), void *to)
+/* Calls `visit` for each key of the program and its parent; stops at a true result. */
+static bool each_key_of(enum import_program p, bool (*visit)(void *to, const char *key), void *to)
 {
     char key[128];
-    for (const char *s = keys; *s;) {
-        const size_t n = strcspn(s, " |");
-        snprintf(key, sizeof key, "%s%.*s", prefix, (int)n, s);
-        if (visit(to, key)) return true;
-        s += n + (s[n] != 0);
+    const import_rows *rows = import_all_rows();
+    for (uint32_t i = 0; i < rows->n; i++) {
+        const struct import_row *r = &rows->at[i];
+        if (r->program != p && r->program != programs[p].parent) continue;
+        for (const char *s = r->key; *s;) {
+            const size_t n = strcspn(s, "|");
+            snprintf(key, sizeof key, "%.*s", (int)n, s);
+            if (visit(to, key)) return true;
+            s += n + (s[n] != 0);
+        }
     }
     return false;
 }
 
-/* Calls `visit` for each key of the program and its parent. */
-static bool each_key_of(enum import_program p, bool (*visit)(void *to, const char *key), void *to)
-{
-    for (size_t i = 0; i < COUNT(rows); i++)
-        if ((rows[i].program == p || rows[i].program == programs[p].parent) && each_key("", rows[i].key, visit, to))
-            return true;
-    for (size_t i = 0; i < COUNT(ignored); i++)
-        if ((ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) &&
-            each_key(ignored[i].prefix, ignored[i].keys, visit, to))
-            return true;
-    return false;
-}
-
 /* Tells whether the list has the key; "swanlab_*" has all that begin with swanlab_. */
-static bool has_key(const char *prefix, const char *keys, const char *key)
+static bool has_key(const char *keys, const char *key)
 {
-    const size_t before = strlen(prefix);
-    if (strncmp(key, prefix, before)) return false;
-    key += before;
     for (size_t n = strlen(key), length; n && *keys; keys += length + (keys[length] != 0)) {
-        length = strcspn(keys, " |");
+        length = strcspn(keys, "|");
         const size_t same = length && keys[length - 1] == '*' ? length - 1 : length;
         if ((same < length ? n > same : n == same) && !memcmp(keys, key, same)) return true;
     }
     return false;
 }
 
-const char *import_why(const struct import_row *r)
-{
-    for (size_t i = 0; i < COUNT(ignored); i++)
-        if (r == &ignored[i].row && ignored[i].reason != REASONS) return reasons[ignored[i].reason];
-    return r->detail;
-}
-
 static const struct import_row *find_own(enum import_program p, const char *key)
 {
-    for (size_t i = 0; i < COUNT(rows); i++)
-        if (rows[i].program == p && has_key("", rows[i].key, key)) return &rows[i];
-    for (size_t i = 0; i < COUNT(ignored); i++)
-        if (ignored[i].row.program == p && has_key(ignored[i].prefix, ignored[i].keys, key)) return &ignored[i].row;
+    const import_rows *rows = import_all_rows();
+    for (uint32_t i = 0; i < rows->n; i++)
+        if (rows->at[i].program == p && has_key(rows->at[i].key, key)) return &rows->at[i];
     return NULL;
 }
 
@@ -254,9 +269,10 @@ static void add_default(struct import *f, const struct import_row *r, enum impor
 
 void import_add_defaults(struct import *f)
 {
+    const import_rows *rows = import_all_rows();
     for (enum import_program p = 0; p < IMPORT_PROGRAMS; p++)
-        for (size_t i = 0; i < COUNT(rows) && has(f, p); i++) {
-            const struct import_row *r = &rows[i];
+        for (uint32_t i = 0; i < rows->n && has(f, p); i++) {
+            const struct import_row *r = &rows->at[i];
             if (!*r->standard || r->how == HOW_ONLY || r->how == HOW_ASK || r->how == HOW_COMMUNICATION) continue;
             if (r->program == p || (r->program == programs[p].parent && !find_own(p, r->key))) add_default(f, r, p);
         }
