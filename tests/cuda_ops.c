@@ -659,7 +659,7 @@ static void run_row(const struct row *row, struct result *result)
 /* --- timing ----------------------------------------------------------------------------------- */
 
 static int64_t grow = 1; /* --grow */
-static int64_t shape[8];  /* --shape, in the order of the op's case */
+static int64_t shape[SIZES]; /* --shape, in the order of the op's case */
 
 /* The tape keeps only the row's own launches, each REPEATS times. */
 static double keep_row(struct side *s, enum op op, struct cost *sum, const char **kernel)
@@ -703,7 +703,7 @@ static int time_tape(struct side *s, double *best, struct error *e)
 
 static void time_row(const struct row *row, enum dtype f, struct result *result)
 {
-    int64_t n[8];
+    int64_t n[SIZES];
     memcpy(n, shape[0] ? shape : row->c->bench, sizeof n);
     n[0] *= grow;
     struct trial t = {row, n, true, f, result};

@@ -25,15 +25,16 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 10, LARGE = 5, GPU = 50 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SMALL = 11, LARGE = 8, GPU = 64 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SIZES = 9 };                       /* most numbers of a shape */
 
 struct opcase {
     /* Emits the op; returns the tensor that enters the loss (0: the op has no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[SMALL][8], large[LARGE][8]; /* shapes; a row of 0 ends the list */
-    int64_t bench[8];                 /* shape for timing; a view has none, because no kernel runs */
-    int64_t gpu[GPU][8];            /* shapes for GPU kernels only */
+    int64_t small[SMALL][SIZES], large[LARGE][SIZES]; /* shapes; a row of 0 ends the list */
+    int64_t bench[SIZES];                             /* shape for timing; a view has none, because no kernel runs */
+    int64_t gpu[GPU][SIZES];                          /* shapes for GPU kernels only */
 };
 
 struct row {
@@ -485,10 +486,10 @@ static id ranges_of_case(struct scene *s, const int64_t *n)
     return n[6] & RANGES_DOCUMENTS ? document_ranges(s, n[0], n[1]) : 0;
 }
 
-/* n: B, T, S, H, G, D, 1 causal + 2 masked + ranges, window. */
+/* n: B, T, S, H, G, D, 1 causal + 2 masked + ranges, window, cap. */
 static id build_attention(struct scene *s, const int64_t *n)
 {
-    union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), n[6] & 1, n[7]}};
+    union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), n[6] & 1, n[7], (float)n[8]}};
     id q = param(s, "q", DIM(n[0], n[1], n[3], n[5]));
     id k = param(s, "k", DIM(n[0], n[2], n[4], n[5])), v = param(s, "v", DIM(n[0], n[2], n[4], n[5]));
     s->length = (double)(n[2] + n[5] + n[1] * n[3] / n[4]);
@@ -503,12 +504,15 @@ static id build_attention(struct scene *s, const int64_t *n)
 #define HEAD_SHAPES                                                                                                    \
     .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1},    {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},           \
               {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3},        \
-              {2, 7, 7, 2, 1, 2, 4}, {1, 5, 8, 1, 1, 4, 6, 2}},                                                        \
+              {2, 7, 7, 2, 1, 2, 4}, {1, 5, 8, 1, 1, 4, 6, 2}, {2, 5, 7, 2, 1, 4, 3, 4, 1}},                       \
     .large = {{1, 65, 65, 4, 2, 16, 3, 30},                                                                            \
               {1, 17, 70, 2, 1, 32, 0},                                                                                \
               {2, 130, 130, 2, 1, 16, 4, 25},                                                                          \
               {1, 70, 140, 2, 2, 8, 6},                                                                                \
-              {5, 1, 70, 4, 2, 16, RANGES_RANDOM}},                                                                    \
+              {5, 1, 70, 4, 2, 16, RANGES_RANDOM},                                                                     \
+              {1, 65, 90, 2, 1, 56, 3, 30, 1},                                                                         \
+              {2, 130, 130, 2, 1, 16, 4, 25, 2},                                                                       \
+              {3, 1, 70, 4, 2, 256, RANGES_RANDOM, 0, 1}},                                                             \
     .bench = {1, 512, 512, 12, 12, 64, 1},                                                                             \
     .gpu = {{2, 64, 64, 2, 2, 64, 0},                                                                                  \
             {1, 197, 197, 2, 1, 64, 1},                                                                                \

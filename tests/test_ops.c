@@ -68,7 +68,7 @@ static void open_scene(struct rig *r, struct scene *s, const struct row *row, co
 }
 
 /* Calls `check` for each shape of one list. */
-static void for_shapes(const struct row *row, const int64_t (*shapes)[8], int count,
+static void for_shapes(const struct row *row, const int64_t (*shapes)[SIZES], int count,
                        void (*check)(const struct row *, const int64_t *))
 {
     for (int i = 0; i < count && shapes[i][0]; i++) check(row, shapes[i]);

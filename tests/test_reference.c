@@ -248,6 +248,23 @@ TEST(test_attention)
     oracle_attention(&(struct heads){2, 5, 5, 2, 1, 4, true, .window = 2});
     oracle_attention(&(struct heads){1, 4, 6, 2, 2, 4, true, .masked = true});
     oracle_attention(&(struct heads){2, 5, 7, 2, 1, 4, false, .masked = true, .window = 4});
+    oracle_attention(&(struct heads){2, 5, 7, 2, 1, 4, true, .masked = true, .window = 4, .cap = 0.75f});
+}
+
+/* Two keys with the products 3 and -1 and a cap of 2: lse = log(e^(2 tanh 1.5) + e^(2 tanh -0.5)). */
+TEST(test_attention_cap)
+{
+    struct trial t = trial_of(OP_ATTENTION);
+    t.attr.attention.scale = 0.5f, t.attr.attention.cap = 2;
+    input_values(&t, (double[]){2}, DT_F64, DIM(1, 1, 1, 1));
+    input_values(&t, (double[]){3, -1}, DT_F64, DIM(1, 2, 1, 1));
+    input_values(&t, (double[]){1, 5}, DT_F64, DIM(1, 2, 1, 1));
+    output(&t, DT_F64, DIM(1, 1, 1, 1));
+    output(&t, DT_F64, DIM(1, 1, 1));
+    run_oracle(&t);
+    assert_true(fabs(t.oracle[1][0] - log(exp(2 * tanh(1.5)) + exp(2 * tanh(-0.5)))) < 1e-14);
+    assert_true(fabs(t.oracle[0][0] - (1 + 4 / (1 + exp(2 * tanh(1.5) - 2 * tanh(-0.5))))) < 1e-14);
+    bump_free(&t.memory);
 }
 
 MAIN(NULL, NULL)

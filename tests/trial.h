@@ -304,6 +304,7 @@ struct heads {
     bool causal, masked;
     int64_t window;
     const int32_t *ranges; /* [B,T,2]; NULL: none */
+    float cap;             /* 0: none */
 };
 
 /* The ranges, the input behind the mask. */
@@ -329,6 +330,7 @@ static inline void attention_forward(struct trial *t, enum dtype f, enum dtype s
     t->attr.attention.scale = (float)(1 / sqrt((double)n->D));
     t->attr.attention.causal = n->causal;
     t->attr.attention.window = n->window;
+    t->attr.attention.cap = n->cap;
     t->length = (double)(n->S + n->D);
     t->unit[0] = t->unit[1] = 1;
     input_normal(t, f, DIM(n->B, n->T, n->H, n->D));

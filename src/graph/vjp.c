@@ -117,6 +117,7 @@ void vjp_rope(struct vjp *v)
 /* Emits NAME_BWD(do, q, k, v, o, lse, the other inputs). With P = exp(scale q k^T + mask - lse)
  * recomputed per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.
+ * A cap makes y = cap tanh(x / cap) of x = scale q k^T, and multiplies dS by 1 - (y / cap)^2.
  * A mask and ranges are inputs, not learned, and have no gradient. ATTENTION_REL adds R[t,s] =
  * Rh[h-kh] + Rw[w-kw] to a score, where query t = (h, w) and key s = (kh, kw) are positions of one
  * grid and q is unscaled:

@@ -10,8 +10,8 @@
  *     keys  x queries    s  = k  q^T     [key][nr queries]     A = k, B = q
  *     D     x queries    o^T += v^T p    [D][nr queries]       A = v, B = p (= s in place)
  *
- * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, and so is the
- * mask. Blocks of keys that no query of the block sees are skipped; within a block the sums run
+ * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, the mask and a
+ * cap by log2(e). Blocks of keys that no query of the block sees are skipped; within a block the sums run
  * from the first to the last key that a panel sees, so a causal mask halves the work and a sliding
  * window costs its own width. With ranges, a block of queries ends where another document begins.
  *
@@ -154,7 +154,7 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
         grid_add_queries(x->grid, &at, x->s, s0 + from, keys, factor);
         factor = 1;
     }
-    u->softmax(x->s, keys, &band, factor, x->max + p, x->sum + p, o, depth);
+    u->softmax(x->s, keys, &band, factor, x->n->cap * (float)M_LOG2E, x->max + p, x->sum + p, o, depth);
     block_values(x, o, from, keys, sn);
 }
 

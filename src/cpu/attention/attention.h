@@ -31,7 +31,7 @@ enum { HEAD_MAX = 256 };
 
 struct heads {
     int64_t B, T, S, H, G, D;
-    float scale;
+    float scale, cap; /* cap 0: none */
     /* Query t sees the keys t + first .. t + last. Without a window first is so low, and without a
      * causal mask last so high, that every query sees all keys. */
     int64_t first, last;

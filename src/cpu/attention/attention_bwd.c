@@ -309,7 +309,7 @@ static void item_panel(struct item *x, int64_t j)
         grid_add_keys(r->grid, &r->n, &lanes, &at, s, factor);
         factor = 1;
     }
-    u->gradient(s, dp, n, &band, factor, r->n.scale, x->lse + from, x->delta + from);
+    u->gradient(s, dp, n, &band, factor, r->n.cap * (float)M_LOG2E, r->n.scale, x->lse + from, x->delta + from);
     if (r->grid) {
         item_blank(x, j, dp, n);
         if (r->grid->g.biased)

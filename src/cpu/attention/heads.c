@@ -11,7 +11,8 @@
 
 struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr)
 {
-    struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3], .scale = attr->attention.scale};
+    struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3],
+                      .scale = attr->attention.scale, .cap = attr->attention.cap};
     int64_t offset = n.S - n.T; /* query t is at key t + offset: both sequences end together */
     n.last = attr->attention.causal ? offset : n.S;
     n.first = -n.T - n.S;

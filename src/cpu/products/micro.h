@@ -52,14 +52,15 @@ struct micro {
     /* One block of n keys for nr queries, one query per lane; the band has nr ranges. On entry s
      * [n][nr] holds scores, which times factor are in powers of two; on return the probabilities
      * 2^(factor s + bias - max), 0 where a key is not visible. max and sum [nr] are the running
-     * values; o [D][nr] is rescaled when max grows. */
-    void (*softmax)(float *s, int64_t n, const struct key_band *band, float factor, float *max, float *sum, float *o,
-                    int64_t D);
+     * values; o [D][nr] is rescaled when max grows. With a cap, in powers of two (0: none), x =
+     * factor s becomes cap tanh(x / cap) before the bias is added. */
+    void (*softmax)(float *s, int64_t n, const struct key_band *band, float factor, float cap, float *max, float *sum,
+                    float *o, int64_t D);
 
     /* In place, scores and probability gradients of n queries against nr keys, one key per lane,
      * become p = 2^(factor s + bias - lse) and ds = p (dp - delta) scale; both are 0 where a key is
-     * not visible. */
-    void (*gradient)(float *s, float *dp, int64_t n, const struct key_band *band, float factor, float scale,
+     * not visible. With a cap, as in softmax, ds is also multiplied by the tanh's slope. */
+    void (*gradient)(float *s, float *dp, int64_t n, const struct key_band *band, float factor, float cap, float scale,
                      const float *lse, const float *delta);
 
     /* Positions on a grid `width` wide (grid.h): s = factor s + position, in both layouts. One

@@ -20,7 +20,7 @@
 /* The shape of a launch, and the operands of a score. */
 struct ref_heads {
     int64_t B, T, S, H, G, D, window;
-    double scale;
+    double scale, cap; /* cap 0: none */
     bool causal;
     const struct operand *q, *k, *mask, *ranges; /* mask, ranges NULL: none */
 };
@@ -31,7 +31,8 @@ static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int m
     const struct operand *x = &l->in[q], *y = &l->in[k];
     return (struct ref_heads){
         .B = x->dim[0], .T = x->dim[1], .S = y->dim[1], .H = x->dim[2], .G = y->dim[2], .D = x->dim[3],
-        .scale = l->attr->attention.scale, .causal = l->attr->attention.causal, .window = l->attr->attention.window,
+        .scale = l->attr->attention.scale, .cap = l->attr->attention.cap, .causal = l->attr->attention.causal,
+        .window = l->attr->attention.window,
         .q = x, .k = y, .mask = launch_has(l, mask) ? &l->in[mask] : NULL,
         .ranges = launch_has(l, mask + 1) ? &l->in[mask + 1] : NULL,
     };
@@ -65,11 +66,16 @@ static bool key_seen(const struct ref_heads *n, int64_t b, int64_t t, int64_t s)
     return (!n->causal || before >= 0) && (!n->window || before < n->window);
 }
 
+static double ref_product(const struct ref_heads *n, int64_t b, int64_t t, int64_t h, int64_t s)
+{
+    return n->scale * ref_dot(n->q, query_row(n, b, t, h), n->k, key_row(n, b, s, h), n->D);
+}
+
 static double ref_score(const struct ref_heads *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     if (!key_seen(n, b, t, s)) return -INFINITY;
-    double mask = n->mask ? ref_get(n->mask, b * n->S + s) : 0;
-    return n->scale * ref_dot(n->q, query_row(n, b, t, h), n->k, key_row(n, b, s, h), n->D) + mask;
+    double mask = n->mask ? ref_get(n->mask, b * n->S + s) : 0, x = ref_product(n, b, t, h, s);
+    return (n->cap > 0 ? n->cap * tanh(x / n->cap) : x) + mask;
 }
 
 /* Returns exp(score - lse), and 0 for a query that sees no key: its lse is -inf, too. */
@@ -111,7 +117,8 @@ static void ref_attention(const struct launch *l)
 
 /* The gradient. With p = softmax(scale q k^T + mask) and o = p v:  dv = p^T do,  dp = do v^T, and
  * through the softmax dscore = p (dp - rowsum(p dp)). The row sum equals do . o. Then
- *     dq = scale dscore k,   dk = scale dscore^T q. */
+ *     dq = scale dscore k,   dk = scale dscore^T q.
+ * A cap turns a product x into cap tanh(x / cap): dscore is multiplied by 1 - tanh^2. */
 
 static uint64_t ref_attention_bwd_workspace(const struct query *q)
 {
@@ -130,7 +137,8 @@ static struct ref_pair ref_pair_of(const struct launch *l, const struct ref_head
     double p = ref_probability(ref_score(n, b, t, h, s), ref_get(&l->in[5], lse_at(n, b, t, h)));
     if (p == 0) return (struct ref_pair){0};
     double dp = ref_dot(dout, i, v, j, n->D), sum = ref_dot(dout, i, o, i, n->D);
-    return (struct ref_pair){.p = p, .ds = n->scale * p * (dp - sum)};
+    double capped = n->cap > 0 ? tanh(ref_product(n, b, t, h, s) / n->cap) : 0;
+    return (struct ref_pair){.p = p, .ds = n->scale * p * (dp - sum) * (1 - capped * capped)};
 }
 
 static void ref_attention_dq(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t t, int64_t h)

@@ -105,6 +105,7 @@ static bool operands_match(const struct query *q, const struct operands *f, bool
     const int table = table_of(f->backward);
     if (!heads_match(q, f->backward, even) || !is_countable(f->q, f->k)) return false;
     if (f->mode == ATTENTION_PLAIN) {
+        if (q->attr->attention.cap > 0) return false;
         const struct tensor *ranges = ranges_of(q, f->backward);
         return (!ranges || is_dense(ranges, DT_I32)) && (!f->mask || f->mask->dtype == DT_F32);
     }
@@ -225,6 +226,7 @@ static bool few_match(const struct query *q, bool backward)
     const int64_t B = f.q->dim[0], T = f.q->dim[1], S = f.k->dim[1], H = f.q->dim[2], D = f.q->dim[3];
     if (!heads_match(q, backward, true) || (f.mask && f.mask->dtype != DT_F32)) return false;
     if (q->attr->attention.causal || q->attr->attention.window || ranges_of(q, backward)) return false;
+    if (q->attr->attention.cap > 0) return false;
     if (f.k->dim[2] != H || D % 8 || D > HEAD_MOST || T > INT32_MAX / 4 || S > INT32_MAX / 4) return false;
     if (S > FEW_MOST && T > FEW_MOST && (D > NARROW || T > NARROW_QUERIES)) return false;
     return B * H * (T + S) < INT32_MAX / 4; /* so the number of blocks fits an int, too */
