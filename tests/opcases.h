@@ -254,7 +254,8 @@ static const struct opcase case_BMM =
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
-/* n[3]: the norm's input is not a parameter itself, so its gradient may be stored anywhere. */
+/* n[3]: the norm's input is not a parameter itself, so its gradient may be stored anywhere. n[4]:
+ * RMSNORM with unit_offset. */
 static id norm_input(struct scene *s, const int64_t *n)
 {
     id x = param(s, "x", DIM(n[0], n[1], n[2]));
@@ -263,7 +264,7 @@ static id norm_input(struct scene *s, const int64_t *n)
 
 static id build_rmsnorm(struct scene *s, const int64_t *n)
 {
-    union attr a = {.rmsnorm = {1e-3f}};
+    union attr a = {.rmsnorm = {1e-3f, n[4]}};
     s->length = (double)max_i64(n[0] * n[1], n[2]);
     s->unit = 1; /* with one column y is x / |x|: the terms of dx cancel */
     id node = graph_emit(&s->g, OP_RMSNORM, &a, (id[]){norm_input(s, n), param(s, "w", DIM(n[2]))}, 2);
@@ -271,17 +272,19 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     return out_of(s, node, 0);
 }
 #define NORM_SHAPES                                                                                                    \
-    .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}},          \
-    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
+    .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 0, 1}},                               \
+    .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 0, 1}},                                                          \
+    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 0, 1}},                 \
+    .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
-/* n[3]: LAYERNORM. */
+/* n[3]: LAYERNORM. n[4]: RMSNORM with unit_offset. */
 static id build_add_norm(struct scene *s, const int64_t *n)
 {
     union attr a = {0};
     id in[4] = {param(s, "a", DIM(n[0], n[1], n[2])), param(s, "b", DIM(n[0], n[1], n[2])), param(s, "w", DIM(n[2]))};
     if (n[3]) a.layernorm.eps = 1e-1f, in[3] = param(s, "c", DIM(n[2]));
-    else a.rmsnorm.eps = 1e-3f;
+    else a.rmsnorm.eps = 1e-3f, a.rmsnorm.unit_offset = n[4];
     s->length = (double)n[2];
     s->unit = 4;
     s->roundings = 2; /* the sum is stored in f */
@@ -291,9 +294,9 @@ static id build_add_norm(struct scene *s, const int64_t *n)
 static const struct opcase case_ADD_RMSNORM =
     {build_add_norm,
      .no_gradient = true,
-     .small = {{1, 1, 1}, {2, 3, 5}, {2, 3, 64}},
-     .large = {{3, 43, 129}, {1, 9, 296}},
-     .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}},
+     .small = {{1, 1, 1}, {2, 3, 5}, {2, 3, 64}, {2, 3, 5, 0, 1}},
+     .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 0, 1}},
+     .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}, {1, 600, 2048, 0, 1}},
      .bench = {2, 512, 768}};
 static const struct opcase case_ADD_LAYERNORM =
     {build_add_norm,
@@ -318,12 +321,13 @@ static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct s
     return 0;
 }
 #define NORM_BWD_SHAPES                                                                                                \
-    .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1}},     \
-    .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}},                                             \
+    .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1},      \
+              {2, 3, 5, 1, 1}, {1, 2, 64, 0, 1}},                                                                      \
+    .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}, {3, 43, 129, 1, 1}},                         \
     .gpu = {{1, 37, 256},      {3, 50, 1280},     {1, 9, 768},        {1, 6, 4160},      {64, 33, 64},                 \
             {1, 37, 256, 1},   {3, 50, 1280, 1},  {1, 6, 4160, 1},    {64, 33, 64, 1},   {1, 5, 9000, 1},              \
             {1, 600, 2048, 1}, {1, 1, 2048, 1},   {1, 1061, 2048, 1}, {1, 2901, 768, 1}, {1, 1000, 2560},              \
-            {1, 700, 4160, 1}, {1, 40001, 16, 1}, {1, 3, 13000, 1}},                                                   \
+            {1, 700, 4160, 1}, {1, 40001, 16, 1}, {1, 3, 13000, 1},  {1, 600, 2048, 1, 1}},                            \
     .bench = {2, 512, 768}
 
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)

@@ -70,6 +70,21 @@ TEST(test_rmsnorm)
     bump_free(&forward.memory);
 }
 
+/* With unit_offset the weights w count as 1 + w. */
+TEST(test_rmsnorm_unit_offset)
+{
+    struct trial t;
+    rmsnorm_forward(&t, DT_F64, 5, 9);
+    run_oracle(&t);
+    double *w = t.in[1].data, want[45];
+    memcpy(want, t.oracle[0], sizeof want);
+    for (int c = 0; c < 9; c++) w[c] -= 1;
+    t.attr.rmsnorm.unit_offset = 1;
+    run_oracle(&t);
+    for (int i = 0; i < 45; i++) assert_true(fabs(t.oracle[0][i] - want[i]) <= 1e-14 * (1 + fabs(want[i])));
+    bump_free(&t.memory);
+}
+
 TEST(test_silu_gate)
 {
     struct trial forward = trial_of(OP_SILU_GATE), t = trial_of(OP_SILU_GATE_BWD);

@@ -85,12 +85,17 @@ void layer_linear_weights(struct graph *g, const char *prefix, const char *name,
     linear_pair(g, prefix, name, out, in, init);
 }
 
-id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps)
+id layer_rmsnorm_with(struct graph *g, id x, const char *prefix, const char *name, struct rmsnorm_options o)
 {
     if (!x) return 0;
     id w = weight_of(g, prefix, name, ".weight", 1, (int64_t[]){tensor_last(tensor_at(g, x))},
-                     (struct init){INIT_ONE, 0, 0});
-    return op_rmsnorm(g, x, w, (float)eps);
+                     o.unit_offset ? zeros : (struct init){INIT_ONE, 0, 0});
+    return op_rmsnorm_with(g, x, w, (float)o.eps, o.unit_offset);
+}
+
+id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps)
+{
+    return layer_rmsnorm_with(g, x, prefix, name, (struct rmsnorm_options){.eps = eps});
 }
 
 static struct pair norm_pair(struct graph *g, const char *prefix, const char *name, int64_t C)

@@ -36,6 +36,12 @@ struct linear_init {
     bool no_bias;
 };
 id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct linear_init init);
+/* unit_offset: the scale is 1 + w, and w starts at 0. */
+struct rmsnorm_options {
+    double eps;
+    bool unit_offset;
+};
+id layer_rmsnorm_with(struct graph *g, id x, const char *prefix, const char *name, struct rmsnorm_options o);
 id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps);
 /* Normalises over the last dimension: of tokens, or of the channels of a map. */
 id layer_norm(struct graph *g, id x, const char *prefix, const char *name, double eps);

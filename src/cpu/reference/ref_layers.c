@@ -56,6 +56,12 @@ static void ref_bmm(const struct launch *l)
 
 /* --- rmsnorm ------------------------------------------------------------------------ */
 
+/* Returns the scale of column c: w, or 1 + w with unit_offset. */
+static double ref_rms_weight(const struct launch *l, const struct operand *w, int64_t c)
+{
+    return ref_get(w, c) + l->attr->rmsnorm.unit_offset;
+}
+
 static void ref_rmsnorm(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
@@ -65,7 +71,8 @@ static void ref_rmsnorm(const struct launch *l)
         for (int64_t c = 0; c < C; c++) squares += ref_get(x, r * C + c) * ref_get(x, r * C + c);
         double rstd = 1 / sqrt(squares / (double)C + l->attr->rmsnorm.eps);
         ref_put(&l->out[1], r, rstd);
-        for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, ref_get(x, r * C + c) * rstd * ref_get(w, c));
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c, ref_get(x, r * C + c) * rstd * ref_rms_weight(l, w, c));
     }
 }
 
@@ -87,7 +94,7 @@ static void ref_add_rmsnorm(const struct launch *l)
     ref_rmsnorm(&rest);
 }
 
-/* Computes, for y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
+/* Computes, for y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r, w with its offset:
  *   dw = sum over rows of dy h
  *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
 static void ref_rmsnorm_bwd(const struct launch *l)
@@ -103,10 +110,10 @@ static void ref_rmsnorm_bwd(const struct launch *l)
     for (int64_t r = 0; r < rows; r++) {
         double inv = ref_get(rstd, r), sum = 0;
         for (int64_t c = 0; c < C; c++)
-            sum += ref_get(w, c) * ref_get(dy, r * C + c) * ref_get(x, r * C + c);
+            sum += ref_rms_weight(l, w, c) * ref_get(dy, r * C + c) * ref_get(x, r * C + c);
         for (int64_t c = 0; c < C; c++)
             ref_put(&l->out[0], r * C + c,
-                    inv * ref_get(w, c) * ref_get(dy, r * C + c) -
+                    inv * ref_rms_weight(l, w, c) * ref_get(dy, r * C + c) -
                         ref_get(x, r * C + c) * inv * inv * inv / (double)C * sum + ref_get_acc(l, 4, r * C + c));
     }
 }

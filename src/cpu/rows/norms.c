@@ -20,6 +20,9 @@
 
 /* --- RMSNORM ---------------------------------------------------------------------------------- */
 
+/* Returns what is added to the weights: unit_offset. */
+static float weight_offset(const struct launch *l) { return l->attr->rmsnorm.unit_offset ? 1 : 0; }
+
 static bool rmsnorm_match(const struct query *q) { return query_is_fast(q) && q->out[1]->dtype == DT_F32; }
 
 /* Normalises x, which is first computed as the sum of `two` operands if given. */
@@ -30,6 +33,7 @@ static void rmsnorm_rows(const struct launch *l, const struct operand *x, const 
     float *rstd = l->out[1].data;
     const int64_t rows = operand_rows(x), C = operand_last(x);
     const double eps = l->attr->rmsnorm.eps;
+    const float offset = weight_offset(l);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t r = 0; r < rows; r++) {
         float xs[TILE], ws[TILE];
@@ -40,7 +44,7 @@ static void rmsnorm_rows(const struct launch *l, const struct operand *x, const 
             const float *xv = row_view(x, r * C + c, n, xs), *wv = row_view(w, c, n, ws);
             float *yv = row_place(y, r * C + c, xs);
 #pragma omp simd
-            for (int i = 0; i < n; i++) yv[i] = xv[i] * inv * wv[i];
+            for (int i = 0; i < n; i++) yv[i] = xv[i] * inv * (wv[i] + offset);
             row_store(y, r * C + c, n, yv);
         }
     }
@@ -67,7 +71,7 @@ static void norm_view(struct norm_tiles *t, const struct launch *l, int64_t at, 
     t->add = add && launch_has(l, add) ? row_view(&l->in[add], at + c, t->n, t->scratch[3]) : NULL;
 }
 
-/* With r = rstd and y_i = x_i r w_i:  dr/dx_j = -r^3 x_j / C, so
+/* With r = rstd and y_i = x_i r w_i, w with its offset:  dr/dx_j = -r^3 x_j / C, so
  *     dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i)
  *     dw_i = sum over rows of dy_i x_i r
  * and the gradient of the residual branch is added to dx. */
@@ -86,6 +90,7 @@ static uint64_t rmsnorm_bwd_workspace(const struct query *q)
 static double rmsnorm_row_sums(const struct launch *l, int64_t at, int64_t C, float rstd, float *dw)
 {
     struct norm_tiles t;
+    const float offset = weight_offset(l);
     double total = 0;
     for (int64_t c = 0; c < C; c += TILE) {
         norm_view(&t, l, at, c, C, 0);
@@ -95,7 +100,7 @@ static double rmsnorm_row_sums(const struct launch *l, int64_t at, int64_t C, fl
         for (int i = 0; i < t.n; i++) {
             float dx = d[i] * x[i];
             dwv[i] += dx * rstd;
-            sum += dx * w[i];
+            sum += dx * (w[i] + offset);
         }
         total += sum;
     }
@@ -106,16 +111,17 @@ static double rmsnorm_row_sums(const struct launch *l, int64_t at, int64_t C, fl
 static void rmsnorm_row_dx(const struct launch *l, int64_t at, int64_t C, float rstd, float k)
 {
     struct norm_tiles t;
+    const float offset = weight_offset(l);
     for (int64_t c = 0; c < C; c += TILE) {
         norm_view(&t, l, at, c, C, 4);
         const float *d = t.d, *x = t.x, *w = t.w, *add = t.add;
         float *dx = row_place(&l->out[0], at + c, t.scratch[0]);
         if (add) {
 #pragma omp simd
-            for (int i = 0; i < t.n; i++) dx[i] = rstd * w[i] * d[i] - x[i] * k + add[i];
+            for (int i = 0; i < t.n; i++) dx[i] = rstd * (w[i] + offset) * d[i] - x[i] * k + add[i];
         } else {
 #pragma omp simd
-            for (int i = 0; i < t.n; i++) dx[i] = rstd * w[i] * d[i] - x[i] * k;
+            for (int i = 0; i < t.n; i++) dx[i] = rstd * (w[i] + offset) * d[i] - x[i] * k;
         }
         row_store(&l->out[0], at + c, t.n, dx);
     }

@@ -15,6 +15,7 @@ extern "C" {
 /* mean NULL: RMSNORM, which has no b either. */
 struct norm_stats {
     float *mean, *rstd; /* [rows] */
+    float offset;       /* added to the weights w: 1 with unit_offset, else 0 */
 };
 cudaError_t cuda_norm(void *y, struct norm_stats stats, const void *x, struct typed_ptr w, struct typed_ptr b,
                       enum store type, int64_t rows, int64_t C, float eps, int access, cudaStream_t stream);

@@ -187,7 +187,8 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
             unpack<T>(s, weight);
             unpack<T>(t, shift);
 #pragma unroll
-            for (int i = 0; i < V; i++) a[i] = (a[i] - mean[j]) * rstd[j] * s[i] + (CENTRED ? t[i] : 0.0f);
+            for (int i = 0; i < V; i++)
+                a[i] = (a[i] - mean[j]) * rstd[j] * (s[i] + stats.offset) + (CENTRED ? t[i] : 0.0f);
             store<V>(y + (row + j) * C + c, a);
         }
     }
@@ -251,6 +252,8 @@ static __global__ void __launch_bounds__(THREADS)
     int turn = 0;
     float s[V] = {}, dw[V] = {}, db[V] = {};
     if (live) load<V>(s, w + c);
+#pragma unroll
+    for (int i = 0; i < V; i++) s[i] += stats.offset;
     for (int64_t base = (int64_t)blockIdx.x * groups * ROWS; base < rows; base += (int64_t)gridDim.x * groups * ROWS) {
         const int64_t row = base + group * ROWS;
         uint4 d[ROWS], a[ROWS], more[EARLY ? ROWS : 1];

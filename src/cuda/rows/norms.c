@@ -19,15 +19,21 @@ struct norm {
     float eps;
 };
 
+/* The statistics of RMSNORM: rstd, and what is added to the weights. */
+static struct norm_stats rms_stats(const struct launch *l, const struct operand *rstd)
+{
+    return (struct norm_stats){NULL, rstd->data, l->attr->rmsnorm.unit_offset ? 1.0f : 0.0f};
+}
+
 static struct norm rmsnorm_of(const struct launch *l, int at)
 {
-    return (struct norm){.x = &l->in[0], .stats = {NULL, l->out[1].data}, .w = typed_of(&l->in[at]), .b = none,
+    return (struct norm){.x = &l->in[0], .stats = rms_stats(l, &l->out[1]), .w = typed_of(&l->in[at]), .b = none,
                          .eps = l->attr->rmsnorm.eps};
 }
 
 static struct norm layernorm_of(const struct launch *l, int at)
 {
-    return (struct norm){.x = &l->in[0], .stats = {l->out[1].data, l->out[2].data}, .w = typed_of(&l->in[at]),
+    return (struct norm){.x = &l->in[0], .stats = {l->out[1].data, l->out[2].data, 0}, .w = typed_of(&l->in[at]),
                          .b = typed_of(&l->in[at + 1]), .eps = l->attr->layernorm.eps};
 }
 
@@ -83,7 +89,7 @@ static int launch_add_layernorm_packs(const struct launch *l, struct error *e)
  * them. */
 static struct norm_stats stats_of(const struct launch *l, bool centred)
 {
-    return centred ? (struct norm_stats){l->in[3].data, l->in[4].data} : (struct norm_stats){NULL, l->in[3].data};
+    return centred ? (struct norm_stats){l->in[3].data, l->in[4].data, 0} : rms_stats(l, &l->in[3]);
 }
 
 static int norm_bwd(const struct launch *l, bool centred, struct error *e)

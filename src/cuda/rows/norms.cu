@@ -61,7 +61,7 @@ static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr
             load<V>(s, w, k * V);
             if (CENTRED) load<V>(t, b, k * V);
 #pragma unroll
-            for (int i = 0; i < V; i++) a[i] = (a[i] - mean) * rstd * s[i] + (CENTRED ? t[i] : 0.0f);
+            for (int i = 0; i < V; i++) a[i] = (a[i] - mean) * rstd * (s[i] + stats.offset) + (CENTRED ? t[i] : 0.0f);
             store<V>(y + row * C + k * V, a);
         }
     }
@@ -105,7 +105,7 @@ extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed
 
 /* --- their gradients -----------------------------------------------------------------------
  *
- * With h = (x - mean) r and g = dy w:
+ * With h = (x - mean) r, g = dy w, and w with its offset:
  *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy
  * and without a mean its terms and those of b vanish. The gradient that reaches x past the norm
  * (the residual branch) is added to dx, if it is given.
@@ -136,11 +136,11 @@ static __global__ void __launch_bounds__(BWD_BLOCK, 2)
             load<V>(s, w, k * V);
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                const float h = (a[i] - mean) * rstd;
+                const float h = (a[i] - mean) * rstd, ds = d[i] * (s[i] + stats.offset);
                 mine[i * width + k] += d[i] * h;
                 if (CENTRED) mine[(V + i) * width + k] += d[i];
-                g += d[i] * s[i];
-                gh += d[i] * s[i] * h;
+                g += ds;
+                gh += ds * h;
             }
         }
         g = CENTRED ? group_sum(g, size, meet) / (float)C : 0.0f;
@@ -151,7 +151,7 @@ static __global__ void __launch_bounds__(BWD_BLOCK, 2)
             load<V>(a, x + row * C + k * V);
             load<V>(s, w, k * V);
 #pragma unroll
-            for (int i = 0; i < V; i++) d[i] = rstd * (d[i] * s[i] - g - (a[i] - mean) * rstd * gh);
+            for (int i = 0; i < V; i++) d[i] = rstd * (d[i] * (s[i] + stats.offset) - g - (a[i] - mean) * rstd * gh);
             if (add) {
                 load<V>(a, add + row * C + k * V);
 #pragma unroll
