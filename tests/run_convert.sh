@@ -151,8 +151,8 @@ check 'one tensor too many' surplus
 check 'another model' refused 'names that are not SAM.*expected image_encoder' tests/golden/pth/zip.pth
 # A folder of another model: what convert is for, and what there is instead.
 check 'a folder of another model' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*tests/golden/basic is a llama' tests/golden/basic
-mkdir -p "$tmp/folder" && echo '{"model_type": "qwen3"}' >"$tmp/folder/config.json"
-check 'a folder of a model that is not supported' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*Qwen3 is not supported; Qwen2 and Qwen2.5 are' "$tmp/folder"
+mkdir -p "$tmp/folder" && echo '{"model_type": "qwen3_5"}' >"$tmp/folder/config.json"
+check 'a folder of a model that is not supported' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*Qwen3.5 .*is not supported; Qwen2, Qwen2.5 and Qwen3 are' "$tmp/folder"
 check 'a whole Python object' refused 'whole Python object.*state_dict' tests/golden/pth/whole_module.pth
 check 'a file that would call os.system' refused 'posix system.*nothing in it was executed' tests/golden/pth/evil.pth
 check 'no checkpoint' refused 'neither a zip archive nor a legacy checkpoint' tests/golden/make_pth.py

@@ -149,8 +149,8 @@ check 'a checkpoint file' refused '--quantize takes a model folder, and .*sam.pt
 check 'an adapter as the base' refused 'patterns holds an adapter' "$from/peft_merge/patterns"
 check 'an adapter of another base' refused 'another base' "$from/odd" --adapter "$from/peft_merge/patterns"
 check 'an adapter on a folder in 4 bits' refused 'quantized already' "$from/peft/odd_4bit" --adapter "$from/peft_merge/patterns"
-mkdir "$tmp/unknown" && echo '{"model_type": "qwen3"}' >"$tmp/unknown/config.json"
-check 'a model that is not supported' refused 'Qwen3 is not supported' "$tmp/unknown"
+mkdir "$tmp/unknown" && echo '{"model_type": "qwen3_5"}' >"$tmp/unknown/config.json"
+check 'a model that is not supported' refused 'Qwen3.5 .*is not supported' "$tmp/unknown"
 occupied() { mkdir "$tmp/occupied" && touch "$tmp/occupied/file" && expect 2 'is not empty' "$binary" convert "$from/odd" --quantize nf4 -o "$tmp/occupied"; }
 check 'OUT that has files' occupied
 helped() { "$binary" convert --help | grep -e '--quantize nf4, writes'; }

@@ -429,9 +429,10 @@ TEST(test_unsupported)
     static const struct {
         const char *type, *says;
     } some[] = {
-        {"qwen3", "config.json: model_type qwen3: Qwen3 is not supported; Qwen2 and Qwen2.5 are"},
+        {"qwen3_5", "config.json: model_type qwen3_5: Qwen3.5 (a gated delta rule in three of four layers) is not "
+                    "supported; Qwen2, Qwen2.5 and Qwen3 are; docs/reference/model-folders.md lists what is"},
         {"qwen3_moe", "(a mixture of experts)"},
-        {"qwen2_moe", "Qwen2.5 are"},
+        {"qwen2_moe", "Qwen2.5 and Qwen3 are"},
         {"gemma", "Gemma is not"},
         {"gemma2", "Gemma 2 is not"},
         {"gemma3_text", "Gemma 3 is not"},
@@ -440,7 +441,8 @@ TEST(test_unsupported)
         {"phi3", "Phi-4"},
         {"mixtral", "mixture of experts) is not supported; Mistral is"},
         {"deepseek_v3", "R1"},
-        {"gpt_oss", "gpt-oss"},
+        {"gpt_oss", "attention sinks"},
+        {"gemma4", "embeddings for each layer"},
         {"gpt2", "GPT-2"},
         {"olmo2", "OLMo 2"},
         {"smollm3", "SmolLM2 are"},
@@ -455,7 +457,8 @@ TEST(test_unsupported)
         {"internvl", "LLaVA 1.5"},
         {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"},
         {"sam3", "MedSAM"},
-        {"no_such_type", "the language models Llama, Mistral, Qwen2 and Qwen2.5 are; the vision-language models"},
+        {"no_such_type", "the language models llama, mistral, qwen2"},
+        {"no_such_type", " are; the vision-language models"},
     };
     struct error e = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

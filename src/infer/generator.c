@@ -31,7 +31,7 @@ static int check_model(const struct config *c, bool *whole, struct error *e)
     if (!m.family->generates)
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
-                       model_list_decoders(known));
+                       model_list_decoders(known, "or"));
     *whole = m.images && m.images->single;
     model_close(&m);
     return rc;

@@ -3,7 +3,7 @@
  * (parts.h), by the options of decoder.h.
  *
  *     x = embed(ids)
- *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = norm(x)
+ *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = norm(x); q and k may have norms
  *                  x = x + down(act(gate(n)) * up(n))                   n = norm(x)
  *     loss = cross-entropy(norm(x) head^T, labels shifted by one)
  *
@@ -43,6 +43,12 @@ static id project(const struct at *a, id x, const char *name, int64_t rows, bool
 {
     return layer_linear_init(a->b->g, x, a->prefix, name, rows,
                              (struct linear_init){.std = a->b->c->std, .no_bias = !biased});
+}
+
+/* Returns x if the norm has no name. */
+static id norm(const struct build *b, id x, const char *prefix, const char *name)
+{
+    return name ? layer_rmsnorm(b->g, x, prefix, name, b->c->eps) : x;
 }
 
 /* Returns q, k or v: n heads, [B,T,n,D]. */
@@ -88,8 +94,8 @@ static id attend(const struct at *a, id x)
     id q = heads(a, x, c->names.q, c->heads);
     id k = heads(a, x, c->names.k, c->kv_heads);
     id v = heads(a, x, c->names.v, c->kv_heads);
-    q = rotate(a, q);
-    k = rotate(a, k);
+    q = rotate(a, norm(b, q, a->prefix, c->names.q_norm));
+    k = rotate(a, norm(b, k, a->prefix, c->names.k_norm));
     struct attention_options options = {.scale = (float)(1 / sqrt((double)c->head_dim)), .causal = !b->rows.ranges,
                                         .window = window(a), .ranges = b->rows.ranges};
     id o = op_attention_with(b->g, q, keep(a, k, "k_cache"), keep(a, v, "v_cache"), 0, options);
@@ -103,11 +109,6 @@ static id gated_mlp(const struct at *a, id x)
     id gate = project(a, x, c->names.gate, c->inner, c->mlp_bias);
     id up = project(a, x, c->names.up, c->inner, c->mlp_bias);
     return project(a, op_silu_gate(a->b->g, gate, up), c->names.down, c->hidden, c->mlp_bias);
-}
-
-static id norm(const struct build *b, id x, const char *prefix, const char *name)
-{
-    return layer_rmsnorm(b->g, x, prefix, name, b->c->eps);
 }
 
 static id decoder_layer(const struct build *b, id x, const struct layer *layer)

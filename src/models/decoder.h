@@ -16,6 +16,7 @@ struct decoder_names {
     const char *embedding, *layers, *norm;             /* behind the root; the head is lm_head */
     const char *before_attention, *before_mlp;         /* norms of what a part reads */
     const char *attention, *q, *k, *v, *o;
+    const char *q_norm, *k_norm;                       /* norms of each head of q and k */
     const char *mlp, *gate, *up, *down;
 };
 

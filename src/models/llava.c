@@ -46,7 +46,7 @@ int llava_add_decoder(struct model *m, const char *name, const struct value *con
     int rc = model_add_part(m, name, config, folder, e);
     if (rc || decoder_is(model_part(m, name))) return rc;
     return error_set(e, PL_USAGE, "its text model is a %s, expected %s", model_part(m, name)->family->model_type,
-                     model_list_decoders(known));
+                     model_list_decoders(known, "or"));
 }
 
 int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type,

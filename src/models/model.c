@@ -31,15 +31,16 @@ static char *list_families(char out[512])
     return out;
 }
 
-char *model_list_decoders(char out[256])
+char *model_list_decoders(char out[256], const char *last)
 {
-    size_t n = 0, last = COUNT(families);
+    const char *names[COUNT(families)];
+    size_t count = 0, n = 0;
     for (size_t i = 0; i < COUNT(families); i++)
-        if (decoder_is(&(struct model){.family = families[i]})) last = i;
-    for (size_t i = 0; i <= last && n < 256; i++)
-        if (decoder_is(&(struct model){.family = families[i]}))
-            n += (size_t)snprintf(out + n, 256 - n, "%s%s", !n ? "" : i < last ? ", " : " or ",
-                                  families[i]->model_type);
+        if (decoder_is(&(struct model){.family = families[i]})) names[count++] = families[i]->model_type;
+    for (size_t i = 0; i < count && n < 256; i++)
+        n += (size_t)(!i              ? snprintf(out, 256, "%s", names[i])
+                      : i + 1 < count ? snprintf(out + n, 256 - n, ", %s", names[i])
+                                      : snprintf(out + n, 256 - n, " %s %s", last, names[i]));
     return out;
 }
 
@@ -54,13 +55,15 @@ static const struct {
 
 static int refuse_type(const char *type, const char *where, struct error *e)
 {
-    char known[512];
+    static const char *const list = "docs/reference/model-folders.md lists what is";
+    char known[512], decoders[256], language[320];
+    snprintf(language, sizeof language, "the language models %s are", model_list_decoders(decoders, "and"));
     for (size_t i = 0; i < COUNT(unsupported); i++)
         if (!strcmp(unsupported[i].model_type, type))
-            return error_set(e, PL_USAGE, "%s: model_type %s: %s is not supported; %s", where, type,
-                             unsupported[i].name, unsupported[i].instead);
+            return error_set(e, PL_USAGE, "%s: model_type %s: %s is not supported; %s; %s", where, type,
+                             unsupported[i].name, unsupported[i].instead ? unsupported[i].instead : language, list);
     return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not supported; %s; %s; %s; %s (model_type is one of: %s)",
-                     where, type, LANGUAGE, WITH_IMAGES, MASKS, TOWERS, list_families(known));
+                     where, type, language, WITH_IMAGES, MASKS, TOWERS, list_families(known));
 }
 
 /* --- dropout ----------------------------------------------------------------------------- */

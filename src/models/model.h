@@ -246,8 +246,9 @@ bool model_has_output(const struct model *m, const char *name);
 /* Lists the ports, for messages: "input_ids, labels". */
 char *model_list_ports(const struct model *m, char out[256]);
 
-/* Lists the families of language models without images, for messages: "llama, mistral or qwen2". */
-char *model_list_decoders(char out[256]);
+/* Lists the families of language models without images, for messages: "llama, mistral or qwen2",
+ * where `last` is "or". */
+char *model_list_decoders(char out[256], const char *last);
 
 /* ---- Presets ----
  *

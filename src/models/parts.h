@@ -18,7 +18,7 @@
 
 #include "models/model.h"
 
-/* --- decoders: language models (decoder.c) ------------------------------------------------------- */
+/* --- decoders: language models (decoder.c) ----------------------------------------------- */
 
 int64_t decoder_width(const struct model *m); /* C of the embeddings */
 /* Sets, for parse, that names of the decoder's parameters begin with `root` instead of "model.",

@@ -114,7 +114,17 @@ CASES.update({
     "mistral_padded": case(**MISTRAL, **PADDED), "mistral_packed": case(**MISTRAL, **PACKED),
     "qwen2_padded": case(**QWEN2, **PADDED), "qwen2_packed": case(**QWEN2, **PACKED),
 })
-CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2")
+# The other families: two configurations each, and rows of both kinds where a layer is new.
+CASES.update({
+    # head_dim is a key of its own; the norms of q and k are apart.
+    "qwen3": case(family="qwen3", tied=True, style=4, vocab=71, heads=3, kv_heads=1, head_dim=10, inter=35, eps=1e-2,
+                  extra=dict(attention_bias=False, use_sliding_window=False, sliding_window=4, max_window_layers=1)),
+    "qwen3_window": case(family="qwen3", style=5, layers=3, T=15, vocab=51, inter=27, head_dim=8, eps=1e-6,
+                         extra=dict(attention_bias=True, use_sliding_window=True, sliding_window=4, max_window_layers=1)),
+    "qwen3_packed": case(family="qwen3", **PACKED, head_dim=8, style=5, extra=dict(attention_bias=False)),
+    "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
+})
+CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3")
 
 
 def config_json(c):
