@@ -356,6 +356,9 @@ static inline id head(struct builder *m, const char *name, id rows, id targets, 
     if (maybe(m, 40)) y = activation(m, linear(m, y, m->C));
     if (maybe(m, 30)) y = op_add(g, rows, linear(m, y, m->C));
     y = table && maybe(m, 70) ? op_linear(g, y, table, 0) : linear(m, y, VOCABULARY);
+    struct builder cap = *m;
+    cap.dice.key = random_key(m->dice.key, "softcap"); /* its own dice: other seeds keep their graphs */
+    if (maybe(&cap, 20)) y = op_softcap(g, y, 3);
     const id loss = op_xent(g, y, targets, NULL);
     graph_scope_pop(g, outer);
     return loss;

@@ -56,8 +56,8 @@ static bool *mark_tables(const struct graph *g, enum program p)
     return table;
 }
 
-/* Marks the tensors that a cross-entropy reads, itself or through a view, and the output "logits".
- * The caller frees the array. */
+/* Marks the tensors that a cross-entropy reads, itself or through a view or a soft cap, and the
+ * output "logits". The caller frees the array. */
 static bool *mark_logits(const struct graph *g, enum program p)
 {
     bool *logits = mem_alloc(g->tensors.n);
@@ -65,7 +65,8 @@ static bool *mark_logits(const struct graph *g, enum program p)
     for (uint32_t k = g->order[p].nodes.n; k-- > 0;) {
         const struct node *n = node_at(g, g->order[p].nodes.at[k]);
         if (n->op == OP_XENT) logits[n->in[0]] = true;
-        if (op_table[n->op].flags & OPF_VIEW && logits[n->out[0]]) logits[n->in[0]] = true;
+        const bool passes = n->op == OP_SOFTCAP || op_table[n->op].flags & OPF_VIEW;
+        if (passes && logits[n->out[0]]) logits[n->in[0]] = true;
     }
     return logits;
 }

@@ -19,7 +19,7 @@ struct norm {
     float eps;
 };
 
-/* The statistics of RMSNORM: rstd, and what is added to the weights. */
+/* Returns the statistics of RMSNORM: rstd, and what is added to the weights. */
 static struct norm_stats rms_stats(const struct launch *l, const struct operand *rstd)
 {
     return (struct norm_stats){NULL, rstd->data, l->attr->rmsnorm.unit_offset ? 1.0f : 0.0f};

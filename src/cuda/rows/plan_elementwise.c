@@ -117,6 +117,7 @@ static int access_all(const struct query *q)
 {
     return access_wide(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), 0, size_of(q->in[0]));
 }
+static int access_whole_packs(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->out[0]); }
 static int access_fill(const struct query *q) { return access_wide(q, OUT(0), 0, 1); }
 static int access_spread(const struct query *q) { return access_wide(q, OUT(0), 0, size_of(q->out[0])); }
 
