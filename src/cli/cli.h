@@ -107,6 +107,9 @@ int from_settle(struct import *f, struct config *c, struct error *e);
 /* Sets the model of --model: a folder, or the name of a preset, for which it warns that "text" or
  * "masks" have no meaning. */
 void use_model(struct config *c, const char *model, const char *results);
+/* Says how a published model, which has random weights here, gets the published ones; of other
+ * models nothing. */
+void warn_random(const char *model);
 
 /* Prints a command's usage and summary, and for a command that reads a configuration every key. */
 void print_help(const struct command *c);

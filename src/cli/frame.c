@@ -15,6 +15,7 @@
 #include "dist/agree.h"
 #include "dist/dist.h"
 #include "io/json.h"
+#include "models/catalogue.h"
 #include "models/model.h"
 
 /* --- names ------------------------------------------------------------------------------- */
@@ -468,21 +469,24 @@ int options_configure(struct options *o, struct error *e)
     return rc;
 }
 
-static bool is_preset(const char *name)
-{
-    for (const struct preset *k = presets; k->name; k++)
-        if (!strcmp(k->name, name)) return true;
-    return false;
-}
-
 void use_model(struct config *c, const char *model, const char *results)
 {
-    const bool preset = !dir_exists(model) && is_preset(model);
+    const bool preset = !dir_exists(model) && preset_config(model) && !catalogue_find(model, NULL);
     c->model_path = preset ? NULL : (char *)model;
     c->model_preset = preset ? (char *)model : NULL;
     if (preset)
         log_warn("%s is a preset: its weights are random, so its %s %s meaningless", model, results,
                  strcmp(results, "text") ? "are" : "is");
+}
+
+void warn_random(const char *model)
+{
+    struct text download = {0}, folder = {0};
+    if (catalogue_download(model, &download, &folder))
+        log_warn("the weights of %s are random here. To train from the published ones: %s, then use %s", model,
+                 download.at, folder.at);
+    text_free(&download);
+    text_free(&folder);
 }
 
 /* --- a command --------------------------------------------------------------------------- */

@@ -335,6 +335,7 @@ static int init(struct suggestion *r, const char *model, const char *data, bool 
     struct text standard = {0}, out = {0};
     int rc = suggest_model(r, model, e);
     if (!rc) default_folder(model, data, &standard);
+    if (!rc && r->preset) warn_random(model);
     if (!folder) folder = standard.at;
     if (!rc && r->model.tower) rc = init_labelled(model, r->preset, data, folder, &out, e);
     else if (!rc && !(rc = suggest_data(r, data, bytes, given, e))) {
@@ -427,7 +428,8 @@ const struct command command_init = {
     "Detects the format of the data, counts the samples, and prints a configuration that trains the model\n"
     "on them.\n"
     "\n"
-    "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
+    "  --model MODEL   a folder with config.json, a preset such as sam-tiny, or the name of a published model\n"
+    "                  (`plimsoll models`), with random weights\n"
     "  --data DIR      images and masks, in two folders or in one, also in train/ and val/ (Kvasir-SEG,\n"
     "                  ISIC, nnU-Net, Pascal VOC, Cityscapes); COCO's instances_*.json, also of Roboflow;\n"
     "                  a .csv or .tsv with columns of images and masks; tar shards, or extracted folders\n"

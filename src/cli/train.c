@@ -166,6 +166,7 @@ static int train(struct options *o, struct error *e)
     struct train_summary s;
     o->asks = true;
     TRY(options_configure(o, e));
+    if (leads && !o->resume && c->model_preset) warn_random(c->model_preset);
     struct worst *worst = mem_alloc((size_t)(c->train_worst + 1) * sizeof *worst);
     struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
     resume_command(o, &command);

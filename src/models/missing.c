@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "io/file.h"
+#include "models/catalogue.h"
 #include "models/model.h"
 
 /* Checkpoints that their authors publish outside of the Hub. */
@@ -92,7 +93,7 @@ static const char *nearest_preset(const char *name)
     int best = 3;
     for (const struct preset *p = presets; p->name; p++)
         if (edit_distance(name, p->name) < best) best = edit_distance(name, p->name), found = p->name;
-    return found;
+    return found ? found : catalogue_nearest(name);
 }
 
 /* Prints "; models has sam, tinyllama": what is in the folder that should hold the model. */
@@ -112,27 +113,39 @@ static void list_parent(const char *path, struct text *out)
     text_free(&parent);
 }
 
+/* Says how a model of the Hub is downloaded; `near`: the published model with the nearest name;
+ * NULL: none. */
+static int missing_download(const char *path, const char *hub, const char *near, struct error *e)
+{
+    const bool published = preset_config(hub);
+    return error_set(e, PL_USAGE,
+                     "%s is not a folder. A model of the Hugging Face Hub is downloaded first: hf download %s "
+                     "--local-dir models/%s; then use models/%s "
+                     "(`pip install huggingface_hub` has the command; a model with access conditions also needs "
+                     "`hf auth login`)%s%s%s", path, hub, last_part(hub), last_part(hub),
+                     published ? ". To plan without its weights: model.preset: "
+                     : near    ? "; did you mean "
+                               : "",
+                     published ? hub
+                     : near    ? near
+                               : "",
+                     near && !published ? "?" : "");
+}
+
 int model_missing(const char *path, struct error *e)
 {
-    const char *hub = hub_id(path);
-    for (const struct preset *p = presets; p->name; p++)
-        if (!strcmp(p->name, path))
-            return error_set(e, PL_USAGE,
-                             "%s is not a folder: it is the name of a preset, which has random weights (model.preset)",
-                             path);
+    const char *hub = hub_id(path), *preset = nearest_preset(path);
+    if (!hub && preset_config(path))
+        return error_set(e, PL_USAGE,
+                         "%s is not a folder: it is the name of a preset, which has random weights (model.preset)",
+                         path);
     if (is_checkpoint(path)) return missing_checkpoint(path, e);
     if (file_exists(path))
         return error_set(e, PL_USAGE,
                          "%s is a file, not a folder: name the folder that holds config.json and *.safetensors", path);
-    if (hub)
-        return error_set(e, PL_USAGE,
-                         "%s is not a folder. A model of the Hugging Face Hub is downloaded first: hf download %s "
-                         "--local-dir models/%s; then use models/%s "
-                         "(`pip install huggingface_hub` has the command; a model with access conditions also needs "
-                         "`hf auth login`)", path, hub, last_part(hub), last_part(hub));
+    if (hub) return missing_download(path, hub, preset, e);
     struct text beside = {0};
     list_parent(path, &beside);
-    const char *preset = nearest_preset(path);
     error_set(e, PL_USAGE, "%s is not a folder; expected a model folder with config.json and *.safetensors%s%s%s%s",
               path, beside.n ? beside.at : "", preset ? "; did you mean the preset " : "", preset ? preset : "",
               preset ? "?" : "");
@@ -145,7 +158,8 @@ int model_missing_preset(const char *name, struct error *e)
     struct text known = {0};
     const char *nearest = nearest_preset(name);
     for (const struct preset *p = presets; p->name; p++) text_printf(&known, "%s%s", p == presets ? "" : ", ", p->name);
-    error_set(e, PL_USAGE, "%s is not one of the presets %s%s%s%s", name, known.at, nearest ? "; did you mean " : "",
+    error_set(e, PL_USAGE, "%s is not one of the presets %s, nor of the models of `plimsoll models`%s%s%s", name,
+              known.at, nearest ? "; did you mean " : "",
               nearest ? nearest : "", nearest ? "?" : "");
     text_free(&known);
     return e->code;

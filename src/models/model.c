@@ -10,6 +10,7 @@
 #include "graph/emit.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "models/catalogue.h"
 #include "models/heads.h"
 #include "models/parts.h"
 
@@ -200,21 +201,14 @@ int model_open_with(struct model *m, const char *path, const struct model_choice
     return rc;
 }
 
-static const struct preset *find_preset(const char *name)
-{
-    for (const struct preset *p = presets; p->name; p++)
-        if (!strcmp(p->name, name)) return p;
-    return NULL;
-}
-
 int model_preset_with(struct model *m, const char *name, const struct model_choices *c, struct error *e)
 {
     memset(m, 0, sizeof *m);
-    const struct preset *p = find_preset(name);
-    if (!p) return model_missing_preset(name, e);
+    const char *config = preset_config(name);
+    if (!config) return model_missing_preset(name, e);
     choose(m, c);
-    m->config_text = mem_string(p->config);
-    int rc = parse_config(m, strlen(p->config), name, e);
+    m->config_text = mem_string(config);
+    int rc = parse_config(m, strlen(config), name, e);
     if (!rc) rc = check_choices(m, name, e);
     if (rc) model_close(m);
     return rc;
@@ -223,8 +217,8 @@ int model_preset_with(struct model *m, const char *name, const struct model_choi
 int model_find(struct model *m, const char *name, struct error *e)
 {
     memset(m, 0, sizeof *m);
+    if (!dir_exists(name) && preset_config(name)) return model_preset(m, name, e);
     if (dir_exists(name) || strpbrk(name, "/.")) return model_open(m, name, e);
-    if (find_preset(name)) return model_preset(m, name, e);
     model_missing_preset(name, e);
     return error_prepend(e, "there is no folder %s", name);
 }
@@ -342,6 +336,20 @@ void model_close(struct model *m)
     mem_free(m->config_text);
     m->config_text = NULL;
     bump_free(&m->memory);
+}
+
+int model_count(const struct model *m, uint64_t *weights, struct error *e)
+{
+    struct graph g;
+    graph_init(&g);
+    m->family->build(m, &g, &(struct batch){.B = 1, .T = 2});
+    *weights = 0;
+    for (uint32_t i = 0; i < g.params.n; i++)
+        if (storage_of(&g, g.params.at[i].tensor)->kind == KIND_PARAM)
+            *weights += (uint64_t)tensor_elements(tensor_at(&g, g.params.at[i].tensor));
+    const int rc = graph_error(&g, e);
+    graph_free(&g);
+    return rc;
 }
 
 /* --- inputs and outputs -------------------------------------------------------------- */

@@ -213,6 +213,8 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
 /* Defines a model; `path` is the folder of its weights; NULL: they start from their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);
+/* Counts the weights of the whole model. */
+int model_count(const struct model *m, uint64_t *weights, struct error *e);
 
 /* Returns PL_USAGE if training would need a dropout that the family does not have. */
 int model_check_dropout(const struct model *m, struct error *e);
@@ -252,7 +254,8 @@ char *model_list_decoders(char out[256], const char *last);
 
 /* ---- Presets ----
  *
- * models that need no folder: each is a name and a config.json.
+ * models that need no folder: each is a name and a config.json. model.preset also takes the names
+ * of published models (catalogue.h).
  */
 
 struct preset {

@@ -1,0 +1,141 @@
+/*
+ * catalogue.c: see catalogue.h. The rows are in catalogue.def; here is what models of a family have
+ * in common.
+ */
+#include "models/catalogue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "models/configs.h"
+#include "models/model.h"
+
+#define HUB "safetensors.total of the Hub"
+#define ULTRALYTICS "Ultralytics, which leaves out 256 fixed frequencies"
+
+/* A language model. `keys` are more keys, each after a comma. */
+#define DECODER(class, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, keys)              \
+    "{\n"                                                                                                            \
+    "  \"architectures\": [\"" class "ForCausalLM\"],\n"                                                             \
+    "  \"model_type\": \"" type "\",\n"                                                                              \
+    "  \"vocab_size\": " #vocabulary ",\n"                                                                           \
+    "  \"hidden_size\": " #hidden ",\n"                                                                              \
+    "  \"intermediate_size\": " #inner ",\n"                                                                         \
+    "  \"num_hidden_layers\": " #layers ",\n"                                                                        \
+    "  \"num_attention_heads\": " #heads ",\n"                                                                       \
+    "  \"num_key_value_heads\": " #kv_heads ",\n"                                                                    \
+    "  \"max_position_embeddings\": " #positions ",\n"                                                               \
+    "  \"tie_word_embeddings\": " tied keys ",\n"                                                                   \
+    "  \"torch_dtype\": \"float32\"\n"                                                                               \
+    "}\n"
+#define TIED "true"
+#define UNTIED "false"
+#define SILU ",\n  \"hidden_act\": \"silu\""
+#define EPS(eps) ",\n  \"rms_norm_eps\": " #eps
+#define THETA(theta) ",\n  \"rope_theta\": " #theta ".0"
+#define WINDOW(tokens) ",\n  \"sliding_window\": " #tokens
+#define LLAMA3(factor)                                                                                            \
+    ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": " #factor ", \"low_freq_factor\": 1.0, "       \
+    "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}"
+
+#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, keys) \
+    DECODER("Llama", "llama", vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, SILU EPS(1e-05) keys)
+#define MISTRAL(vocabulary, positions, keys) \
+    DECODER("Mistral", "mistral", vocabulary, 4096, 14336, 32, 32, 8, positions, UNTIED, SILU EPS(1e-05) keys)
+#define QWEN2(vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, eps)                     \
+    DECODER("Qwen2", "qwen2", vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied,          \
+            SILU EPS(eps) THETA(1000000) ",\n  \"use_sliding_window\": false")
+
+#define CLIP_L_336                                                                                              \
+    "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+    "\"image_size\": 336, \"patch_size\": 14, \"projection_dim\": 768"
+#define LLAVA_TEXT(hidden, inner, layers, heads)                                                                    \
+    "\"model_type\": \"llama\", \"vocab_size\": 32064, \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
+    ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #heads    \
+    ", \"max_position_embeddings\": 4096"
+
+const struct published catalogue[] = {
+#define MODEL(name, endings, parameters, stored, source, config) {name, endings, parameters, stored, source, config},
+#include "models/catalogue.def"
+#undef MODEL
+    {0},
+};
+
+/* Returns the ending of a row with which a name is the row's name, case ignored; NULL: none. */
+static const char *ending_of(const struct published *p, const char *name, int *length)
+{
+    const size_t n = strlen(p->name);
+    *length = 0;
+    if (strncasecmp(p->name, name, n)) return NULL;
+    if (!name[n]) return "";
+    for (const char *at = p->endings; *at; at += *length, at += *at == ' ') {
+        *length = (int)strcspn(at, " ");
+        if (strlen(name + n) == (size_t)*length && !strncasecmp(at, name + n, (size_t)*length)) return at;
+    }
+    return NULL;
+}
+
+const struct published *catalogue_find(const char *name, struct text *hub)
+{
+    int length;
+    for (const struct published *p = catalogue; p->name; p++) {
+        const char *ending = ending_of(p, name, &length);
+        if (ending && hub) text_printf(hub, "%s%.*s", p->name, length, ending);
+        if (ending) return p;
+    }
+    return NULL;
+}
+
+const char *preset_config(const char *name)
+{
+    for (const struct preset *p = presets; p->name; p++)
+        if (!strcmp(p->name, name)) return p->config;
+    const struct published *found = catalogue_find(name, NULL);
+    return found ? found->config : NULL;
+}
+
+bool catalogue_download(const char *name, struct text *out, struct text *folder)
+{
+    struct text hub = {0};
+    const bool found = catalogue_find(name, &hub);
+    const char *last = found ? strchr(hub.at, '/') + 1 : NULL;
+    if (found) text_printf(out, "hf download %s --local-dir models/%s", hub.at, last);
+    if (found && folder) text_printf(folder, "models/%s", last);
+    text_free(&hub);
+    return found;
+}
+
+/* Counts the edits from one name to another, case ignored. */
+static int edits(const char *a, const char *b)
+{
+    char lower[2][128];
+    for (int k = 0; k < 2; k++) {
+        snprintf(lower[k], sizeof lower[k], "%s", k ? b : a);
+        for (char *c = lower[k]; *c; c++) *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 32 : *c);
+    }
+    return edit_distance(lower[0], lower[1]);
+}
+
+const char *catalogue_nearest(const char *name)
+{
+    const char *found = NULL;
+    int best = 4;
+    for (const struct published *p = catalogue; p->name; p++) {
+        const int whole = edits(name, p->name), part = edits(name, strchr(p->name, '/') + 1);
+        if (whole < best || part < best) best = whole < part ? whole : part, found = p->name;
+    }
+    return found;
+}
+
+bool catalogue_agrees(const struct published *p, uint64_t parameters)
+{
+    char *end, shown[32];
+    const int64_t n = (int64_t)parameters + p->stored;
+    if (strspn(p->parameters, "0123456789") == strlen(p->parameters)) return strtoll(p->parameters, NULL, 10) == n;
+    strtod(p->parameters, &end);
+    const char *dot = strchr(p->parameters, '.');
+    snprintf(shown, sizeof shown, "%.*f%s", dot ? (int)(end - dot) - 1 : 0, (double)n / (*end == 'B' ? 1e9 : 1e6), end);
+    return !strcmp(shown, p->parameters);
+}

@@ -1,0 +1,36 @@
+/*
+ * catalogue.h: published models: names of the Hugging Face Hub with the config.json of their
+ * folders. Plans need no more: model.preset takes such a name like that of a preset, with random
+ * weights.
+ */
+#ifndef MODEL_CATALOGUE_H
+#define MODEL_CATALOGUE_H
+
+#include "base/base.h"
+
+struct published {
+    const char *name;       /* as on the Hub, "Qwen/Qwen2.5-7B" */
+    const char *endings;    /* of other names with the same config.json: "-Instruct -Chat"; "": none */
+    const char *parameters; /* the published number: "7615616512", or rounded: "641M", "8.1B" */
+    int64_t stored;         /* elements that this number has beyond the model's weights: buffers, a tied head */
+    const char *source;     /* where the number is published */
+    const char *config;     /* config.json */
+};
+extern const struct published catalogue[]; /* terminated by a NULL name */
+
+/* Returns the row of a name, case ignored; NULL: none. `hub` gets the name as the Hub spells it;
+ * NULL: it is not needed. */
+const struct published *catalogue_find(const char *name, struct text *hub);
+/* Returns the config.json of a preset or a published model; NULL: there is none of this name. */
+const char *preset_config(const char *name);
+/* Returns the name of the catalogue, or its part behind the owner, that is nearest to a mistyped
+ * one; NULL: none is near. */
+const char *catalogue_nearest(const char *name);
+/* Prints the command that downloads a published model, and the folder that it makes: "hf download
+ * Qwen/Qwen2.5-7B --local-dir models/Qwen2.5-7B"; `folder` may be NULL. False: it is no published
+ * model. */
+bool catalogue_download(const char *name, struct text *out, struct text *folder);
+/* Reports whether a number of parameters is the published one, to the published digits. */
+bool catalogue_agrees(const struct published *p, uint64_t parameters);
+
+#endif

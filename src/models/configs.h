@@ -1,0 +1,52 @@
+/*
+ * configs.h: parts of config.json that presets.c and catalogue.c share, as string literals in the
+ * format that transformers reads.
+ */
+#ifndef MODEL_CONFIGS_H
+#define MODEL_CONFIGS_H
+
+/* Segment Anything: all sizes share the prompt encoder and the decoder. */
+#define SAM(hidden, layers, heads, inner, global)                                                                      \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"SamModel\"],\n"                                                                           \
+    "  \"model_type\": \"sam\",\n"                                                                                     \
+    "  \"initializer_range\": 0.02,\n"                                                                                 \
+    "  \"vision_config\": {\n"                                                                                         \
+    "    \"model_type\": \"sam_vision_model\",\n"                                                                      \
+    "    \"hidden_size\": " #hidden ",\n"                                                                              \
+    "    \"num_hidden_layers\": " #layers ",\n"                                                                        \
+    "    \"num_attention_heads\": " #heads ",\n"                                                                       \
+    "    \"mlp_dim\": " #inner ",\n"                                                                                   \
+    "    \"global_attn_indexes\": [" global "],\n"                                                                     \
+    "    \"window_size\": 14,\n"                                                                                       \
+    "    \"image_size\": 1024,\n"                                                                                      \
+    "    \"patch_size\": 16,\n"                                                                                        \
+    "    \"output_channels\": 256,\n"                                                                                  \
+    "    \"num_pos_feats\": 128,\n"                                                                                    \
+    "    \"hidden_act\": \"gelu\",\n"                                                                                  \
+    "    \"layer_norm_eps\": 1e-06\n"                                                                                  \
+    "  },\n"                                                                                                           \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, \"image_size\": "     \
+    "1024, "                                                                                                           \
+    "\"patch_size\": 16},\n"                                                                                           \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 256, \"mlp_dim\": 2048},\n"    \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
+    "}\n"
+
+/* LLaVA: a tower of CLIP, a projector, a decoder, as transformers 5 writes it. */
+#define LLAVA(token, tower, decoder)                                                                                \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"LlavaForConditionalGeneration\"],\n"                                                   \
+    "  \"model_type\": \"llava\",\n"                                                                                \
+    "  \"image_token_index\": " #token ",\n"                                                                        \
+    "  \"vision_feature_layer\": -2,\n"                                                                            \
+    "  \"vision_feature_select_strategy\": \"default\",\n"                                                          \
+    "  \"projector_hidden_act\": \"gelu\",\n"                                                                      \
+    "  \"multimodal_projector_bias\": true,\n"                                                                     \
+    "  \"tie_word_embeddings\": false,\n"                                                                          \
+    "  \"vision_config\": {\"model_type\": \"clip_vision_model\", \"hidden_act\": \"quick_gelu\", " tower "},\n"     \
+    "  \"text_config\": {" decoder ", \"rms_norm_eps\": 1e-05},\n"                                                  \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
+#endif
