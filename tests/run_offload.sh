@@ -5,7 +5,7 @@
 #
 #   bash tests/run_offload.sh     after make; MODELS and SECTIONS (bits with around): see run_lib.sh
 #
-# llama-tiny, sam-tiny and tinysam-tiny run five steps with evaluation: with each flag of
+# llama-tiny, sam-tiny and tinysam-tiny run three steps with evaluation: with each flag of
 # memory.offload and with all of them, in f32 and bf16, in micro-batches, with recomputation, killed
 # and resumed, and with NaN in every dead byte.
 # shellcheck source=tests/run_lib.sh
@@ -19,7 +19,7 @@ for model in sam tinysam; do
     cat >"$tmp/$model.yaml" <<YAML
 model: {preset: $model-tiny}
 data: {format: sa1b, train: "$tmp/set/*.tar", holdout: 0.2, max_masks: 4, image_size: 64}
-train: {steps: 5, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
+train: {steps: 3, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offload: none}
 device: {kind: $DEVICE, threads: 1}
 YAML
@@ -27,13 +27,13 @@ done
 head -c 1600 tests/golden/make_rle.py >"$tmp/validation.txt" || exit 2
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {format: bytes, train: "tests/golden/*.py", validation: "$tmp/validation.txt", sequence: 64}
-train: {steps: 5, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
+data: {format: bytes, train: "tests/golden/*.py", validation: "$tmp/validation.txt", sequence: 32}
+train: {steps: 3, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
 device: {kind: $DEVICE, threads: 1}
 YAML
 
-# train_model MODEL OUT [ARGUMENT...]: five steps; the output of --json goes to $tmp/OUT.json.
+# train_model MODEL OUT [ARGUMENT...]: three steps; the output of --json goes to $tmp/OUT.json.
 train_model() {
     local model=$1 out=$tmp/$2
     shift 2
@@ -45,7 +45,7 @@ train_model() {
 # losses RUN: the losses, gradient norms and scores of its metrics, without times.
 losses() { grep -oE '"(step|loss|grad_norm|eval[a-z_]*|mean_[a-z_]*)":[^,}]*' "$1/metrics.jsonl"; }
 alike() {
-    same_run "$tmp/$1" "$tmp/$2" 5 && cmp <(losses "$tmp/$1") <(losses "$tmp/$2")
+    same_run "$tmp/$1" "$tmp/$2" 3 && cmp <(losses "$tmp/$1") <(losses "$tmp/$2")
 }
 arena() { json "$tmp/$1/plan.json" "arenas.$2"; }
 
@@ -123,7 +123,7 @@ resumed() {
         more=()
         ! begun "$out" || more=(--resume)
     done
-    train_model "$1" cut --set memory.offload=$all "${more[@]}" && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
+    train_model "$1" cut --set memory.offload=$all "${more[@]}" && same_run "$tmp/$1" "$out" 3 && steps_once "$out" 3 && no_debris "$out" && rm -rf "$out"
 }
 for model in $(part around && models llama sam); do check "$model: killed and resumed with all offloaded" resumed "$model"; done
 

@@ -298,15 +298,14 @@ scores() {
     local name=$1
     shift
     # shellcheck disable=SC2086
-    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --max-new 8 --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/scores.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
-    [ $# -gt 0 ] || cp "$tmp/scores.json" "$tmp/$name.json"
-    "$tools/json_get" "$tmp/scores.json" prompts.question.mean_iou answers.all.exact_match | awk 'NR == 1 { printf "%d ", 100 * $1 } NR == 2 { printf "%d\n", $1 }'
+    "$binary" eval "$tmp/questions.yaml" --model "$tmp/$name/model" --json --max-new 8 --set memory.micro_batch=8 --set "device.kind=$DEVICE" $FLAGS "$@" >"$tmp/$name.json" 2>"$tmp/eval.log" || { tail -n 3 "$tmp/eval.log" >&2; return 1; }
+    "$tools/json_get" "$tmp/$name.json" prompts.question.mean_iou answers.all.exact_match | awk 'NR == 1 { printf "%d ", 100 * $1 } NR == 2 { printf "%d\n", $1 }'
 }
 learns() {
     learn reads && train untrained --set train.steps=1 --set train.learning_rate=0 || return 1
     local iou said deaf deaf_said blind blind_said fresh fresh_said
-    read -r iou said < <(scores reads) && read -r deaf deaf_said < <(scores reads --set "data.train=[$data/mute.csv]" --set "data.images=$data/images_and_masks") &&
-        read -r blind blind_said < <(scores reads --set "data.images=$data/blank") && read -r fresh fresh_said < <(scores untrained) || return 1
+    read -r deaf deaf_said < <(scores reads --set "data.train=[$data/mute.csv]" --set "data.images=$data/images_and_masks") && read -r blind blind_said < <(scores reads --set "data.images=$data/blank") &&
+        read -r iou said < <(scores reads) && read -r fresh fresh_said < <(scores untrained) || return 1
     echo "IoU $iou %, without the question $deaf %, without the image $blind %, untrained $fresh %; answers $said %, $deaf_said %, $blind_said %, $fresh_said %"
     [ "$iou" -ge 50 ] && [ "$iou" -ge $((deaf + 12)) ] && [ "$iou" -ge $((blind + 25)) ] && [ "$iou" -ge $((fresh + 30)) ] || return 1
     [ "$said" -ge 65 ] && [ "$said" -ge $((deaf_said + 12)) ] && [ "$said" -ge $((blind_said + 25)) ] && [ "$said" -ge $((fresh_said + 50)) ]

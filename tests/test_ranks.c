@@ -13,7 +13,7 @@
 #include "planned_preset.h"
 #include "rank_threads.h"
 
-enum { RANKS = 8, STEPS = 3 };
+enum { RANKS = 8, STEPS = 2 };
 
 /* --- a rank ----------------------------------------------------------------------------------- */
 
@@ -36,7 +36,7 @@ static void start(struct member *m, const char *preset, const char *const *sets,
     snprintf(text, sizeof text, "parallel.shares=%d", shares);
     must(config_set(&m->p.c, text, &m->e), &m->e);
     if (!tokens) must(config_set(&m->p.c, "data.format=sa1b", &m->e), &m->e);
-    must(config_set(&m->p.c, tokens ? "data.sequence=32" : "data.max_masks=3", &m->e), &m->e);
+    must(config_set(&m->p.c, tokens ? "data.sequence=16" : "data.max_masks=3", &m->e), &m->e);
     for (size_t i = 0; i < COUNT(base); i++) must(config_set(&m->p.c, base[i], &m->e), &m->e);
     for (; *sets; sets++) must(config_set(&m->p.c, *sets, &m->e), &m->e);
     /* One micro-batch and one chunk, unless said: the planner may choose another split for other
