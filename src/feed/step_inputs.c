@@ -294,7 +294,7 @@ static int convert_row(struct step *s, const struct model *m, int64_t r, int64_t
             return error_set(e, PL_USAGE, "%s: position_ids[%lld,%lld] is %lld, expected 0 to %lld%s", s->in.path,
                              (long long)r, (long long)i, (long long)x, (long long)most,
                              m->positions
-                                 ? " (max_position_embeddings), because rope type dynamic has other frequencies beyond"
+                                 ? " (max_position_embeddings), beyond which this model's positions are others"
                                  : "");
         if (i && x != row[i - 1] + 1) document = i;
         at[i] = (int32_t)x;

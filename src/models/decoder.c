@@ -3,9 +3,11 @@
  * (parts.h), by the options of decoder.h.
  *
  *     x = embed(ids)
- *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = norm(x); q and k may have norms
- *                  x = x + down(act(gate(n)) * up(n))                   n = norm(x)
+ *     each layer:  x = x + norm(o(attention(rope(norm(q(n))), rope(norm(k(n))), v(n))))   n = norm(x)
+ *                  x = x + norm(down(act(gate(n)) * up(n)))                               n = norm(x)
  *     loss = cross-entropy(norm(x) head^T, labels shifted by one)
+ *
+ * A family has some of these norms, and factors or biases where decoder.h names them.
  *
  * In generation (batch.cache) k and v of each token are kept in the token's slot of the cache,
  * attention sees those of the text so far, and the head gives the logits of the last token of each
@@ -27,8 +29,9 @@ struct build {
     struct graph *g;
     int64_t B, T;
     struct token_rows rows;
-    id inv_freq;            /* of the rotary table */
-    float rotary_scale;
+    id inv_freq[TABLES];    /* of rotary positions... */
+    float factor[TABLES];   /* ...and the factor of what is rotated */
+    id growth;              /* [B,T,1,1] factors of queries; 0: none */
 };
 
 /* A layer that is built. */
@@ -48,22 +51,34 @@ static id project(const struct at *a, id x, const char *name, int64_t rows, bool
 /* Returns x if the norm has no name. */
 static id norm(const struct build *b, id x, const char *prefix, const char *name)
 {
-    return name ? layer_rmsnorm(b->g, x, prefix, name, b->c->eps) : x;
+    if (!name) return x;
+    return layer_rmsnorm_with(b->g, x, prefix, name, (struct rmsnorm_options){b->c->eps, b->c->unit_offset});
 }
 
 /* Returns q, k or v: n heads, [B,T,n,D]. */
-static id heads(const struct at *a, id x, const char *name, int64_t n)
+static id heads(const struct at *a, id x, const char *name, const char *norm_name, int64_t n)
 {
     const struct build *b = a->b;
-    const int64_t D = b->c->head_dim;
-    return op_reshape(b->g, project(a, x, name, n * D, b->c->qkv_bias), 4, (int64_t[]){b->B, b->T, n, D});
+    const struct decoder *c = b->c;
+    id y = project(a, x, name, n * c->head_dim, c->qkv_bias);
+    if (c->whole_norms) y = norm(b, y, a->prefix, norm_name);
+    y = op_reshape(b->g, y, 4, (int64_t[]){b->B, b->T, n, c->head_dim});
+    return c->whole_norms ? y : norm(b, y, a->prefix, norm_name);
 }
 
+/* Rotates the first numbers of each head by its position. */
 static id rotate(const struct at *a, id x)
 {
     const struct build *b = a->b;
-    return op_rope_at(b->g, x, b->inv_freq, b->rows.positions, NULL, b->rotary_scale);
+    const int t = a->layer->table;
+    if (t == TABLE_NONE || !x) return x;
+    const int64_t D = b->c->head_dim, width = rotary_width(&b->c->rotary[t], D);
+    id y = width < D ? op_slice(b->g, x, 3, 0, width) : x;
+    y = op_rope_at(b->g, y, b->inv_freq[t], b->rows.positions, NULL, b->factor[t]);
+    return width < D ? op_concat(b->g, (id[]){y, op_slice(b->g, x, 3, width, D - width)}, 2, 3) : y;
 }
+
+static id grow(const struct build *b, id q) { return b->growth ? op_mul(b->g, q, b->growth) : q; }
 
 /* Writes k or v to the cache and returns those of all slots so far. */
 static id keep(const struct at *a, id x, const char *name)
@@ -91,13 +106,23 @@ static id attend(const struct at *a, id x)
 {
     const struct build *b = a->b;
     const struct decoder *c = b->c;
-    id q = heads(a, x, c->names.q, c->heads);
-    id k = heads(a, x, c->names.k, c->kv_heads);
-    id v = heads(a, x, c->names.v, c->kv_heads);
-    q = rotate(a, norm(b, q, a->prefix, c->names.q_norm));
-    k = rotate(a, norm(b, k, a->prefix, c->names.k_norm));
-    struct attention_options options = {.scale = (float)(1 / sqrt((double)c->head_dim)), .causal = !b->rows.ranges,
-                                        .window = window(a), .ranges = b->rows.ranges};
+    id q, k, v;
+    if (c->names.qkv) {
+        id qkv = heads(a, x, c->names.qkv, NULL, c->heads + 2 * c->kv_heads);
+        q = op_slice(b->g, qkv, 2, 0, c->heads);
+        k = op_slice(b->g, qkv, 2, c->heads, c->kv_heads);
+        v = op_slice(b->g, qkv, 2, c->heads + c->kv_heads, c->kv_heads);
+    } else {
+        q = heads(a, x, c->names.q, c->names.q_norm, c->heads);
+        k = heads(a, x, c->names.k, c->names.k_norm, c->kv_heads);
+        v = heads(a, x, c->names.v, NULL, c->kv_heads);
+    }
+    q = grow(b, rotate(a, q));
+    k = rotate(a, k);
+    const double scale = c->attention_scale ? c->attention_scale : 1 / sqrt((double)c->head_dim);
+    struct attention_options options = {.scale = (float)scale, .causal = !b->rows.ranges,
+                                        .window = window(a), .ranges = b->rows.ranges,
+                                        .cap = (float)c->attention_cap};
     id o = op_attention_with(b->g, q, keep(a, k, "k_cache"), keep(a, v, "v_cache"), 0, options);
     o = op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->heads * c->head_dim});
     return project(a, o, c->names.o, c->hidden, c->o_bias);
@@ -106,9 +131,28 @@ static id attend(const struct at *a, id x)
 static id gated_mlp(const struct at *a, id x)
 {
     const struct decoder *c = a->b->c;
-    id gate = project(a, x, c->names.gate, c->inner, c->mlp_bias);
-    id up = project(a, x, c->names.up, c->inner, c->mlp_bias);
-    return project(a, op_silu_gate(a->b->g, gate, up), c->names.down, c->hidden, c->mlp_bias);
+    struct graph *g = a->b->g;
+    id gate, up;
+    if (c->names.gate_up) {
+        id both = project(a, x, c->names.gate_up, 2 * c->inner, c->mlp_bias);
+        gate = op_slice(g, both, 2, 0, c->inner);
+        up = op_slice(g, both, 2, c->inner, c->inner);
+    } else {
+        gate = project(a, x, c->names.gate, c->inner, c->mlp_bias);
+        up = project(a, x, c->names.up, c->inner, c->mlp_bias);
+    }
+    id y = c->act == ACT_SILU ? op_silu_gate(g, gate, up) : op_gelu_gate(g, gate, up);
+    return project(a, y, c->names.down, c->hidden, c->mlp_bias);
+}
+
+/* Returns x times a factor; 0: x. */
+static id scaled(struct graph *g, id x, double factor) { return factor && factor != 1 ? op_scale(g, x, factor) : x; }
+
+/* Adds what a part computes to the residual. */
+static id add(const struct at *a, id x, id part, const char *after)
+{
+    const struct build *b = a->b;
+    return op_add(b->g, x, scaled(b->g, norm(b, part, a->prefix, after), b->c->residual_scale));
 }
 
 static id decoder_layer(const struct build *b, id x, const struct layer *layer)
@@ -116,24 +160,49 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     struct graph *g = b->g;
     const struct decoder_names *n = &b->c->names;
     const struct at a = {b, layer->prefix, &b->c->layer[layer->i]};
-    IN_SCOPE(g, n->attention, 0) x = op_add(g, x, attend(&a, norm(b, x, a.prefix, n->before_attention)));
-    IN_SCOPE(g, n->mlp, 0) x = op_add(g, x, gated_mlp(&a, norm(b, x, a.prefix, n->before_mlp)));
+    IN_SCOPE(g, n->attention, 0)
+        x = add(&a, x, attend(&a, norm(b, x, a.prefix, n->before_attention)), n->after_attention);
+    IN_SCOPE(g, n->mlp, 0) x = add(&a, x, gated_mlp(&a, norm(b, x, a.prefix, n->before_mlp)), n->after_mlp);
     return x;
 }
 
 /* Returns the tokens of the longest text that the rows may have. */
 static int64_t longest(int64_t T, const struct token_rows *rows) { return rows->cache ? rows->cache : T; }
 
+/* Returns the factors of queries by their positions; 0: all are 1. Rows whose positions are given
+ * may have any up to the longest text's. */
+static id growth(const struct build *b)
+{
+    const struct decoder *c = b->c;
+    const double original = c->rotary->original_positions;
+    const int64_t n = b->rows.positions ? c->positions : b->T;
+    if (!c->query_growth || (double)n <= original) return 0;
+    float *table = mem_alloc((size_t)n * sizeof *table);
+    for (int64_t i = 0; i < n; i++) table[i] = (float)(1 + c->query_growth * log(1 + floor((double)i / original)));
+    id x = graph_const(b->g, "query_growth", DT_F32, 3, (int64_t[]){1, n, 1}, table);
+    mem_free(table);
+    if (b->rows.positions)
+        x = op_gather(b->g, x, op_reshape(b->g, b->rows.positions, 2, (int64_t[]){1, b->B * b->T}));
+    const int64_t rows = b->rows.positions ? b->B : 1;
+    return op_cast(b->g, op_reshape(b->g, x, 4, (int64_t[]){rows, b->T, 1, 1}), DT_NONE);
+}
+
 static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
 {
     const struct decoder *c = m->config;
     struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
+    b.growth = growth(&b);
     float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
-    b.rotary_scale = rotary_table(&c->rotary, c->head_dim, longest(T, &rows), table);
-    /* Frequencies that follow the length of a row are not those of generated texts, in a model that
-     * has both. */
-    const char *name = rows.cache && rotary_follows_length(&c->rotary) ? "rope.inv_freq.generation" : "rope.inv_freq";
-    b.inv_freq = graph_const(g, name, DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
+    for (int i = 0; i < (c->layered_rotary ? TABLES : 1); i++) {
+        b.factor[i] = rotary_table(&c->rotary[i], c->head_dim, longest(T, &rows), table);
+        /* Frequencies that follow the length of a row are not those of generated texts, in a model
+         * that has both. */
+        char name[64];
+        snprintf(name, sizeof name, "rope.inv_freq%s%s", i == TABLE_SLIDING ? ".sliding" : "",
+                 rows.cache && rotary_follows_length(&c->rotary[i]) ? ".generation" : "");
+        b.inv_freq[i] = graph_const(g, name, DT_F32, 1, (int64_t[]){rotary_width(&c->rotary[i], c->head_dim) / 2},
+                                    table);
+    }
     mem_free(table);
     return b;
 }
@@ -158,7 +227,9 @@ void decoder_describe(struct model *m, const struct model *decoder)
     model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
     /* beyond, the frequencies follow the longest document */
-    m->positions = rotary_follows_length(&c->rotary) ? (int64_t)c->rotary.original_positions : 0;
+    m->positions = c->rotary->type == ROTARY_DYNAMIC ? (int64_t)c->rotary->original_positions
+                   : c->query_growth                 ? c->positions
+                                                     : 0;
     model_add_output(m, "logits");
 }
 
@@ -173,6 +244,13 @@ void decoder_set_names(struct model *m, const char *root, bool head_outside)
 
 void decoder_tie(struct model *m, bool tied) { ((struct decoder *)m->config)->tied = tied; }
 
+static id scaled_embedding(const struct decoder *c, struct graph *g, id x)
+{
+    if (!c->embedding_scale_rounded) return scaled(g, x, c->embedding_scale);
+    const float factor = (float)c->embedding_scale;
+    return op_mul(g, x, op_cast(g, graph_const(g, "embedding_scale", DT_F32, 1, (int64_t[]){1}, &factor), DT_NONE));
+}
+
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids)
 {
     const struct decoder *c = m->config;
@@ -181,7 +259,7 @@ id decoder_embed(const struct model *m, struct graph *g, const char *part, id id
         id table = embedding(c, g);
         char scope[128];
         snprintf(scope, sizeof scope, "%s%s", c->root, c->names.embedding);
-        IN_SCOPE(g, scope, 0) x = op_embedding_padded(g, ids, table, c->padding);
+        IN_SCOPE(g, scope, 0) x = scaled_embedding(c, g, op_embedding_padded(g, ids, table, c->padding));
     }
     return x;
 }
@@ -194,7 +272,7 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
     if (t.rank != 3 || t.dim[2] != c->hidden)
         return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
     if (rows.positions && m->positions && longest(t.dim[1], &rows) > m->positions)
-        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
+        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) in this model, not %lld",
                           rows.cache ? "texts that are generated" : "rows of several documents",
                           (long long)m->positions, (long long)longest(t.dim[1], &rows));
     IN_PART(g, part) {
@@ -205,6 +283,17 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
         x = norm(&b, x, c->root, c->names.norm);
     }
     return x;
+}
+
+/* Returns what the head's weight multiplies, [rows,C], with the factor of the logits. */
+static id head_rows(const struct decoder *c, struct graph *g, id x)
+{
+    return scaled(g, op_reshape(g, x, 2, (int64_t[]){-1, c->hidden}), c->logits_scale);
+}
+
+static id capped(const struct decoder *c, struct graph *g, id logits)
+{
+    return c->logits_cap ? op_softcap(g, logits, (float)c->logits_cap) : logits;
 }
 
 /* Returns the weight of the head, which is in this part. */
@@ -222,8 +311,9 @@ id decoder_logits(const struct model *m, struct graph *g, const char *part, id x
 {
     const struct decoder *c = m->config;
     id logits = 0;
+    id rows = head_rows(c, g, x);
     id w = head(c, g, c->tied ? part : head_part(c, part));
-    IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = op_linear(g, x, w, 0);
+    IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) logits = capped(c, g, op_linear(g, rows, w, 0));
     return logits;
 }
 
@@ -237,11 +327,11 @@ struct decoded decoder_loss_by(const struct model *m, struct graph *g, const cha
 {
     const struct decoder *c = m->config;
     struct decoded out = {0};
-    id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
+    id rows = head_rows(c, g, x);
     id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
     id w = head(c, g, c->tied ? part : head_part(c, part));
     IN_PART(g, head_part(c, part)) IN_SCOPE(g, "lm_head", SCOPE_ROWS) {
-        out.logits = op_linear(g, rows, w, 0);
+        out.logits = capped(c, g, op_linear(g, rows, w, 0));
         out.loss = op_xent(g, out.logits, targets, count);
     }
     return out;

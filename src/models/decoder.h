@@ -15,14 +15,20 @@
 struct decoder_names {
     const char *embedding, *layers, *norm;             /* behind the root; the head is lm_head */
     const char *before_attention, *before_mlp;         /* norms of what a part reads */
-    const char *attention, *q, *k, *v, *o;
+    const char *after_attention, *after_mlp;           /* norms of what it adds to the residual */
+    const char *attention, *q, *k, *v, *o;             /* q, k and v apart... */
+    const char *qkv;                                   /* ...or one matrix, in this order */
     const char *q_norm, *k_norm;                       /* norms of each head of q and k */
     const char *mlp, *gate, *up, *down;
+    const char *gate_up;                               /* gate and up as one matrix, in this order */
 };
 
+/* Tables of rotary positions: layers with a sliding window may have their own. */
+enum { TABLE_FULL, TABLE_SLIDING, TABLES, TABLE_NONE = -1 };
+
 struct decoder_layer {
-    int64_t window;              /* number of keys that a query sees; 0: all */
-    const struct rotary *rotary;
+    int64_t window; /* number of keys that a query sees; 0: all */
+    int table;      /* of rotary positions; TABLE_NONE: they are not rotated */
 };
 
 struct decoder {
@@ -31,7 +37,20 @@ struct decoder {
     bool tied, qkv_bias, o_bias, mlp_bias;
     int64_t padding;             /* 1 + the id of the padding token; 0: none */
     struct decoder_names names;
-    struct rotary rotary;
+    bool unit_offset;            /* norms multiply by 1 + w */
+    enum act_kind act;           /* of the gate; ACT_SILU if a family has no default */
+    const char *act_key;         /* of config.json; NULL: hidden_act */
+    bool gelu_is_tanh;           /* "gelu" is the tanh approximation */
+    double attention_cap, logits_cap; /* soft caps: cap tanh(x / cap); 0: none */
+    bool whole_norms;            /* q_norm and k_norm are over all heads together */
+    /* Factors of embeddings, of q k^T (0: 1 / sqrt(head_dim)), of what is added to the residual, and
+     * of logits; 0: 1. */
+    double embedding_scale, attention_scale, residual_scale, logits_scale;
+    bool embedding_scale_rounded; /* to the dtype of the weights */
+    /* Queries are multiplied by 1 + growth log(1 + floor(position / rotary.original_positions)). */
+    double query_growth;
+    struct rotary rotary[TABLES]; /* the second only if layered_rotary is set */
+    bool layered_rotary;
     struct decoder_layer *layer; /* [layers] */
     const char *root;            /* names of parameters begin with it, but for the head's */
     bool head_outside;           /* the head is beside the part, not in it */
@@ -44,7 +63,8 @@ struct decoder {
 struct decoder *decoder_new(struct model *m, struct decoder defaults);
 /* Parses the keys that all families share, over the defaults; last, the layers. */
 int decoder_parse(struct model *m, struct decoder *c, const struct value *config, struct error *e);
-/* Parses sliding_window: a number, or null for none; `absent` is the value if the key is missing. */
+/* Parses sliding_window: a number, or null for none; `absent` is the value if the key is
+ * missing. */
 int decoder_parse_window(struct decoder *c, const struct value *config, int64_t absent, struct error *e);
 /* Builds the decoder as a model of its own. */
 void decoder_build(const struct model *m, struct graph *g, const struct batch *batch);

@@ -12,7 +12,9 @@ struct decoder *decoder_new(struct model *m, struct decoder defaults)
     struct decoder *c = m->config = bump_alloc(&m->memory, sizeof *c);
     *c = defaults;
     if (c->eps == 0) c->eps = 1e-6;
-    if (c->rotary.theta == 0) c->rotary.theta = 10000;
+    if (!c->act_key) c->act_key = "hidden_act";
+    if (!c->act) c->act = ACT_SILU;
+    if (c->rotary[TABLE_FULL].theta == 0) c->rotary[TABLE_FULL].theta = 10000;
     c->std = 0.02;
     c->root = "model.";
     c->names = (struct decoder_names){
@@ -57,6 +59,12 @@ int decoder_parse_window(struct decoder *c, const struct value *config, int64_t 
     return layer_parse_sizes(config, &(struct size_key){"sliding_window", &c->window, 1, 1 << 30}, 1, e);
 }
 
+static struct decoder_layer layer_of(const struct decoder *c, bool sliding)
+{
+    return (struct decoder_layer){.window = sliding ? c->window : 0,
+                                  .table = sliding && c->layered_rotary ? TABLE_SLIDING : TABLE_FULL};
+}
+
 /* Parses layer_types, which, if given, lists the layers with a sliding window. */
 static int parse_types(struct decoder *c, const struct value *config, struct error *e)
 {
@@ -71,7 +79,7 @@ static int parse_types(struct decoder *c, const struct value *config, struct err
         rc = value_as_string(value_at(types, (uint32_t)i), "layer_types", &type, e);
         if (!rc && strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
             rc = error_set(e, PL_USAGE, "layer_types: \"%s\" is not full_attention or sliding_attention", type);
-        if (!rc) c->layer[i].window = !strcmp(type, "sliding_attention") ? c->window : 0;
+        if (!rc) c->layer[i] = layer_of(c, !strcmp(type, "sliding_attention"));
     }
     return rc;
 }
@@ -81,19 +89,22 @@ static int parse_layers(struct model *m, struct decoder *c, const struct value *
     c->layer = bump_alloc(&m->memory, (size_t)c->layers * sizeof *c->layer);
     for (int64_t i = 0; i < c->layers; i++) {
         const bool full = i < c->window_first || (c->full_every && (i + 1) % c->full_every == 0);
-        c->layer[i] = (struct decoder_layer){.window = full ? 0 : c->window, .rotary = &c->rotary};
+        c->layer[i] = layer_of(c, !full);
     }
     return parse_types(c, config, e);
 }
 
-/* Parses pad_token_id, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the
+/* Parses pad_token_id over the default, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the
  * table. */
 static int parse_padding(struct decoder *c, const struct value *config, struct error *e)
 {
     const struct value *v = value_get(config, "pad_token_id");
-    int64_t id = 0;
-    if (!v || v->kind == VALUE_NULL) return PL_OK;
-    int rc = value_as_int(v, "pad_token_id", &id, e);
+    int64_t id = c->padding - 1;
+    if (v ? v->kind == VALUE_NULL : !c->padding) {
+        c->padding = 0;
+        return PL_OK;
+    }
+    int rc = v ? value_as_int(v, "pad_token_id", &id, e) : PL_OK;
     if (!rc && (id >= c->vocabulary || id < -c->vocabulary))
         rc = error_set(e, PL_USAGE,
                        "pad_token_id is %lld, it must be an id of the vocabulary of %lld (vocab_size), or null",
@@ -102,21 +113,33 @@ static int parse_padding(struct decoder *c, const struct value *config, struct e
     return rc;
 }
 
+/* Parses the activation by the family's key. A gate has fewer kinds than a layer without one. */
+static int parse_act(struct decoder *c, const struct value *config, struct error *e)
+{
+    const char *name = NULL;
+    TRY(value_opt_string(config, c->act_key, &name, e));
+    const bool gate = !name || !strcmp(name, "silu") || !strcmp(name, "swish") || !strcmp(name, "gelu_pytorch_tanh") ||
+                      (c->gelu_is_tanh && !strcmp(name, "gelu"));
+    if (c->names.gate && !gate)
+        return error_set(e, PL_USAGE, "%s \"%s\": expected silu or gelu_pytorch_tanh", c->act_key, name);
+    TRY(layer_parse_act_at(config, c->act_key, &c->act, e));
+    if (c->gelu_is_tanh && c->act == ACT_GELU) c->act = ACT_GELU_TANH;
+    return PL_OK;
+}
+
 int decoder_parse(struct model *m, struct decoder *c, const struct value *config, struct error *e)
 {
-    const char *act = "silu";
     int64_t tp = 1;
     TRY(parse_sizes(c, config, e));
+    TRY(parse_act(c, config, e));
     TRY(parse_padding(c, config, e));
     TRY(value_opt_number(config, "rms_norm_eps", &c->eps, e));
     TRY(value_opt_number(config, "initializer_range", &c->std, e));
     TRY(value_opt_bool(config, "tie_word_embeddings", &c->tied, e));
     TRY(value_opt_int(config, "pretraining_tp", &tp, e));
-    TRY(value_opt_string(config, "hidden_act", &act, e));
-    if (strcmp(act, "silu") && strcmp(act, "swish"))
-        return error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
     if (!(c->eps > 0)) return error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
-    TRY(rotary_parse(&c->rotary, config, c->positions, e));
+    const struct rotary_sizes sizes = {c->head_dim, c->positions, &m->memory};
+    TRY((c->layered_rotary ? rotary_parse_layers : rotary_parse)(c->rotary, config, sizes, e));
     decoder_describe(m, m);
     return parse_layers(m, c, config, e);
 }

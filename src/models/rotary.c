@@ -6,25 +6,28 @@
 #include <math.h>
 #include <string.h>
 
+static bool is_given(const struct value *v) { return v && v->kind != VALUE_NULL; }
+
 static int parse_type(struct rotary *r, const struct value *map, struct error *e)
 {
-    static const char *const names[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+    static const char *const names[] = {"default", "linear", "dynamic", "llama3", "yarn", "longrope", "su"};
     const char *type = NULL;
-    int rc = value_opt_string(map, "rope_type", &type, e);
-    if (!rc && !type) rc = value_opt_string(map, "type", &type, e);
-    if (rc || !type) return rc;
-    for (size_t i = 0; i < COUNT(names); i++)
-        if (!strcmp(names[i], type)) {
-            r->type = (enum rotary_type)i;
-            return PL_OK;
-        }
-    return error_set(e, PL_USAGE, "rope type \"%s\" is not one of: default, linear, dynamic, llama3, yarn", type);
+    TRY(value_opt_string(map, "rope_type", &type, e));
+    if (!type) TRY(value_opt_string(map, "type", &type, e));
+    for (size_t i = 0; type; i++) {
+        if (i == COUNT(names))
+            return error_set(e, PL_USAGE,
+                "rope type \"%s\" is not one of: default, linear, dynamic, llama3, yarn, longrope", type);
+        if (strcmp(names[i], type)) continue;
+        r->type = (enum rotary_type)min_i64((int64_t)i, ROTARY_LONGROPE); /* su is an older name */
+        break;
+    }
+    if (r->type == ROTARY_YARN && is_given(value_get(map, "long_factor"))) r->type = ROTARY_LONGROPE; /* the first Phi-3 */
+    return PL_OK;
 }
 
-static int parse_factors(struct rotary *r, const struct value *map, struct error *e)
+static int parse_factors(struct rotary *r, const struct value *map, double *partial, struct error *e)
 {
-    double partial = 1;
-    int rc = PL_OK;
     const struct {
         const char *key;
         double *to;
@@ -34,13 +37,29 @@ static int parse_factors(struct rotary *r, const struct value *map, struct error
         {"low_freq_factor", &r->low_freq_factor}, {"high_freq_factor", &r->high_freq_factor},
         {"beta_fast", &r->beta_fast}, {"beta_slow", &r->beta_slow},
         {"attention_factor", &r->attention_factor}, {"mscale", &r->mscale},
-        {"mscale_all_dim", &r->mscale_all_dim}, {"partial_rotary_factor", &partial},
+        {"mscale_all_dim", &r->mscale_all_dim}, {"partial_rotary_factor", partial},
     };
-    for (size_t i = 0; i < COUNT(numbers) && !rc; i++) rc = value_opt_number(map, numbers[i].key, numbers[i].to, e);
-    if (!rc) rc = value_opt_bool(map, "truncate", &r->truncate, e);
-    if (!rc && partial != 1)
-        rc = error_set(e, PL_USAGE, "partial_rotary_factor %g is not supported: expected 1", partial);
-    return rc;
+    for (size_t i = 0; i < COUNT(numbers); i++) TRY(value_opt_number(map, numbers[i].key, numbers[i].to, e));
+    return value_opt_bool(map, "truncate", &r->truncate, e);
+}
+
+/* Parses a list of longrope: a factor for each frequency. */
+static int parse_list(const struct rotary *r, const struct value *map, const char *key, struct rotary_sizes s,
+                      float **out, struct error *e)
+{
+    const struct value *list = value_get(map, key);
+    const int64_t n = rotary_width(r, s.head_dim) / 2;
+    TRY(value_as_list(list, key, e));
+    if (list->count != (uint64_t)n)
+        return error_set(e, PL_USAGE, "%s has %u entries, expected %lld: one for each frequency", key, list->count,
+                         (long long)n);
+    *out = bump_alloc(s.memory, (size_t)n * sizeof **out);
+    for (int64_t i = 0; i < n; i++) {
+        double x;
+        TRY(value_as_number(value_at(list, (uint32_t)i), key, &x, e));
+        (*out)[i] = (float)x;
+    }
+    return PL_OK;
 }
 
 static int require_positive(const char *name, double x, struct error *e)
@@ -49,25 +68,63 @@ static int require_positive(const char *name, double x, struct error *e)
     return error_set(e, PL_USAGE, "rope: %s is %g, it must be above 0", name, x);
 }
 
-int rotary_parse(struct rotary *r, const struct value *config, int64_t positions, struct error *e)
+/* Parses a map of the keys of rope_parameters, or with NULL the defaults. The training length that
+ * the configuration itself has counts more than the map's. */
+static int parse_map(struct rotary *r, const struct value *config, const struct value *map, struct rotary_sizes s,
+                     struct error *e)
 {
-    *r = (struct rotary){.theta = r->theta, .factor = 1, .original_positions = (double)positions,
+    double partial = 1, original = r->original_positions;
+    *r = (struct rotary){.theta = r->theta, .original_positions = (double)s.positions, .partial = r->partial,
                          .beta_fast = 32, .beta_slow = 1, .truncate = true};
-    int rc = value_opt_number(config, "rope_theta", &r->theta, e);
-    const struct value *map = value_get(config, "rope_parameters");
-    if (!map || map->kind == VALUE_NULL) map = value_get(config, "rope_scaling");
-    if (!rc && map && map->kind != VALUE_NULL) {
-        rc = value_as_map(map, "rope_scaling", e);
-        if (!rc) rc = parse_type(r, map, e);
-        if (!rc) rc = parse_factors(r, map, e);
+    TRY(value_opt_number(config, "partial_rotary_factor", &partial, e));
+    TRY(value_opt_number(config, "original_max_position_embeddings", &original, e));
+    if (is_given(map)) {
+        TRY(value_as_map(map, "rope_scaling", e));
+        TRY(parse_type(r, map, e));
+        TRY(parse_factors(r, map, &partial, e));
     }
-    if (!rc) rc = require_positive("rope_theta", r->theta, e);
-    if (!rc) rc = require_positive("factor", r->factor, e);
-    if (!rc) rc = require_positive("original_max_position_embeddings", r->original_positions, e);
-    if (!rc && r->type == ROTARY_LLAMA3) rc = require_positive("low_freq_factor", r->low_freq_factor, e);
-    if (!rc && r->type == ROTARY_LLAMA3)
-        rc = require_positive("high_freq_factor - low_freq_factor", r->high_freq_factor - r->low_freq_factor, e);
-    return rc;
+    if (partial != 1 && (!r->partial || !(partial > 0 && partial < 1)))
+        return error_set(e, PL_USAGE, "partial_rotary_factor %g is not supported: expected %s1", partial,
+                         r->partial ? "above 0, at most " : "");
+    if (r->partial) r->partial = partial;
+    if (original && r->type >= ROTARY_LLAMA3) r->original_positions = original;
+    TRY(require_positive("rope_theta", r->theta, e));
+    TRY(require_positive("original_max_position_embeddings", r->original_positions, e));
+    if (!r->factor) r->factor = r->type == ROTARY_LONGROPE ? (double)s.positions / r->original_positions : 1;
+    TRY(require_positive("factor", r->factor, e));
+    if (r->type == ROTARY_LONGROPE) {
+        TRY(parse_list(r, map, "short_factor", s, &r->short_factor, e));
+        TRY(parse_list(r, map, "long_factor", s, &r->long_factor, e));
+    }
+    if (r->type != ROTARY_LLAMA3) return PL_OK;
+    TRY(require_positive("low_freq_factor", r->low_freq_factor, e));
+    return require_positive("high_freq_factor - low_freq_factor", r->high_freq_factor - r->low_freq_factor, e);
+}
+
+int rotary_parse(struct rotary *r, const struct value *config, struct rotary_sizes s, struct error *e)
+{
+    const struct value *map = value_get(config, "rope_parameters");
+    TRY(value_opt_number(config, "rope_theta", &r->theta, e));
+    return parse_map(r, config, is_given(map) ? map : value_get(config, "rope_scaling"), s, e);
+}
+
+int rotary_parse_layers(struct rotary r[2], const struct value *config, struct rotary_sizes s, struct error *e)
+{
+    const struct value *maps = value_get(config, "rope_parameters"), *full = value_get(maps, "full_attention"),
+                       *sliding = value_get(maps, "sliding_attention");
+    if (is_given(maps) && !is_given(full) && !is_given(sliding))
+        return error_set(e, PL_USAGE, "rope_parameters has neither full_attention nor sliding_attention, "
+                                      "which a model with two kinds of layers needs");
+    TRY(value_opt_number(config, "rope_theta", &r[0].theta, e));
+    TRY(parse_map(&r[0], config, is_given(maps) ? full : value_get(config, "rope_scaling"), s, e));
+    if (r[1].theta == 0) r[1].theta = r[0].theta;
+    TRY(value_opt_number(config, "rope_local_base_freq", &r[1].theta, e));
+    return parse_map(&r[1], config, sliding, s, e);
+}
+
+int64_t rotary_width(const struct rotary *r, int64_t head_dim)
+{
+    return r->partial ? (int64_t)((double)head_dim * r->partial) : head_dim;
 }
 
 /* Scales long wavelengths by the factor and keeps short ones, with a ramp in between. */
@@ -107,19 +164,29 @@ static double yarn_attention(const struct rotary *r)
     return yarn_scale(r->factor, 1);
 }
 
+static double longrope_attention(const struct rotary *r)
+{
+    if (r->attention_factor > 0) return r->attention_factor;
+    return r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log(r->original_positions));
+}
+
 float rotary_table(const struct rotary *r, int64_t head_dim, int64_t T, float *inv_freq)
 {
-    double D = (double)head_dim, theta = r->theta;
-    if (r->type == ROTARY_DYNAMIC && (double)T > r->original_positions && head_dim > 2)
+    const int64_t width = rotary_width(r, head_dim);
+    const float *stretch = (double)T > r->original_positions ? r->long_factor : r->short_factor;
+    double D = (double)width, theta = r->theta;
+    if (r->type == ROTARY_DYNAMIC && (double)T > r->original_positions && width > 2)
         theta *= pow(r->factor * (double)T / r->original_positions - (r->factor - 1), D / (D - 2));
-    for (int64_t i = 0; i < head_dim / 2; i++) {
+    for (int64_t i = 0; i < width / 2; i++) {
         double f = pow(theta, -2.0 * (double)i / D);
         if (r->type == ROTARY_LINEAR) f /= r->factor;
         if (r->type == ROTARY_LLAMA3) f = llama3_frequency(r, f);
         if (r->type == ROTARY_YARN) f = yarn_frequency(r, f, (double)i, D);
+        if (r->type == ROTARY_LONGROPE) f /= (double)stretch[i];
         inv_freq[i] = (float)f;
     }
+    if (r->type == ROTARY_LONGROPE) return (float)longrope_attention(r);
     return r->type == ROTARY_YARN ? (float)yarn_attention(r) : 1;
 }
 
-bool rotary_follows_length(const struct rotary *r) { return r->type == ROTARY_DYNAMIC; }
+bool rotary_follows_length(const struct rotary *r) { return r->type == ROTARY_DYNAMIC || r->type == ROTARY_LONGROPE; }

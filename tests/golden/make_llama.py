@@ -122,9 +122,23 @@ CASES.update({
     "qwen3_window": case(family="qwen3", style=5, layers=3, T=15, vocab=51, inter=27, head_dim=8, eps=1e-6,
                          extra=dict(attention_bias=True, use_sliding_window=True, sliding_window=4, max_window_layers=1)),
     "qwen3_packed": case(family="qwen3", **PACKED, head_dim=8, style=5, extra=dict(attention_bias=False)),
+    # Layers that do not rotate; those have the window. no_rope_layers names them, or an interval.
+    "smollm3": case(family="smollm3", tied=True, style=4, vocab=43, heads=3, kv_heads=1, hidden=18, layers=3, inter=21, T=9, theta=50.0,
+                    extra=dict(attention_bias=True, mlp_bias=True, no_rope_layers=[1, 0, 1], use_sliding_window=True,
+                               sliding_window=4, pad_token_id=7)),
+    "smollm3_packed": case(family="smollm3", **PACKED, style=5, extra=dict(no_rope_layer_interval=2, pad_token_id=None)),
+    # Four factors, none of them a power of 2.
+    "granite": case(family="granite", style=4, vocab=37, heads=3, kv_heads=3, hidden=18, inter=23, layers=2, T=9, tied=True,
+                    extra=dict(embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=1.7)),
+    "granite_packed": case(family="granite", **PACKED, style=5,
+                           extra=dict(attention_bias=True, mlp_bias=True, embedding_multiplier=12, attention_multiplier=0.0625,
+                                      residual_multiplier=0.4, logits_scaling=0.7)),
+    # The norms of q and k have as many weights as their heads together.
+    "olmo2": case(family="olmo2", style=4, vocab=41, heads=3, kv_heads=1, hidden=18, inter=23, eps=1e-2, T=9, extra=dict(pad_token_id=None)),
+    "olmo2_padded": case(family="olmo2", **PADDED, style=5, tied=True, extra=dict(attention_bias=True, pad_token_id=3)),
     "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
 })
-CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3")
+CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2")
 
 
 def config_json(c):
@@ -232,7 +246,7 @@ def random_batch(c, generator):
     labels[0, -1] = ids[0, -1]  # whatever else is ignored, one label counts
     for row in c["ignore_rows"]:
         labels[row] = IGNORE
-    if "pad_token_id" in (c["extra"] or {}):
+    if (c["extra"] or {}).get("pad_token_id") is not None:
         ids[:, -3:] = labels[:, -3:] = c["extra"]["pad_token_id"] % V
     rows = {}
     if c["padded"]:
