@@ -1,7 +1,7 @@
 /*
  * bench_cuda_attention.c: only attention, forward and backward, through the kernel tables.
  *
- *     bench_cuda_attention [--device cpu] [--repeats 20] [--key-heads N] CASE...
+ *     bench_cuda_attention [--device cpu] [--repeats 20] [--key-heads N] [--cap C] CASE...
  *
  *     dense,B,H,T,D,CAUSAL      CAUSAL is 0 or 1
  *     packed,B,H,T,D,N          N causal documents of T / N tokens in each row, as ranges of keys
@@ -34,6 +34,7 @@ struct shape {
 };
 enum { ACROSS = 5 };
 static int64_t key_heads; /* --key-heads; 0: as many as query heads */
+static float cap;         /* --cap, of dense and packed; 0: none */
 
 struct bench {
     struct shape shape;
@@ -104,10 +105,11 @@ static void build(struct bench *b)
         in[nin++] = w;
     } else if (s->documents) {
         id ranges = make_ranges(b);
-        o = op_attention_with(g, q, k, v, 0, (struct attention_options){.scale = scale, .ranges = ranges});
+        o = op_attention_with(g, q, k, v, 0, (struct attention_options){.scale = scale, .cap = cap, .ranges = ranges});
         in[nin++] = 0, in[nin++] = ranges;
     } else {
-        o = op_attention(g, q, k, v, scale, s->causal);
+        o = op_attention_with(g, q, k, v, 0,
+                              (struct attention_options){.scale = scale, .cap = cap, .causal = s->causal});
     }
     b->forward = o ? tensor_at(g, o)->node : 0;
     if (!b->forward) return;
@@ -252,6 +254,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--device") && i + 1 < argc) kind = strcmp(argv[++i], "cpu") ? DEVICE_CUDA : DEVICE_CPU;
         else if (!strcmp(argv[i], "--key-heads") && i + 1 < argc) key_heads = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--cap") && i + 1 < argc) cap = (float)atof(argv[++i]);
         else if (!strcmp(argv[i], "--repeats") && i + 1 < argc) repeats = atoi(argv[++i]);
         else if (repeats < 1 || repeats > REPEATS_MOST)
             return fprintf(stderr, "--repeats is 1 to %d\n", REPEATS_MOST), PL_USAGE;

@@ -281,7 +281,7 @@ __attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < SIZES; i++)
         at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
     printf("FAILED %s %s %s (%s)%s: %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient",
            dtype_name(t->f), shape,

@@ -25,7 +25,7 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 11, LARGE = 8, GPU = 64 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SMALL = 11, LARGE = 8, GPU = 72 }; /* most shapes of a case: small, large, for GPUs only */
 enum { SIZES = 9 };                       /* most numbers of a shape */
 
 struct opcase {
@@ -564,7 +564,27 @@ static id build_attention(struct scene *s, const int64_t *n)
             {9, 1, 300, 4, 2, 128, RANGES_RANDOM},                                                                     \
             {33, 1, 130, 2, 1, 64, RANGES_RANDOM},                                                                     \
             {1, 150, 900, 2, 1, 128, RANGES_RANDOM, 150},                                                              \
-            {1, 40, 640, 2, 1, 64, RANGES_RANDOM, 80}}
+            {1, 40, 640, 2, 1, 64, RANGES_RANDOM, 80},                                                                 \
+            {1, 130, 200, 4, 2, 256, 1},                                                                               \
+            {2, 300, 300, 2, 1, 256, 1, 100},                                                                          \
+            {1, 129, 129, 1, 1, 256, 0},                                                                               \
+            {1, 300, 300, 4, 1, 256, RANGES_DOCUMENTS},                                                                \
+            {1, 150, 900, 2, 1, 256, RANGES_RANDOM, 150},                                                              \
+            {9, 1, 300, 4, 2, 256, RANGES_RANDOM},                                                                     \
+            {1, 70, 140, 2, 1, 256, 2},                                                                                \
+            {1, 130, 200, 4, 2, 256, 1, 0, 1},                                                                         \
+            {1, 150, 150, 2, 1, 256, 1, 50, 2},                                                                        \
+            {1, 260, 260, 2, 1, 256, RANGES_DOCUMENTS, 0, 1},                                                          \
+            {1, 200, 333, 2, 1, 256, RANGES_RANDOM, 70, 1},                                                            \
+            {5, 1, 300, 4, 2, 256, RANGES_RANDOM, 0, 1},                                                               \
+            {2, 300, 300, 2, 1, 128, 1, 100, 1},                                                                       \
+            {1, 390, 390, 2, 1, 128, RANGES_DOCUMENTS, 0, 2},                                                          \
+            {1, 70, 140, 2, 1, 64, 3, 40, 1},                                                                          \
+            {2, 196, 196, 2, 2, 56, 0},                                                                                \
+            {1, 130, 200, 4, 2, 56, RANGES_PACKED},                                                                    \
+            {1, 40, 50, 2, 1, 56, 1},                                                                                  \
+            {2, 90, 130, 2, 2, 56, 2},                                                                                 \
+            {1, 150, 300, 2, 1, 56, RANGES_RANDOM, 31}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)

@@ -54,7 +54,7 @@ static void set_tables(struct attention *a, const struct launch *l, int tables, 
 static void set_mask(struct attention *a, const struct launch *l, bool backward)
 {
     const int input = backward ? 6 : 3;
-    a->scale = l->attr->attention.scale;
+    a->scale = l->attr->attention.scale, a->cap = l->attr->attention.cap;
     if (has(l, input + 1)) a->ranges = l->in[input + 1].data;
     if (has(l, input))
         a->mask = l->in[input].data, a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
@@ -217,6 +217,7 @@ LAUNCH(cuda_attention_window, window, cuda_window_plain, cuda_window_plain_bwd);
 LAUNCH(cuda_attention_hopper, hopper, ATTENTION_PLAIN);
 LAUNCH(cuda_attention_hopper_grid64, hopper, ATTENTION_BY_TABLES);
 LAUNCH(cuda_attention_dense, tiles, ATTENTION_PLAIN, ADDS_NOTHING);
+LAUNCH(cuda_attention_capped, tiles, ATTENTION_PLAIN, ADDS_CAP);
 LAUNCH(cuda_attention_grid64, tiles, ATTENTION_BY_TABLES, ADDS_GRID64);
 LAUNCH(cuda_attention_fast, tiles, ATTENTION_PLAIN, ADDS_MASK);
 LAUNCH(cuda_attention_fast_rel, tiles, ATTENTION_BY_TABLES, ADDS_TABLES);

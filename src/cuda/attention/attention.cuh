@@ -82,7 +82,7 @@ template <typename T> __device__ inline T *row_at(const head_rows &x, int64_t b,
 }
 
 /* Columns of a tile of D that are the head's. */
-template <int D> __device__ inline int stored_columns(const head_rows &x) { return D == 80 ? x.columns : D; }
+template <int D> __device__ inline int stored_columns(const head_rows &x) { return D == 64 || D == 80 ? x.columns : D; }
 
 __device__ inline float *lse_at(const attention &a, int64_t b, int64_t h, int64_t t)
 {

@@ -20,12 +20,15 @@
 
 /* Groups of 16 keys per warp, and queries per tile: as registers and shared memory allow. */
 template <int D, score_terms ADDED, bool RANGES>
-constexpr int sixteens = ADDED == ADDS_NOTHING && D <= (RANGES ? 64 : 80) ? 2 : 1;
+constexpr int sixteens = is_bare<ADDED> && D <= (RANGES ? 64 : 80) ? 2 : 1;
 template <int D, score_terms ADDED>
 constexpr int queries_to_tile = ADDED == ADDS_NOTHING && D == 96 ? 64 : FAST_DKV_QUERIES;
+/* The next tile of queries is in flight, unless heads are too long. */
+template <int D> constexpr int slots_of = D <= 128 ? 2 : 1;
 /* With 16 keys per warp, keys and values are in registers; they are loaded through the tiles'
  * buffers. */
-template <int D, score_terms ADDED, bool RANGES> constexpr bool is_held = sixteens<D, ADDED, RANGES> == 1;
+template <int D, score_terms ADDED, bool RANGES>
+constexpr bool is_held = sixteens<D, ADDED, RANGES> == 1 && D <= 128;
 template <int D, score_terms ADDED, bool RANGES>
 constexpr int tiles_begin = is_held<D, ADDED, RANGES> ? 0 : 2 * WARPS * 16 * sixteens<D, ADDED, RANGES> * D * 2;
 
@@ -34,8 +37,12 @@ constexpr int tiles_begin = is_held<D, ADDED, RANGES> ? 0 : 2 * WARPS * 16 * six
  * bank conflicts. Position terms of other grids follow both slots. */
 constexpr int GRID64_PITCH = FAST_DKV_QUERIES + 8;
 template <int D, score_terms ADDED>
-constexpr int stats_of = ADDED == ADDS_NOTHING ? 2 * queries_to_tile<D, ADDED>
+constexpr int stats_of = is_bare<ADDED>        ? 2 * queries_to_tile<D, ADDED>
                                                : FAST_DKV_STATS + (ADDED == ADDS_GRID64 ? HELD * GRID64_PITCH : 0);
+
+/* What a launch computes. The sums of dk and dv of long heads do not fit the registers together: dv
+ * and dk have a launch each, and both compute the scores. */
+enum gradients { BOTH, ONLY_DV, ONLY_DK };
 
 /* A thread's two keys: the mask, and the indices of their terms in a query's row of position
  * terms. */
@@ -135,8 +142,8 @@ static __device__ void add_score_bias(float (&x)[N][4], const attention &a, cons
 /* Turns products, or scores with their added terms, and dp into p and ds, the latter not yet
  * scaled. stats: those of the tile's queries; key: the upper of the thread's two keys. */
 template <score_terms ADDED, int M, int N>
-static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], const float *stats, int key,
-                                    float factor)
+static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], const attention &a, const float *stats,
+                                    int key, float factor)
 {
     each<N>([&](int n) {
         const float *own = stats + 8 * n + threadIdx.x % 4 * 2;
@@ -145,6 +152,7 @@ static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], c
         const float before[2] = {row.x - lse.x, row.y - lse.y};
         each<M, 4>([&](int m, int i) {
             float &p = x[m][n][i], last = i % 2 ? lse.y : lse.x;
+            const float slope = ADDED == ADDS_CAP ? cap_slope(a, p) : 1.0f;
             if (ADDED == ADDS_NOTHING) {
                 p = power_of_two(fmaf(p, factor, -last));
             } else if (ADDED == ADDS_GRID64) {
@@ -153,7 +161,7 @@ static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], c
             } else {
                 p = power_of_two(p - last);
             }
-            dp[m][n][i] = p * (dp[m][n][i] - (i % 2 ? delta.y : delta.x));
+            dp[m][n][i] = p * (dp[m][n][i] - (i % 2 ? delta.y : delta.x)) * slope;
         });
     });
 }
@@ -166,20 +174,21 @@ template <int QUERIES> static __device__ int next_meeting(const attention &a, in
     return t;
 }
 
-template <typename T, int D, score_terms ADDED, bool RANGES>
-__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 || RANGES ? 2 : 3)
+template <typename T, int D, score_terms ADDED, bool RANGES, gradients OF>
+__global__ void __launch_bounds__(FAST_BLOCK, is_bare<ADDED> || D > 64 || RANGES ? 2 : 3)
     tiles_dkv(const attention a, int stride)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     /* FREE: compute_p_ds adds the terms */
-    constexpr bool KEPT = is_held<D, ADDED, RANGES>, FREE = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
+    constexpr bool KEPT = is_held<D, ADDED, RANGES>, FREE = is_bare<ADDED> || ADDED == ADDS_GRID64;
     constexpr int M = sixteens<D, ADDED, RANGES>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D, ADDED>,
                   N = QUERIES / 8, TILE = QUERIES * D * 2;
-    constexpr int STATS = stats_of<D, ADDED>, BEFORE = tiles_begin<D, ADDED, RANGES> + 4 * TILE;
+    constexpr int SLOTS = slots_of<D>, STATS = stats_of<D, ADDED>,
+                  BEFORE = tiles_begin<D, ADDED, RANGES> + 2 * SLOTS * TILE;
     static_assert(!KEPT || 2 * KEYS <= 4 * QUERIES, "keys and values fit the tiles' buffers");
     const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = k + tiles_begin<D, ADDED, RANGES>,
-                   dout = q + 2 * TILE, with = k + BEFORE;
+                   dout = q + SLOTS * TILE, with = k + BEFORE;
     /* at `with` */
     float *stats = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + BEFORE), *rel = stats + 2 * STATS;
     const int tiles = (a.S + KEYS - 1) / KEYS, group = a.H / a.G, room = ADDED == ADDS_TABLES ? QUERIES * stride : 0;
@@ -194,7 +203,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
     const float factor = a.scale * LOG2E;
 
     copy_tile<T, D, KEYS>(k, row_at<T>(a.k, b, 0, g), a.k, s0, a.S);
-    copy_tile<T, D, KEYS>(v, row_at<T>(a.v, b, 0, g), a.v, s0, a.S);
+    if (OF != ONLY_DV) copy_tile<T, D, KEYS>(v, row_at<T>(a.v, b, 0, g), a.v, s0, a.S);
     const unsigned own_k = k + own * 2 * D + ldmatrix_left<D>(lane), own_v = own_k + (v - k);
     unsigned held_k[KEPT ? D / 16 : 1][M][4], held_v[KEPT ? D / 16 : 1][M][4];
     key_info of;
@@ -216,13 +225,17 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
     int slot = 0, h = 0, t0 = begin; /* over heads, then tiles */
     while (any && h < group) {
         const int after = RANGES ? next_meeting<QUERIES>(a, b, t0 + QUERIES, s0, KEYS) : t0 + QUERIES;
-        const int next = after < queries.end ? after : begin, next_h = next == begin ? h + 1 : h, other = slot ^ 1;
+        const int next = after < queries.end ? after : begin, next_h = next == begin ? h + 1 : h,
+                  other = slot ^ (SLOTS - 1);
         copy_wait<0>();
         __syncthreads(); /* this tile has arrived, the previous one is no longer read */
-        if (next_h < group)
-            fetch<T, D, ADDED>(q + other * TILE, dout + other * TILE, with + other * STATS * 4,
-                               with + (2 * STATS + other * room) * 4, a, b, g * group + next_h, next, s0, stride);
-        copy_commit();
+        const auto fetch_next = [&] {
+            if (next_h < group)
+                fetch<T, D, ADDED>(q + other * TILE, dout + other * TILE, with + other * STATS * 4,
+                                   with + (2 * STATS + other * room) * 4, a, b, g * group + next_h, next, s0, stride);
+            copy_commit();
+        };
+        if (SLOTS == 2) fetch_next();
         const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
         float p[M][N][4], ds[M][N][4];
         if constexpr (KEPT) {
@@ -230,12 +243,14 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
             multiply_held<T, D, M, N>(ds, held_v, here_dout + ldmatrix_right<D>(lane));
         } else {
             multiply<T, D, M, N>(p, own_k, here_q + ldmatrix_right<D>(lane));
-            multiply<T, D, M, N>(ds, own_v, here_dout + ldmatrix_right<D>(lane));
+            if constexpr (OF == ONLY_DV) clear(ds);
+            else multiply<T, D, M, N>(ds, own_v, here_dout + ldmatrix_right<D>(lane));
         }
+        if constexpr (ADDED == ADDS_CAP) cap_scores(p, a);
         if (!FREE) add_score_bias<ADDED>(p[0], a, of, stats + slot * STATS, rel + slot * room, stride, one_row);
         if (!RANGES && ADDED != ADDS_GRID64 && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)))
             mask_scores<true, M, N>(p, a, s0 + own, t0);
-        compute_p_ds<ADDED>(p, ds, stats + slot * STATS, own + lane / 4, factor);
+        compute_p_ds<ADDED>(p, ds, a, stats + slot * STATS, own + lane / 4, factor);
         if constexpr (RANGES) {
             const range_tile bounds = bounds_at(a, b, t0); /* of 64, maybe more than QUERIES */
             if (!sees_all(bounds, s0, KEYS)) clear_unseen(p, ds, a, b, s0 + own, t0, stats + slot * STATS + QUERIES);
@@ -245,19 +260,23 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
                                               slot * TILE,
                                           nullptr);
                 clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> +
-                                              (2 + slot) * TILE,
+                                              (SLOTS + slot) * TILE,
                                           nullptr);
                 __syncthreads();
             }
         }
-        multiply_add<T, D, M, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
-        multiply_add<T, D, M, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
+        if constexpr (OF != ONLY_DK) multiply_add<T, D, M, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
+        if constexpr (OF != ONLY_DV) multiply_add<T, D, M, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
+        if (SLOTS == 1) {
+            __syncthreads(); /* this tile is no longer read */
+            fetch_next();
+        }
         slot = other, h = next_h, t0 = next;
     }
     copy_wait<0>();
     each<M>([&](int m) {
-        store_rows<T, D>(a.dk, b, g, s0 + own + 16 * m, a.S, dk[m], a.scale, a.scale);
-        store_rows<T, D>(a.dv, b, g, s0 + own + 16 * m, a.S, dv[m], 1.0f, 1.0f);
+        if (OF != ONLY_DV) store_rows<T, D>(a.dk, b, g, s0 + own + 16 * m, a.S, dk[m], a.scale, a.scale);
+        if (OF != ONLY_DK) store_rows<T, D>(a.dv, b, g, s0 + own + 16 * m, a.S, dv[m], 1.0f, 1.0f);
     });
 }
 
@@ -265,16 +284,25 @@ extern "C" cudaError_t cuda_attention_dkv(const struct attention *a, enum score_
 {
     return by_kind(a, added, [&](auto t, auto d, auto terms, auto ranges) {
         constexpr score_terms ADDED = terms;
-        constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64, RANGES = ranges;
+        constexpr bool FIXED = is_bare<ADDED> || ADDED == ADDS_GRID64, RANGES = ranges;
         constexpr int D = d, KEYS = WARPS * 16 * sixteens<D, ADDED, RANGES>;
-        constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> + 4 * queries_to_tile<D, ADDED> * D * sizeof t +
+        constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> +
+                                 2 * slots_of<D> * queries_to_tile<D, ADDED> * D * sizeof t +
                                  2 * stats_of<D, ADDED> * sizeof(float);
         static_assert(!FIXED || fixed <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
         static_assert(FIXED || fast_dkv_bytes(D, ADDED, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <=
                                    ATTENTION_SHARED,
                       "it fits");
         const int stride = position_stride(dkv_columns(a->height, a->width) + a->width);
-        return start_kernel(tiles_dkv<decltype(t), D, ADDED, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS),
-                            FAST_BLOCK, FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
+        const auto start = [&](auto *kernel) {
+            return start_kernel(kernel, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), FAST_BLOCK,
+                                FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
+        };
+        if constexpr (D <= 128) {
+            return start(tiles_dkv<decltype(t), D, ADDED, RANGES, BOTH>);
+        } else {
+            const cudaError_t rc = start(tiles_dkv<decltype(t), D, ADDED, RANGES, ONLY_DV>);
+            return rc == cudaSuccess ? start(tiles_dkv<decltype(t), D, ADDED, RANGES, ONLY_DK>) : rc;
+        }
     });
 }

@@ -4,7 +4,8 @@
  * scores.
  *
  * Four warps hold queries and their do, 32 each if nothing is added to the scores, else 16, and
- * traverse the keys in tiles; the next tile is in flight while this one is multiplied:
+ * traverse the keys in tiles; the next tile is in flight while this one is multiplied, unless heads
+ * of 256 leave no room for it:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
@@ -30,10 +31,10 @@ static_assert(HELD == ATTENTION_FAST_TILE, "a partial sum covers the queries of 
 
 /* Groups of 16 queries per warp; keys per tile: longer rows leave fewer registers, and less shared
  * memory. */
-template <score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING ? 2 : 1;
+template <int D, score_terms ADDED> constexpr int sixteens = is_bare<ADDED> && D <= 128 ? 2 : 1;
 template <int D, score_terms ADDED>
 constexpr int keys_to_tile = ADDED == ADDS_GRID64    ? ATTENTION_GRID64_WIDTH
-                             : ADDED == ADDS_NOTHING ? (D <= 64 ? 64 : 32)
+                             : is_bare<ADDED>        ? (D <= 64 ? 64 : 32)
                                                      : dq_keys(D);
 
 /* --- sums of ds ------------------------------------------------------------------------------- */
@@ -200,9 +201,9 @@ __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr bool BY_TABLES = ADDED == ADDS_TABLES, BY_BIAS = ADDED == ADDS_BIAS, GRID64 = ADDED == ADDS_GRID64;
-    constexpr int M = sixteens<ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8,
+    constexpr int M = sixteens<D, ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8,
                   TILE = KEYS * D * 2;
-    constexpr int SLOTS = dq_slots(ADDED), BEFORE = 2 * QUERIES * D * 2 + 2 * SLOTS * TILE;
+    constexpr int SLOTS = dq_slots(D, ADDED), BEFORE = 2 * QUERIES * D * 2 + 2 * SLOTS * TILE;
     const unsigned q = shared_address(shared), dout = q + QUERIES * D * 2, k = dout + QUERIES * D * 2,
                    v = k + SLOTS * TILE;
     float *key_info = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + BEFORE);
@@ -270,6 +271,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int
             });
         multiply<T, D, M, N>(x, own_q, k + slot * TILE + ldmatrix_right<D>(lane));
         multiply<T, D, M, N>(ds, own_dout, v + slot * TILE + ldmatrix_right<D>(lane));
+        if constexpr (ADDED == ADDS_CAP) cap_scores(x, a);
         if (ADDED == ADDS_MASK) add_mask<N>(x[0], here, factor);
         if (BY_TABLES) add_positions<N, false>(x[0], a, here, rel, a.height, s0, factor);
         if (BY_BIAS) add_bias<N>(x[0], a, here, bias, t0 + own + lane / 4, factor);
@@ -285,6 +287,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int
                 const float p = power_of_two(ADDED == ADDS_NOTHING ? fmaf(x[m][n][i], factor, -lse[m][i / 2])
                                                                    : x[m][n][i] - lse[m][i / 2]);
                 ds[m][n][i] = p * (ds[m][n][i] - delta[m][i / 2]);
+                if (ADDED == ADDS_CAP) ds[m][n][i] *= cap_slope(a, x[m][n][i]);
             });
         }
         if constexpr (RANGES) {
@@ -305,7 +308,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int
         }
     }
     copy_wait<0>();
-    if (ADDED != ADDS_NOTHING) __syncthreads(); /* the sums are complete, the tiles no longer read */
+    if (!is_bare<ADDED>) __syncthreads(); /* the sums are complete, the tiles no longer read */
     if constexpr (BY_TABLES) {
         store_positions(a, sums, stride, block.head, t0);
         add_tables<T, D>(dq[0], a, sums, stride, reinterpret_cast<T *>(shared), t0);
@@ -324,9 +327,9 @@ extern "C" cudaError_t cuda_attention_dq(const struct attention *a, enum score_t
 {
     return by_kind(a, added, [&](auto t, auto d, auto terms, auto ranges) {
         constexpr score_terms ADDED = terms;
-        constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
-        constexpr int D = d, QUERIES = WARPS * 16 * sixteens<ADDED>;
-        constexpr size_t tiles = (2 * QUERIES + 2 * dq_slots(ADDED) * keys_to_tile<D, ADDED>) * D * sizeof t;
+        constexpr bool FIXED = is_bare<ADDED> || ADDED == ADDS_GRID64;
+        constexpr int D = d, QUERIES = WARPS * 16 * sixteens<D, ADDED>;
+        constexpr size_t tiles = (2 * QUERIES + 2 * dq_slots(D, ADDED) * keys_to_tile<D, ADDED>) * D * sizeof t;
         constexpr size_t most =
             ADDED == ADDS_GRID64
                 ? HELD * position_stride(2 * ATTENTION_GRID64_WIDTH) * sizeof(float) + dq_tables_bytes<D>

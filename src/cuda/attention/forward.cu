@@ -10,25 +10,25 @@
  *     values' copy     next keys' copy
  *
  * s and p are in registers, p rounded to the storage type for its product; sums are f32. Only tiles
- * at an edge are masked. A warp holds 32 queries if nothing is added, else 16, in registers. Added
- * terms are multiplied by log2(e) and are in shared memory. Per tile of keys: the mask, or the
+ * at an edge are masked. A warp holds 32 queries if nothing is added, 16 of a head of 256, else 16
+ * in registers. Added terms are multiplied by log2(e) and are in shared memory. Per tile of keys: the mask, or the
  * keys' cells on the grid. For all keys: the position terms of the queries, or the biases of the
  * head. With RANGES each query has a range of keys (ranges.cuh).
  */
 #include "cuda/attention/tiles.cuh"
 
 /* Groups of 16 queries per warp; keys per tile: longer rows leave fewer registers. */
-template <score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING ? 2 : 1;
+template <int D, score_terms ADDED> constexpr int sixteens = is_bare<ADDED> && D <= 128 ? 2 : 1;
 template <int D, score_terms ADDED> constexpr int keys_to_tile = ADDED == ADDS_NOTHING && D <= 64 ? 128 : FAST_KEYS;
 
 template <typename T, int D, score_terms ADDED, bool RANGES>
-__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 2 : 3)
+__global__ void __launch_bounds__(FAST_BLOCK, is_bare<ADDED> || D > 96 ? 2 : 3)
     tiles_forward(const attention a, int stride, bool grid64)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
-    constexpr bool BARE = ADDED == ADDS_NOTHING;
-    constexpr int M = sixteens<ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8;
+    constexpr bool BARE = is_bare<ADDED>;
+    constexpr int M = sixteens<D, ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8;
     const unsigned q = shared_address(shared), k = q + QUERIES * D * 2, v = k + KEYS * D * 2;
     float *key_info = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + (QUERIES + 2 * KEYS) * D * 2),
           *extra = key_info + KEYS;
@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
         __syncthreads(); /* values and key_info have arrived, keys are no longer read */
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k, s0 + KEYS, a.S);
         copy_commit();
+        if constexpr (ADDED == ADDS_CAP) cap_scores(x, a);
         if (ADDED == ADDS_MASK) add_mask<N>(x[0], key_info, factor);
         if (ADDED == ADDS_TABLES)
             add_positions<N, true>(x[0], a, key_info, positions_of, columns_offset_even(a), s0, factor);
@@ -98,8 +99,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
             mask_scores<false, M, N>(x, a, t0 + own, s0);
         }
         if constexpr (RANGES)
-            online_softmax<D, M, N, true>(x, o, top, sum, BARE ? factor : 1.0f, block_bounds().border);
-        else online_softmax<D, M, N>(x, o, top, sum, BARE ? factor : 1.0f);
+            online_softmax<D, M, N, true>(x, o, top, sum, ADDED == ADDS_NOTHING ? factor : 1.0f, block_bounds().border);
+        else online_softmax<D, M, N>(x, o, top, sum, ADDED == ADDS_NOTHING ? factor : 1.0f);
         multiply_add<T, D, M, N>(o, x, v + ldmatrix_left<D>(lane));
     }
     copy_wait<0>();
@@ -112,16 +113,17 @@ extern "C" cudaError_t cuda_attention_forward(const struct attention *a, enum sc
     return by_kind(a, added, [&](auto t, auto d, auto terms, auto ranges) {
         constexpr bool GRID64 = terms == ADDS_GRID64;
         constexpr score_terms ADDED = GRID64 ? ADDS_TABLES : terms;
-        constexpr int D = d, QUERIES = WARPS * 16 * sixteens<ADDED>;
+        constexpr int D = d, QUERIES = WARPS * 16 * sixteens<D, ADDED>;
         constexpr size_t bare = (QUERIES + 2 * keys_to_tile<D, ADDED>) * D * sizeof t;
-        static_assert(ADDED != ADDS_NOTHING || bare <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
+        static_assert(!is_bare<ADDED> || bare <= (D <= 128 ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED),
+                      "it fits, on 7.5 too");
         static_assert(fast_bytes(D, ADDED, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <=
                           ATTENTION_SHARED,
                       "it fits");
         const int stride = position_stride(columns_offset_even(*a) + a->width);
         return start_kernel(tiles_forward<decltype(t), D, ADDED, ranges>,
                             (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
-                            ADDED == ADDS_NOTHING ? bare : fast_bytes(D, ADDED, stride, a->T), stream, *a, stride,
+                            is_bare<ADDED> ? bare : fast_bytes(D, ADDED, stride, a->T), stream, *a, stride,
                             GRID64);
     });
 }

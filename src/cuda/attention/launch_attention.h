@@ -38,7 +38,7 @@ struct attention {
     int B, T, S, H, G, D;
     int causal, window;          /* window: keys that a query sees, INT32_MAX: all; of ATTENTION_WINDOW: its side */
     int height, width;           /* of the grid; 1 if there is none */
-    float scale;
+    float scale, cap;            /* cap 0: none */
     float unit;                  /* rel and bias are multiplied by this: log2(e) for kernels that use exp2 */
     struct head_table table[2];  /* of the height and the width, or the bias */
     float *dtable[2];            /* dense */

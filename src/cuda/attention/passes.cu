@@ -116,8 +116,8 @@ template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) row_st
 extern "C" cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream)
 {
     const int64_t rows = (int64_t)a->B * a->H * ((a->T + 63) / 64 * 64);
-    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
-        constexpr int PARTS = d <= 64 ? 8 : 16;
+    return by_type_and_length<32, 64, 80, 96, 128, 256>(a, [&](auto t, auto d) {
+        constexpr int PARTS = d <= 64 ? 8 : d <= 128 ? 16 : 32;
         return start_kernel(row_stats_kernel<decltype(t), PARTS>, grid_for(rows * PARTS), BLOCK, 0, stream, *a);
     });
 }

@@ -102,12 +102,16 @@ static __device__ void add_rows(float (&sum)[M][C], const float *p, const float 
     }
 }
 
+/* The tanh of a product of capped attention. */
+static __device__ float capped(const attention &a, float dot) { return tanhf(a.scale * dot / a.cap); }
+
 /* The score of a product: adds the mask and the position terms. `range`: the query's keys, with
  * RANGES. */
 template <bool RANGES>
 static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s, const span &range)
 {
     if (RANGES ? !in_range(range, s) : !key_seen(a, t, s)) return -CUDART_INF_F;
+    if (a.cap > 0) return a.cap * capped(a, dot) + (a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] : 0.0f);
     float score = a.scale * dot;
     if (a.mask) score += a.mask[b * a.mask_sample + s * a.mask_key];
     if (a.mode == ATTENTION_BY_TABLES) {
@@ -201,7 +205,8 @@ static __device__ pair pair_of(const attention &a, float dot, float dp, int64_t 
     const float score = score_of<RANGES>(a, dot, b, h, t, s, range);
     if (RANGES && score == -CUDART_INF_F) return {0, 0};
     const float p = score == -CUDART_INF_F ? 0.0f : expf(score - lse);
-    return {p, p * (dp - delta)};
+    const float y = a.cap > 0 ? capped(a, dot) : 0.0f;
+    return {p, p * (dp - delta) * (1 - y * y)};
 }
 
 /* lse and delta of a thread's queries. */

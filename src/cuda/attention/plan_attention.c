@@ -2,9 +2,10 @@
  * plan_attention.c: attention, forward and backward: which kernel takes which operands.
  *
  *     few_mma, few     few queries or few keys, as in SAM's mask decoder
- *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 64, 72, 80, 128; nothing is added
- *                      to the scores, or the terms of a grid of 64 columns
- *     dense            8.0 and 7.5: mma.sync; nothing is added to the scores
+ *     hopper           9.0: WGMMA, tiles by TMA; head dimensions 56, 64, 72, 80, 128; nothing is
+ *                      added to the scores, or the terms of a grid of 64 columns
+ *     dense            8.0 and 7.5: mma.sync; nothing is added to the scores; from 8.0 on also 256
+ *     capped           8.0: the same with a soft cap, head dimensions 128 and 256
  *     grid64           the same, over a grid of 64 columns
  *     fast             the same with a mask, a bias or any other grid
  *     the others       any GPU: any head dimension up to 256, and f32 too
@@ -73,7 +74,7 @@ static int table_of(bool backward) { return backward ? 6 : 3; }
 struct operands {
     const struct tensor *q, *k, *v, *dout, *mask; /* dout: in the backward */
     enum attention_mode mode;
-    bool backward;
+    bool backward, capped;
     double scale;
     int height, width;                            /* of the grid; 1 if there is none */
 };
@@ -84,12 +85,14 @@ static struct operands operands_of(const struct query *q, enum attention_mode mo
     struct operands f = {.q = q->in[first], .k = q->in[first + 1], .v = q->in[first + 2], .mode = mode,
                          .backward = backward, .height = 1, .width = 1};
     if (backward) f.dout = q->in[0];
-    if (mode == ATTENTION_PLAIN) f.mask = given(q, table_of(backward)), f.scale = q->attr->attention.scale;
+    if (mode == ATTENTION_PLAIN)
+        f.mask = given(q, table_of(backward)), f.scale = q->attr->attention.scale,
+        f.capped = q->attr->attention.cap > 0;
     else f.scale = q->attr->relative.scale, f.height = q->attr->relative.height, f.width = q->attr->relative.width;
     return f;
 }
 
-/* Reports whether scores are products and nothing is added to them. */
+/* Reports whether scores are products, or capped products, and nothing is added to them. */
 static bool has_no_score_bias(const struct operands *f)
 {
     return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0;
@@ -105,7 +108,6 @@ static bool operands_match(const struct query *q, const struct operands *f, bool
     const int table = table_of(f->backward);
     if (!heads_match(q, f->backward, even) || !is_countable(f->q, f->k)) return false;
     if (f->mode == ATTENTION_PLAIN) {
-        if (q->attr->attention.cap > 0) return false;
         const struct tensor *ranges = ranges_of(q, f->backward);
         return (!ranges || is_dense(ranges, DT_I32)) && (!f->mask || f->mask->dtype == DT_F32);
     }
@@ -126,12 +128,12 @@ static bool has_narrow_tables(const struct query *q, const struct operands *f)
 /* --- tensor cores ----------------------------------------------------------------------------- */
 
 /* Reports whether the node is within the limits of the kernels of 8.0 and later, whatever is added
- * to the scores. Heads of 72 have no position terms. */
+ * to the scores. Heads of 56, 72 and 256 have no position terms, and those of 256 no mask. */
 static bool is_fast(const struct query *q, const struct operands *f)
 {
     const int64_t D = f->q->dim[3];
-    const bool padded = D == 72 && f->mode == ATTENTION_PLAIN;
-    if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128 && !padded))
+    const bool other = ((D == 56 || D == 72) && f->mode == ATTENTION_PLAIN) || (D == 256 && has_no_score_bias(f));
+    if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128 && !other))
         return false;
     return f->height + f->width <= ATTENTION_GRID && operands_match(q, f, true);
 }
@@ -154,9 +156,17 @@ static bool fits_shared(const struct query *q, const struct operands *f)
 static bool dense_match(const struct query *q, bool backward)
 {
     const struct operands f = operands_of(q, ATTENTION_PLAIN, backward);
-    if (!is_fast(q, &f) || !has_no_score_bias(&f)) return false;
+    if (!is_fast(q, &f) || !has_no_score_bias(&f) || f.capped) return false;
+    if (f.q->dim[3] > 128 && q->profile->capability < 80) return false;
     if (ranges_of(q, backward) && q->profile->capability < 80 && f.q->dim[3] > ATTENTION_SMALL) return false;
     return !backward || q->profile->capability >= 80 || f.q->dim[3] <= ATTENTION_SMALL;
+}
+
+/* Matches heads of language models with a cap. */
+static bool capped_match(const struct query *q, bool backward)
+{
+    const struct operands f = operands_of(q, ATTENTION_PLAIN, backward);
+    return f.capped && (f.q->dim[3] == 128 || f.q->dim[3] == 256) && is_fast(q, &f) && has_no_score_bias(&f);
 }
 
 static bool is_grid64(const struct query *q, const struct operands *f)
@@ -176,7 +186,7 @@ static bool fast_match(const struct query *q, enum attention_mode mode, bool bac
 {
     const struct operands f = operands_of(q, mode, backward);
     if (!is_fast(q, &f) || has_no_score_bias(&f) || (mode == ATTENTION_BY_TABLES && is_grid64(q, &f))) return false;
-    if (mode == ATTENTION_PLAIN && ranges_of(q, backward)) return false;
+    if (mode == ATTENTION_PLAIN && (f.capped || ranges_of(q, backward))) return false;
     /* the kernels round the tables to the heads' dtype */
     if (mode == ATTENTION_BY_TABLES && backward && !has_narrow_tables(q, &f)) return false;
     /* five rows of biases are in shared memory */
@@ -198,7 +208,8 @@ static bool hopper_match(const struct query *q, enum attention_mode mode, bool b
 {
     const struct operands f = operands_of(q, mode, backward);
     const int64_t D = f.q->dim[3];
-    if (!is_fast(q, &f) || (D != 64 && D != 72 && D != 80 && D != 128) || f.mask || f.scale <= 0) return false;
+    if (!is_fast(q, &f) || (D != 56 && D != 64 && D != 72 && D != 80 && D != 128)) return false;
+    if (f.mask || f.capped || f.scale <= 0) return false;
     if (mode == ATTENTION_BY_TABLES && !is_grid64(q, &f)) return false;
     /* tiles would be mostly empty */
     if (f.q->dim[1] < ATTENTION_HOPPER_LEAST || f.k->dim[1] < ATTENTION_HOPPER_LEAST) return false;
@@ -342,6 +353,7 @@ MATCH(few, few_match(q, backward))
 MATCH(hopper, hopper_match(q, ATTENTION_PLAIN, backward))
 MATCH(hopper_grid64, hopper_match(q, ATTENTION_BY_TABLES, backward))
 MATCH(dense, dense_match(q, backward))
+MATCH(capped, capped_match(q, backward))
 MATCH(grid64, grid64_match(q, backward))
 MATCH(fast, fast_match(q, ATTENTION_PLAIN, backward))
 MATCH(fast_rel, fast_match(q, ATTENTION_BY_TABLES, backward))

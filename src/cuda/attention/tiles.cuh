@@ -7,7 +7,7 @@
  * padding; the 16-byte chunks of a row are swizzled by the row's number, so that the eight rows
  * which one ldmatrix reads are in different banks:
  *
- *     bytes of a row   64, 192         128, 256       160
+ *     bytes of a row   64, 192         128, 256, 512  160
  *     chunk p is at    p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
  *
  * The offset of 16 columns of a fragment is then that of the first ones, XORed with a constant
@@ -70,10 +70,11 @@ __device__ inline void copy_tile(unsigned to, const T *from, const head_rows &x,
     const int64_t token = x.token;
     from += first * token;
     if constexpr (D == 32) copy_band<T, D, N, 0, 4>(to, from, token, count - first);
-    else if constexpr (D == 128) copy_band<T, D, N, 0, 16>(to, from, token, count - first);
-    else copy_band<T, D, N, 0, 8>(to, from, token, count - first);
+    else if constexpr (D >= 128) copy_band<T, D, N, 0, 16>(to, from, token, count - first);
+    else copy_band<T, D, N, 0, 8>(to, from, token, count - first, D == 64 ? x.columns : D);
     if constexpr (D == 80) copy_band<T, D, N, 8, 2>(to, from, token, count - first, x.columns);
     if constexpr (D == 96) copy_band<T, D, N, 8, 4>(to, from, token, count - first);
+    if constexpr (D == 256) copy_band<T, D, N, 16, 16>(to, from, token, count - first);
 }
 
 /* --- products --------------------------------------------------------------------------------- */
@@ -159,6 +160,26 @@ __device__ inline void mask_scores(float (&x)[M][N][4], const attention &a, int 
             if ((unsigned)(first + 8 * n + i) >= length) x[m][n][2 * half + i] = -CUDART_INF_F;
         });
     });
+}
+
+/* Whether scores are products of rows: nothing is added to them, though they may be capped. */
+template <score_terms ADDED> constexpr bool is_bare = ADDED == ADDS_NOTHING || ADDED == ADDS_CAP;
+
+/* Turns products into capped scores in powers of two: with y = scale x / cap and C = cap log2(e),
+ * C tanh y = C - 2 C / (e^2y + 1). The error is that of a sum with C, which is far below that of
+ * the 16-bit factors. */
+template <int M, int N> __device__ inline void cap_scores(float (&x)[M][N][4], const attention &a)
+{
+    const float most = a.cap * LOG2E, factor = 2 * LOG2E * a.scale / a.cap;
+    each<M, N, 4>([&](int m, int n, int i) {
+        x[m][n][i] = most - __fdividef(2 * most, power_of_two(x[m][n][i] * factor) + 1);
+    });
+}
+/* Returns the slope of the tanh at a capped score; 0 at -inf, where a key is not seen. */
+__device__ inline float cap_slope(const attention &a, float score)
+{
+    const float t = score * (1 / (a.cap * LOG2E));
+    return fmaxf(1 - t * t, 0.0f);
 }
 
 /* --- softmax ---------------------------------------------------------------------------------- */
@@ -388,20 +409,25 @@ __device__ inline void add_bias(float (&x)[N][4], const attention &a, const floa
     });
 }
 
-/* Calls f(T, D, terms, whether there are ranges), as types, for this attention. With ranges nothing
- * is added. */
+/* Calls f(T, D, terms, whether there are ranges), as types, for this attention. With ranges, and to
+ * heads of 256, nothing is added; heads of language models are capped. */
 template <score_terms ADDED> using adds = std::integral_constant<score_terms, ADDED>;
 template <typename F> static cudaError_t by_kind(const attention *a, score_terms added, F f)
 {
-    return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
-        switch (added) {
-            case ADDS_NOTHING:
-                return a->ranges ? f(t, d, adds<ADDS_NOTHING>(), std::true_type())
-                                 : f(t, d, adds<ADDS_NOTHING>(), std::false_type());
-            case ADDS_MASK: return f(t, d, adds<ADDS_MASK>(), std::false_type());
-            case ADDS_TABLES: return f(t, d, adds<ADDS_TABLES>(), std::false_type());
-            case ADDS_GRID64: return f(t, d, adds<ADDS_GRID64>(), std::false_type());
-            case ADDS_BIAS: return f(t, d, adds<ADDS_BIAS>(), std::false_type());
+    return by_type_and_length<32, 64, 80, 96, 128, 256>(a, [&](auto t, auto d) {
+        constexpr int D = d;
+        const auto by_ranges = [&](auto terms) {
+            return a->ranges ? f(t, d, terms, std::true_type()) : f(t, d, terms, std::false_type());
+        };
+        if (added == ADDS_NOTHING) return by_ranges(adds<ADDS_NOTHING>());
+        if constexpr (D >= 128) {
+            if (added == ADDS_CAP) return by_ranges(adds<ADDS_CAP>());
+        }
+        if constexpr (D <= 128) {
+            if (added == ADDS_MASK) return f(t, d, adds<ADDS_MASK>(), std::false_type());
+            if (added == ADDS_TABLES) return f(t, d, adds<ADDS_TABLES>(), std::false_type());
+            if (added == ADDS_GRID64) return f(t, d, adds<ADDS_GRID64>(), std::false_type());
+            if (added == ADDS_BIAS) return f(t, d, adds<ADDS_BIAS>(), std::false_type());
         }
         return cudaErrorInvalidValue;
     });

@@ -33,9 +33,9 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
-/* What a tensor-core kernel adds to the scores: nothing, a mask by key, the position terms of a
- * grid, those of a grid of 64 columns, a bias by distance. */
-enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS };
+/* What a tensor-core kernel adds to the scores: nothing; nothing, but a cap is on them; a mask by
+ * key, the position terms of a grid, those of a grid of 64 columns, a bias by distance. */
+enum score_terms { ADDS_NOTHING, ADDS_CAP, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS };
 
 /* Heads are split into at most ATTENTION_GROUPS groups, each with a partial sum of the tables'
  * gradients. With a grid of 64 columns the grid's rows are split instead, into more groups
@@ -43,7 +43,7 @@ enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS 
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
 /* The columns of a head in the tiles of the tensor-core kernels, which multiply 16 at a time: a
- * head of 72 is one of 80 whose last columns are zeros and are not stored. */
+ * head of 72 is one of 80, and one of 56 one of 64, whose last columns are zeros and are not stored. */
 #define ATTENTION_PADDED(D) (((D) + 15) / 16 * 16)
 
 /* Limits of the tensor-core kernels for a grid: rows plus columns; positions, in the gradient of a
@@ -215,10 +215,10 @@ SHARED_COUNT dkv_key_rows(int height, int width)
 SHARED_COUNT dkv_columns(int height, int width) { return (dkv_key_rows(height, width) + 3) / 4 * 4; }
 
 SHARED_COUNT dq_keys(int D) { return D <= 80 ? 64 : 32; }
-SHARED_COUNT dq_slots(enum score_terms added) { return added == ADDS_TABLES ? 1 : 2; }
+SHARED_COUNT dq_slots(int D, enum score_terms added) { return added == ADDS_TABLES || D > 128 ? 1 : 2; }
 SHARED_BYTES dq_tile_bytes(int D, enum score_terms added)
 {
-    return (size_t)(2 * FAST_HELD + 2 * dq_slots(added) * dq_keys(D)) * D * 2;
+    return (size_t)(2 * FAST_HELD + 2 * dq_slots(D, added) * dq_keys(D)) * D * 2;
 }
 
 /* Returns the bytes of a block. `stride`: of the positions; `biases`: the number of positions, for
@@ -233,7 +233,7 @@ SHARED_BYTES fast_bytes(int D, enum score_terms added, int stride, int biases)
 SHARED_BYTES fast_dq_bytes(int D, enum score_terms added, int stride, int biases)
 {
     return dq_tile_bytes(D, added) +
-           (size_t)(dq_slots(added) * dq_keys(D) +
+           (size_t)(dq_slots(D, added) * dq_keys(D) +
                     (added == ADDS_MASK
                          ? 0
                          : FAST_HELD * (dq_keys(D) + 4) +
