@@ -1,6 +1,6 @@
 #!/bin/bash
-# LoRA on a frozen 7B on a GPU: Mistral 7B's shapes with random weights, r = 16 on all seven linear
-# layers, B = 4, T = 2048.
+# LoRA on a frozen language model on a GPU: a published model's shapes with random weights, r = 16 on
+# all seven linear layers. PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it. B = 4, T = 2048.
 #
 #   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint \
 #       bench/cuda_lora.sh FOLDER
@@ -34,5 +34,5 @@ if [[ $OURS == 1 ]]; then
         bench_ours "$tmp/run.yaml" what=lora "mode=NF4 within $most" "tokens=$T" "name=$PRESET" -- --memory "$most" --set memory.quantize=nf4
     done
 fi
-[[ $PEERS == 0 ]] || peer peer_lora.py --steps "$STEPS" --modes "${MODES:-lora,lora+checkpoint,nf4,nf4+checkpoint}" --batch "$B" --length "$T" --micro "${MICRO:-$B}" "${more[@]}"
+[[ $PEERS == 0 ]] || peer peer_lora.py --shape "$PRESET" --steps "$STEPS" --modes "${MODES:-lora,lora+checkpoint,nf4,nf4+checkpoint}" --batch "$B" --length "$T" --micro "${MICRO:-$B}" "${more[@]}"
 finish

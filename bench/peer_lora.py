@@ -3,8 +3,8 @@
 
     peer_lora.py --rows FILE --modes lora,lora+checkpoint,nf4,nf4+checkpoint,lora+liger --micro 1,2,4
 
-Random weights of Mistral 7B's shapes in bf16, r = 16 on all seven linear layers, SDPA attention, AdamW on the adapters
-in f32, as PEFT has them. A step is --batch rows of --length tokens, in micro-batches of each size of --micro. `nf4` is
+Random weights of a published model's shapes (--shape) in bf16, r = 16 on all seven linear layers, SDPA attention, AdamW
+on the adapters in f32, as PEFT has them. A step is --batch rows of --length tokens, in micro-batches of each size of --micro. `nf4` is
 bitsandbytes' 4-bit base with double quantization, `checkpoint` is gradient checkpointing, `liger` Liger's kernels.
 --tiny: a small model, for testing on a CPU. Each mode runs in a process of its own: what Liger replaces in transformers
 stays replaced in a process, also for models that are built later."""
@@ -14,16 +14,17 @@ import sys
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import MistralConfig, MistralForCausalLM
-from transformers.models.mistral.modeling_mistral import MistralRotaryEmbedding
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from peer import DEVICE, GPU, Rows, clean, measure
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SHAPES = {
-    "7b": dict(vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=32768),
-    "tiny": dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512),
+    "mistral-7b": dict(model_type="mistral", vocab_size=32000, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=32768),
+    "Qwen/Qwen3-8B": dict(model_type="qwen3", vocab_size=151936, hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8, head_dim=128, max_position_embeddings=40960, tie_word_embeddings=False),
+    "google/gemma-3-4b-it": dict(model_type="gemma3_text", vocab_size=262208, hidden_size=2560, intermediate_size=10240, num_hidden_layers=34, num_attention_heads=8, num_key_value_heads=4, head_dim=256, sliding_window=1024, max_position_embeddings=131072),
 }
+TINY = dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=512)
 
 
 def quantize(model):
@@ -44,16 +45,13 @@ def quantize(model):
 
 def build(mode, shape):
     if "liger" in mode:
-        from liger_kernel.transformers import apply_liger_kernel_to_mistral
-        apply_liger_kernel_to_mistral()
-    config = MistralConfig(**shape, use_cache=False, attn_implementation="sdpa", torch_dtype=torch.bfloat16)
-    with torch.device("meta"):
-        model = MistralForCausalLM(config).bfloat16()
-    model.to_empty(device=DEVICE)
-    model.model.rotary_emb = MistralRotaryEmbedding(config).to(DEVICE)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.fill_(1) if "norm" in name else p.normal_(0, 0.02)
+        import liger_kernel.transformers as liger
+        getattr(liger, "apply_liger_kernel_to_" + shape["model_type"])()
+    config = AutoConfig.for_model(**shape, use_cache=False)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    torch.set_default_dtype(torch.float32)
     if "nf4" in mode:
         quantize(model)
         clean()
@@ -92,6 +90,7 @@ def main():
     p.add_argument("--length", type=int, default=2048)
     p.add_argument("--warm", type=int, default=2)
     p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--shape", default="mistral-7b", choices=SHAPES)
     p.add_argument("--tiny", action="store_true")
     a = p.parse_args()
     modes = a.modes.split(",")
@@ -99,8 +98,9 @@ def main():
         for mode in modes:
             subprocess.run([sys.executable, __file__, *sys.argv[1:], "--modes", mode])  # the last --modes counts
         return
+    shape = SHAPES[a.shape] | (TINY if a.tiny else {})
     for micro in map(int, a.micro.split(",")):
-        Rows(a.rows).attempt(lambda: run(a.modes, micro, SHAPES["tiny" if a.tiny else "7b"], a), side="peer", what="lora", mode=a.modes, micro=micro)
+        Rows(a.rows).attempt(lambda: run(a.modes, micro, shape, a), side="peer", what="lora", mode=a.modes, name=a.shape, micro=micro)
         clean()
 
 
