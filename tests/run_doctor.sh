@@ -6,9 +6,14 @@
 . tests/run_lib.sh
 
 printf 'model: {preset: llama-tiny}\ndata: {sequence: 128}\ntrain: {effective_batch: 4}\nmemory: {recompute: none, offload: none, head_chunks: 1, micro_batch: 4}\n' >"$tmp/words.yaml"
-printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 4}\ntrain: {effective_batch: 2}\n' >"$tmp/masks.yaml"
+printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 4}\ntrain: {effective_batch: 2}\nmemory: {recompute: none, offload: none, head_chunks: 1, micro_batch: 2}\n' >"$tmp/masks.yaml"
 doctor() { "$binary" doctor "$tmp/$1.yaml" --json "${@:2}" >"$tmp/doctor.json"; }
 get() { json "$tmp/doctor.json" "$1"; }
+# examined RUN: one report of the run, with 10 steps, serves several checks.
+examined() {
+    [ -f "$tmp/$1.json" ] || { doctor "$1" --steps 10 && mv "$tmp/doctor.json" "$tmp/$1.json"; } || return 1
+    cp "$tmp/$1.json" "$tmp/doctor.json"
+}
 
 # What the build has and the machine: no run file is needed.
 version() {
@@ -32,7 +37,7 @@ machine() {
 check 'doctor without a run file: the machine' machine
 
 peaks() {
-    doctor "$1" --steps 0 || return 1
+    examined "$1" || return 1
     local alone forward both arena
     alone=$(get forward_alone_bytes) forward=$(get forward_bytes) both=$(get forward_backward_bytes) arena=$(get arena_bytes)
     [ "$alone" -lt "$forward" ] && [ "$forward" -le "$both" ] && [ "$both" -le "$arena" ] && echo "$alone, $forward, $both of $arena bytes"
@@ -64,7 +69,7 @@ check 'the largest batch where not even one sample fits' none
 confirmed() { doctor masks --steps 0 --memory 60MB --confirm && [ "$(get confirmed)" = true ] && get largest_batch_any; }
 check 'the largest batch, run' confirmed
 leaks() {
-    doctor "$1" --steps 10 || return 1
+    examined "$1" || return 1
     for what in host_bytes device_bytes allocations descriptors threads; do
         [ "$(get leaks.$what)" -le 0 ] || { echo "$what grew by $(get leaks.$what)"; return 1; }
     done
@@ -73,7 +78,7 @@ leaks() {
 check 'leaks: none, of words' leaks words
 check 'leaks: none, of masks' leaks masks
 advice() {
-    doctor words --steps 0 || return 1
+    examined words || return 1
     grep -q '"change": "memory.recompute=all"' "$tmp/doctor.json" && grep -q '"change": "memory.micro_batch=2"' "$tmp/doctor.json" || return 1
     awk -F': ' '/"saves_bytes"/ { saves = $2 + 0 } /"costs_seconds"/ { c = $2 + 0; worth = c > 0 ? saves / c : 1e300
         if (n++ && worth > last * (1 + 1e-9)) { print "out of order"; exit 1 } last = worth } END { print n " changes" }' "$tmp/doctor.json"
@@ -81,7 +86,7 @@ advice() {
 check 'advice: planned, and in order' advice
 # A mask model is advised to freeze its encoder, and to store embeddings, which save most.
 encoder() {
-    doctor masks --steps 0 || return 1
+    examined masks || return 1
     [ "$(grep -c '"change": "model.freeze=vision_encoder.\*"' "$tmp/doctor.json")" = 2 ]
 }
 check 'advice: a frozen encoder and stored embeddings' encoder

@@ -21,12 +21,13 @@ set -u
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LC_ALL=C
 LIMIT=${LIMIT:-600}
-# On up to 4 cores, one program runs per core and each uses as many threads as there are cores. On
-# more cores the programs divide the cores among them, because parallel programs of 16 threads wait
-# for each other. An OMP_NUM_THREADS of the caller is kept: it sets the threads of every program
+# On up to 4 cores, one program more than there are cores runs at a time, because those that start
+# ranks or reach the disk mostly wait; each uses as many threads as there are cores. On more cores
+# the programs divide the cores among them, because parallel programs of 16 threads wait for each
+# other. An OMP_NUM_THREADS of the caller is kept: it sets the threads of every program
 # that does not state another number.
 cores=$(nproc)
-JOBS=${JOBS:-$((cores < 4 ? cores : cores < 8 ? 4 : cores / 2 < 16 ? cores / 2 : 16))}
+JOBS=${JOBS:-$((cores < 4 ? cores + 1 : cores < 8 ? 4 : cores / 2 < 16 ? cores / 2 : 16))}
 if ((cores > 4)); then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / JOBS > 2 ? cores / JOBS : 2))}; fi
 # Spinning threads would take cores away from the other programs.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
