@@ -189,7 +189,7 @@ enum technique_id {
 #undef TECHNIQUE
     TECHNIQUES
 };
-enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_CHOICE, TYPE_WORD };
+enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_CHOICE, TYPE_NAMED, TYPE_NAMED_OR_COUNT, TYPE_WORD };
 enum { SETTING_ROOM = 64 };
 enum { USED_BY_UPDATE = 1, USED_BY_EVAL = 2 }; /* program step uses every technique */
 

@@ -114,160 +114,44 @@ static bool offload_read(const char *text, unsigned *out)
     return true;
 }
 
-/* --- precision and optimizer ------------------------------------------------------------ */
+/* --- words ------------------------------------------------------------------------------ */
 
-static const struct {
-    const char *name;
-    enum dtype precision;
-    bool pure;
-} precisions[] = {{"f32", DT_F32, false},
-                  {"bf16", DT_BF16, false},
-                  {"f16", DT_F16, false},
-                  {"bf16-pure", DT_BF16, true}};
-
-static const char *precision_print(const struct settings *s, char out[SETTING_ROOM])
-{
-    for (size_t i = 0; i < COUNT(precisions); i++)
-        if (precisions[i].precision == s->precision && precisions[i].pure == s->pure)
-            snprintf(out, SETTING_ROOM, "%s", precisions[i].name);
-    return out;
-}
-
-static bool precision_parse(const char *text, struct settings *out)
-{
-    for (size_t i = 0; i < COUNT(precisions); i++)
-        if (!strcmp(precisions[i].name, text)) {
-            out->precision = precisions[i].precision;
-            out->pure = precisions[i].pure;
-            return true;
-        }
-    return false;
-}
-
-static const struct {
-    const char *name;
-    enum optimizer kind;
-    enum state_dtype state;
-} optimizers[] = {{"adamw", OPT_ADAMW, STATE_F32},
-                  {"adamw-bf16", OPT_ADAMW, STATE_BF16},
-                  {"adamw-8bit", OPT_ADAMW, STATE_8BIT},
-                  {"sgd", OPT_SGD, STATE_F32},
-                  {"adafactor", OPT_ADAFACTOR, STATE_F32}};
-
-static const char *optimizer_print(const struct settings *s, char out[SETTING_ROOM])
-{
-    for (size_t i = 0; i < COUNT(optimizers); i++)
-        if (optimizers[i].kind == s->optimizer && optimizers[i].state == s->state)
-            snprintf(out, SETTING_ROOM, "%s", optimizers[i].name);
-    return out;
-}
-
-static bool optimizer_parse(const char *text, struct settings *out)
-{
-    for (size_t i = 0; i < COUNT(optimizers); i++)
-        if (!strcmp(optimizers[i].name, text)) {
-            out->optimizer = optimizers[i].kind;
-            out->state = optimizers[i].state;
-            return true;
-        }
-    return false;
-}
-
-/* --- quantize ----------------------------------------------------------------------------- */
-
-static const char *const quantizations[] =
-    {[QUANTIZE_NONE] = "none", [QUANTIZE_NF4] = "nf4", [QUANTIZE_RULES] = "rules"};
-
-static const char *quantize_print(const struct settings *s, char out[SETTING_ROOM])
-{
-    snprintf(out, SETTING_ROOM, "%s", quantizations[s->quantize]);
-    return out;
-}
-
-static bool quantize_parse(const char *text, struct settings *out)
-{
-    for (size_t i = 0; i < COUNT(quantizations); i++)
-        if (!strcmp(quantizations[i], text)) return out->quantize = (int)i, true;
-    return false;
-}
-
-/* --- encode, mask_chunks -------------------------------------------------------------------- */
-
-/* Reads a number from 1 to below `end`; returns 0 if the text is none. */
-static int read_number(const char *text, int end)
-{
-    char *rest;
-    const long n = isdigit((unsigned char)*text) ? strtol(text, &rest, 10) : 0;
-    return n >= 1 && n < end && !*rest ? (int)n : 0;
-}
-
-static const char *encode_print(const struct settings *s, char out[SETTING_ROOM])
-{
-    if (s->encode == ENCODE_INLINE || s->encode == ENCODE_ALL)
-        snprintf(out, SETTING_ROOM, "%s", s->encode ? "all" : "inline");
-    else snprintf(out, SETTING_ROOM, "%d", s->encode);
-    return out;
-}
-
-static bool encode_parse(const char *text, struct settings *out)
-{
-    const int n = !strcmp(text, "all") ? ENCODE_ALL : read_number(text, ENCODE_ALL);
-    if (!n && strcmp(text, "inline")) return false;
-    return out->encode = n, true;
-}
-
-static const char *mask_chunks_print(const struct settings *s, char out[SETTING_ROOM])
-{
-    if (s->mask_chunks == MASK_CHUNKS_SAME) snprintf(out, SETTING_ROOM, "same");
-    else snprintf(out, SETTING_ROOM, "%d", s->mask_chunks);
-    return out;
-}
-
-static bool mask_chunks_parse(const char *text, struct settings *out)
-{
-    const int n = read_number(text, 1 << 20);
-    if (!n && strcmp(text, "same")) return false;
-    return out->mask_chunks = n, true;
-}
-
-/* --- shard ---------------------------------------------------------------------------------- */
-
-static const char *const shard_levels[SHARD_LEVELS] = {"none", "optimizer", "gradients", "weights"};
-
-/* The words of other programs: DeepSpeed's stages, FSDP's strategies. */
-static const struct {
+/* The words of the other techniques, and what they set. Of several with one meaning the first is
+ * printed; those of shard after the first four are DeepSpeed's stages and FSDP's strategies. */
+static const struct word {
+    enum technique_id id;
     const char *word;
-    enum shard_level level;
-    enum shard_group group;
-} shard_words[] = {{"zero-0", SHARD_NONE, GROUP_ALL},
-                   {"zero-1", SHARD_OPTIMIZER, GROUP_ALL},
-                   {"zero-2", SHARD_GRADIENTS, GROUP_ALL},
-                   {"zero-3", SHARD_WEIGHTS, GROUP_ALL},
-                   {"NO_SHARD", SHARD_NONE, GROUP_ALL},
-                   {"SHARD_GRAD_OP", SHARD_GRADIENTS, GROUP_ALL},
-                   {"FULL_SHARD", SHARD_WEIGHTS, GROUP_ALL},
-                   {"HYBRID_SHARD", SHARD_WEIGHTS, GROUP_HOST},
-                   {"_HYBRID_SHARD_ZERO2", SHARD_GRADIENTS, GROUP_HOST}};
-
-static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
-{
-    snprintf(out, SETTING_ROOM, "%s", shard_levels[s->shard]);
-    return out;
-}
-
-/* Sets the level that the text names, and the group if it names one too; returns false for any
- * other text. */
-static bool shard_parse(const char *text, struct settings *out)
-{
-    for (int i = 0; i < SHARD_LEVELS; i++)
-        if (!strcmp(text, shard_levels[i])) return out->shard = i, true;
-    for (size_t i = 0; i < COUNT(shard_words); i++)
-        if (!strcmp(text, shard_words[i].word)) {
-            if (shard_words[i].group) out->group = (int)shard_words[i].group;
-            return out->shard = (int)shard_words[i].level, true;
-        }
-    return false;
-}
+    struct settings sets;
+} words[] = {
+    {TECHNIQUE_precision, "f32", {.precision = DT_F32}},
+    {TECHNIQUE_precision, "bf16", {.precision = DT_BF16}},
+    {TECHNIQUE_precision, "f16", {.precision = DT_F16}},
+    {TECHNIQUE_precision, "bf16-pure", {.precision = DT_BF16, .pure = true}},
+    {TECHNIQUE_optimizer, "adamw", {.optimizer = OPT_ADAMW, .state = STATE_F32}},
+    {TECHNIQUE_optimizer, "adamw-bf16", {.optimizer = OPT_ADAMW, .state = STATE_BF16}},
+    {TECHNIQUE_optimizer, "adamw-8bit", {.optimizer = OPT_ADAMW, .state = STATE_8BIT}},
+    {TECHNIQUE_optimizer, "sgd", {.optimizer = OPT_SGD, .state = STATE_F32}},
+    {TECHNIQUE_optimizer, "adafactor", {.optimizer = OPT_ADAFACTOR, .state = STATE_F32}},
+    {TECHNIQUE_quantize, "none", {.quantize = QUANTIZE_NONE}},
+    {TECHNIQUE_quantize, "nf4", {.quantize = QUANTIZE_NF4}},
+    {TECHNIQUE_quantize, "rules", {.quantize = QUANTIZE_RULES}},
+    {TECHNIQUE_encode, "inline", {.encode = ENCODE_INLINE}},
+    {TECHNIQUE_encode, "all", {.encode = ENCODE_ALL}},
+    {TECHNIQUE_mask_chunks, "same", {.mask_chunks = MASK_CHUNKS_SAME}},
+    {TECHNIQUE_shard, "none", {.shard = SHARD_NONE}},
+    {TECHNIQUE_shard, "optimizer", {.shard = SHARD_OPTIMIZER}},
+    {TECHNIQUE_shard, "gradients", {.shard = SHARD_GRADIENTS}},
+    {TECHNIQUE_shard, "weights", {.shard = SHARD_WEIGHTS}},
+    {TECHNIQUE_shard, "zero-0", {.shard = SHARD_NONE}},
+    {TECHNIQUE_shard, "zero-1", {.shard = SHARD_OPTIMIZER}},
+    {TECHNIQUE_shard, "zero-2", {.shard = SHARD_GRADIENTS}},
+    {TECHNIQUE_shard, "zero-3", {.shard = SHARD_WEIGHTS}},
+    {TECHNIQUE_shard, "NO_SHARD", {.shard = SHARD_NONE}},
+    {TECHNIQUE_shard, "SHARD_GRAD_OP", {.shard = SHARD_GRADIENTS}},
+    {TECHNIQUE_shard, "FULL_SHARD", {.shard = SHARD_WEIGHTS}},
+    {TECHNIQUE_shard, "HYBRID_SHARD", {.shard = SHARD_WEIGHTS, .group = GROUP_HOST}},
+    {TECHNIQUE_shard, "_HYBRID_SHARD_ZERO2", {.shard = SHARD_GRADIENTS, .group = GROUP_HOST}},
+};
 
 /* --- the table --------------------------------------------------------------------------- */
 
@@ -283,6 +167,8 @@ static const char *offload_print(const struct settings *s, char out[SETTING_ROOM
 static bool offload_parse(const char *text, struct settings *out) { return offload_read(text, &out->offload); }
 
 #define HANDLERS_COUNT(name) NULL, NULL
+#define HANDLERS_NAMED(name) NULL, NULL
+#define HANDLERS_NAMED_OR_COUNT(name) NULL, NULL
 #define HANDLERS_SWITCH(name) NULL, NULL
 #define HANDLERS_CHOICE(name) NULL, NULL
 #define HANDLERS_WORD(name) name##_print, name##_parse
@@ -305,9 +191,12 @@ const char *technique_print(enum technique_id id, const struct settings *s, char
 {
     const struct technique *t = &techniques[id];
     if (t->print) return t->print(s, out);
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (words[i].id == id && !memcmp(member_of(t, s), member_of(t, &words[i].sets), t->size))
+            return snprintf(out, SETTING_ROOM, "%s", words[i].word), out;
     if (t->type == TYPE_CHOICE) CHECK(technique_value(t->ladder, *(const int *)member_of(t, s), out), "%s", t->name);
-    else if (t->type == TYPE_COUNT) snprintf(out, SETTING_ROOM, "%d", *(const int *)member_of(t, s));
-    else snprintf(out, SETTING_ROOM, "%s", *(const bool *)member_of(t, s) ? "on" : "off");
+    else if (t->type == TYPE_SWITCH) snprintf(out, SETTING_ROOM, "%s", *(const bool *)member_of(t, s) ? "on" : "off");
+    else snprintf(out, SETTING_ROOM, "%d", *(const int *)member_of(t, s));
     return out;
 }
 
@@ -326,9 +215,14 @@ bool technique_parse(enum technique_id id, const char *text, struct settings *ou
         if (at >= 0) *(int *)member_of(t, out) = at;
         return at >= 0;
     }
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (words[i].id == id && !strcmp(words[i].word, text)) {
+            if (words[i].sets.group) out->group = words[i].sets.group;
+            return technique_copy(id, out, &words[i].sets), true;
+        }
     char *end;
     long n = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
-    if (n < 1 || n > 1 << 24 || *end) return false;
+    if (t->type == TYPE_NAMED || n < 1 || n > (t->type == TYPE_COUNT ? 1 << 24 : (1 << 20) - 1) || *end) return false;
     *(int *)member_of(t, out) = (int)n;
     return true;
 }

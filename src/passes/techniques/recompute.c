@@ -94,26 +94,32 @@ static void mark_inputs(struct recompute_pass *r, id node)
     r->first[u] = node;
 }
 
+void repeat_node(struct graph *g, id made, const struct node *n, id *copy)
+{
+    g->at.scope = n->scope;
+    g->at.origin = made;
+    id repeated = graph_emit(g, n->op, &n->attr, n->in, n->nin);
+    CHECK(repeated, "the repetition of a valid node is not valid");
+    for (int o = 0; o < n->nout; o++)
+        if (n->out[o]) copy[n->out[o]] = node_at(g, repeated)->out[o];
+}
+
 /* Emits a repetition of a node; it reads recomputed inputs where they exist. */
 static void repeat(struct recompute_pass *r, id node)
 {
-    struct graph *g = r->g;
-    struct node n = *node_at(g, node);
+    struct node n = *node_at(r->g, node);
     for (int i = 0; i < n.nin; i++)
         if (maker_inside(r, n.in[i], r->units.of[node])) n.in[i] = r->copy[n.in[i]];
-    g->at.scope = n.scope;
-    g->at.origin = node;
-    id repeated = graph_emit(g, n.op, &n.attr, n.in, n.nin);
-    CHECK(repeated, "the repetition of a valid node is not valid");
-    for (int o = 0; o < n.nout; o++)
-        if (n.out[o]) r->copy[n.out[o]] = node_at(g, repeated)->out[o];
+    repeat_node(r->g, node, &n, r->copy);
 }
 
 /* Redirects the inputs of a backward node to the recomputed copies; if it is the first reader of
  * its unit, emits the unit before it. */
-static void redirect_backward(struct recompute_pass *r, id node)
+static void redirect_backward(void *pass, id node, uint32_t position)
 {
+    struct recompute_pass *r = pass;
     struct graph *g = r->g;
+    (void)position;
     uint32_t u = unit_of(r, node);
     if (!u || !r->at[u]) return;
     if (r->at[u] == node) {
@@ -125,47 +131,43 @@ static void redirect_backward(struct recompute_pass *r, id node)
         if (maker_inside(r, n->in[i], u) && r->copy[n->in[i]]) n->in[i] = r->copy[n->in[i]];
 }
 
-static void recompute_units(struct recompute_pass *r)
+void repeat_in_backward(struct graph *g, const char *pass, repeat_before *before, void *to)
 {
-    struct graph *g = r->g;
+    struct cursor at = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, pass);
     struct order *order = &g->order[PROGRAM_STEP];
     uint32_t count = order->nodes.n;
     id *old = mem_copy(order->nodes.at, count * sizeof(id));
-    for (uint32_t k = 0; k < count; k++) mark_read(r, old[k]);
-    for (uint32_t k = count; k-- > 0;) mark_inputs(r, old[k]);
     order->nodes.n = 0;
     for (uint32_t k = 0; k < count; k++) {
         if (node_at(g, old[k])->phase == PHASE_BACKWARD) {
-            redirect_backward(r, old[k]);
+            before(to, old[k], k);
             view_follow_input(g, node_at(g, old[k]));
         }
         vec_push(&order->nodes, old[k]);
     }
     mem_free(old);
+    g->at = at;
+    graph_prune(g, PROGRAM_STEP);
 }
 
 void pass_recompute(struct graph *g, const struct settings *s)
 {
     struct recompute_pass r = {.g = g, .tensors = g->tensors.n};
+    const struct order *order = &g->order[PROGRAM_STEP];
+    struct bump b = {0};
     units_find(&r.units, g, s);
     if (r.units.n) {
         size_t units = r.units.n + 1;
-        r.copy = mem_alloc(r.tensors * sizeof *r.copy);
-        r.need = mem_alloc(g->nodes.n);
-        r.next = mem_alloc(g->nodes.n * sizeof *r.next);
-        r.at = mem_alloc(units * sizeof *r.at);
-        r.loop = mem_alloc(units * sizeof *r.loop);
-        r.first = mem_alloc(units * sizeof *r.first);
-        struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "recompute");
-        recompute_units(&r);
-        g->at = before;
-        graph_prune(g, PROGRAM_STEP);
-        mem_free(r.copy);
-        mem_free(r.need);
-        mem_free(r.next);
-        mem_free(r.at);
-        mem_free(r.loop);
-        mem_free(r.first);
+        r.copy = bump_alloc(&b, r.tensors * sizeof *r.copy);
+        r.need = bump_alloc(&b, g->nodes.n);
+        r.next = bump_alloc(&b, g->nodes.n * sizeof *r.next);
+        r.at = bump_alloc(&b, units * sizeof *r.at);
+        r.loop = bump_alloc(&b, units * sizeof *r.loop);
+        r.first = bump_alloc(&b, units * sizeof *r.first);
+        for (uint32_t k = 0; k < order->nodes.n; k++) mark_read(&r, order->nodes.at[k]);
+        for (uint32_t k = order->nodes.n; k-- > 0;) mark_inputs(&r, order->nodes.at[k]);
+        repeat_in_backward(g, "recompute", redirect_backward, &r);
+        bump_free(&b);
     }
     units_free(&r.units);
 }

@@ -1,6 +1,6 @@
 /*
  * recompute.h: shared by recompute.c and selective.c: which nodes of the step are recomputed
- * together, and which may be recomputed one by one.
+ * together, which may be recomputed one by one, and the walk that repeats them.
  */
 #ifndef RECOMPUTE_H
 #define RECOMPUTE_H
@@ -18,6 +18,14 @@ struct units {
 /* Fills `u` from the settings and module rules (recompute_units.c). */
 void units_find(struct units *u, const struct graph *g, const struct settings *s);
 void units_free(struct units *u);
+
+/* Emits a repetition of node `made`: n, which may read other inputs. copy, by tensor, gets its
+ * outputs. */
+void repeat_node(struct graph *g, id made, const struct node *n, id *copy);
+/* Calls `before` for each backward node of program step, with its position: what it emits precedes
+ * the node. */
+typedef void repeat_before(void *to, id node, uint32_t position);
+void repeat_in_backward(struct graph *g, const char *pass, repeat_before *before, void *to);
 
 /* Updates a view node of the backward after a pass replaced its input: the view's storage and
  * strides follow the input. Does nothing for other nodes. */

@@ -109,12 +109,7 @@ static void repeat(struct selective *s, id t, uint32_t position, id loop)
         repeat(s, x.in[i], position, loop);
         if (x.in[i] && s->copy[x.in[i]]) x.in[i] = s->copy[x.in[i]];
     }
-    g->at.scope = x.scope;
-    g->at.origin = made;
-    id repeated = graph_emit(g, x.op, &x.attr, x.in, x.nin);
-    CHECK(repeated, "the repetition of a valid node is not valid");
-    for (int o = 0; o < x.nout; o++)
-        if (x.out[o]) s->copy[x.out[o]] = node_at(g, repeated)->out[o];
+    repeat_node(g, made, &x, s->copy);
 }
 
 static void note_reads(struct selective *s, const id *nodes, uint32_t count)
@@ -130,8 +125,9 @@ static void note_reads(struct selective *s, const id *nodes, uint32_t count)
 }
 
 /* Emits the repetitions of a backward node's inputs before it, where that is cheap. */
-static void recompute_inputs(struct selective *s, id node, uint32_t position)
+static void recompute_inputs(void *pass, id node, uint32_t position)
 {
+    struct selective *s = pass;
     struct graph *g = s->g;
     struct node n = *node_at(g, node);
     g->at.loop = n.loop;
@@ -140,44 +136,22 @@ static void recompute_inputs(struct selective *s, id node, uint32_t position)
         repeat(s, n.in[i], position, n.loop);
         if (s->copy[n.in[i]]) node_at(g, node)->in[i] = s->copy[n.in[i]];
     }
-    view_follow_input(g, node_at(g, node));
-}
-
-/* Rewrites the order with the repetitions inserted. */
-static void insert_repetitions(struct selective *s)
-{
-    struct graph *g = s->g;
-    struct order *order = &g->order[PROGRAM_STEP];
-    uint32_t count = order->nodes.n;
-    id *old = mem_copy(order->nodes.at, count * sizeof(id));
-    note_reads(s, old, count);
-    order->nodes.n = 0;
-    for (uint32_t k = 0; k < count; k++) {
-        if (node_at(g, old[k])->phase == PHASE_BACKWARD) recompute_inputs(s, old[k], k);
-        vec_push(&order->nodes, old[k]);
-    }
-    mem_free(old);
 }
 
 void pass_selective(struct graph *g, const struct settings *settings)
 {
     struct selective s = {.g = g, .tensors = g->tensors.n};
     units_find(&s.units, g, settings);
+    struct bump b = {0};
     if (s.units.any) {
-        s.last = mem_alloc(g->storages.n * sizeof *s.last);
-        s.kept = mem_alloc(g->storages.n * sizeof *s.kept);
-        s.copy = mem_alloc(s.tensors * sizeof *s.copy);
-        s.checked_at = mem_alloc(s.tensors * sizeof *s.checked_at);
-        s.can = mem_alloc(s.tensors * sizeof *s.can);
-        struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "selective");
-        insert_repetitions(&s);
-        g->at = before;
-        graph_prune(g, PROGRAM_STEP);
-        mem_free(s.last);
-        mem_free(s.kept);
-        mem_free(s.copy);
-        mem_free(s.checked_at);
-        mem_free(s.can);
+        s.last = bump_alloc(&b, g->storages.n * sizeof *s.last);
+        s.kept = bump_alloc(&b, g->storages.n * sizeof *s.kept);
+        s.copy = bump_alloc(&b, s.tensors * sizeof *s.copy);
+        s.checked_at = bump_alloc(&b, s.tensors * sizeof *s.checked_at);
+        s.can = bump_alloc(&b, s.tensors * sizeof *s.can);
+        note_reads(&s, g->order[PROGRAM_STEP].nodes.at, g->order[PROGRAM_STEP].nodes.n);
+        repeat_in_backward(g, "selective", recompute_inputs, &s);
+        bump_free(&b);
     }
     units_free(&s.units);
 }
