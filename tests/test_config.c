@@ -10,7 +10,7 @@
 #include "config/config_rows.h"
 #include "data/text/conversations.h"
 #include "io/temporary.h"
-#include "train/signals.h"
+#include "train/trainer.h"
 
 #include "harness.h"
 

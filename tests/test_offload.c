@@ -8,7 +8,7 @@
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/ops.h"
-#include "passes/techniques/offload.h"
+#include "passes/visit.h"
 #include "engine/run.h"
 
 #include "harness.h"

@@ -4,7 +4,7 @@
  */
 #include <fcntl.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "cli/data.h"
 #include "data/masks/grid.h"
 #include "data/loader.h"

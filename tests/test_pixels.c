@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <fcntl.h>
 
-#include "base/base64.h"
+#include "base/coding.h"
 #include "data/images/image.h"
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/formats/sa1b.h"
 #include "data/formats/tar.h"
 #include "io/file.h"

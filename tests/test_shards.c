@@ -6,7 +6,7 @@
 #include "graph/shard.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
-#include "plan/communication.h"
+#include "plan/plan.h"
 
 #include "harness.h"
 #include "planned_preset.h"

@@ -12,6 +12,7 @@
 #include "models/model.h"
 #include "run/kernel.h"
 #include "run/ranks.h"
+#include "planning/planned.h"
 
 /* Fills `p` and `c`, which `p` points to. threads 0: all. Takes about a minute and 2 GiB. */
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e);
@@ -108,5 +109,17 @@ void links_fit(const struct link_sample *list, int n, struct link *out);
 /* Measures the links; all ranks call it. On rank 0 the links that are there replace those of `p`,
  * and `out` gets a table of them. `c` has the device; it is the same on all ranks. */
 int calibrate_links(struct ranks *all, const struct config *c, struct profile *p, struct text *out, struct error *e);
+
+/* --- times on this CPU ------------------------------------------------------------------------- */
+
+/* Returns the factor for the predicted times of a planned run when they are shown: the time of a
+ * small training step on this CPU, in the run's precision and with its threads, over its predicted
+ * time. It is measured once in a process and takes a fraction of a second. It is 0 where nothing is
+ * measured: the plan is for a GPU or several ranks, has a measured profile or one that the
+ * configuration names, or the environment variable PLIMSOLL_MEASURE is 0. Choices and files do not
+ * depend on it. */
+double time_factor(const struct planned *r);
+/* Does as time_factor, but returns 1 where nothing is measured. */
+double time_scale(const struct planned *r);
 
 #endif

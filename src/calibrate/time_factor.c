@@ -1,9 +1,9 @@
 /*
- * time_factor.c: see time_factor.h. The step is that of a language model of one layer: seven linear
+ * time_factor.c: see calibrate.h. The step is that of a language model of one layer: seven linear
  * layers and their gradients take nearly all of its time. Its speed is the mean of a few steps, so
  * that what other programs take of the processors counts, as it will while the run trains.
  */
-#include "calibrate/time_factor.h"
+#include "calibrate/calibrate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

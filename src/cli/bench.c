@@ -15,7 +15,7 @@
 #include "feed/feed.h"
 #include "graph/ops.h"
 #include "io/table.h"
-#include "plan/communication.h"
+#include "plan/plan.h"
 #include "planning/planned.h"
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_LISTED = 40 };

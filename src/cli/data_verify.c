@@ -1,5 +1,5 @@
 /*
- * data_verify.c: `plimsoll data verify` (data/prepare/verify.h).
+ * data_verify.c: `plimsoll data verify` (data/prepare/prepare.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/loader.h"
-#include "data/prepare/verify.h"
+#include "data/prepare/prepare.h"
 
 static int verify(const struct dataset_options *o, const struct names *paths, uint64_t room, struct error *e)
 {

@@ -20,7 +20,7 @@
 #include "plan/explain.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"
-#include "calibrate/time_factor.h"
+#include "calibrate/calibrate.h"
 #include "planning/planned.h"
 #include "feed/feed.h"
 

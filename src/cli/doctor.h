@@ -22,7 +22,7 @@ struct doctor {
     int64_t batch, batch_most; /* largest with the plan's techniques, with any */
     uint64_t most[SPACE_COUNT]; /* the arenas of the latter */
     struct report_table others, advice; /* plans within the same budget; one change at a time */
-    double scale;              /* of the times that are shown (calibrate/time_factor.h) */
+    double scale;              /* of the times that are shown (calibrate/calibrate.h) */
     bool given, confirm, confirmed;
     struct error unmeasured;   /* why leaks were not measured; code 0: they were, or need not be */
     struct error unconfirmed;  /* the same of --confirm */

@@ -11,7 +11,7 @@
 
 #include "cli/data.h"
 #include "infer/generate.h"
-#include "infer/generation_config.h"
+#include "infer/sample.h"
 #include "infer/prompts.h"
 #include "io/table.h"
 #include "plan/explain.h"

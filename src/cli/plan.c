@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "calibrate/time_factor.h"
+#include "calibrate/calibrate.h"
 #include "cli/plan.h"
 #include "plan/explain.h"
 #include "io/file.h"

@@ -17,7 +17,7 @@
 
 #include "adapter/adapter.h"
 #include "base/progress.h"
-#include "calibrate/time_factor.h"
+#include "calibrate/calibrate.h"
 #include "models/model.h"
 #include "cost/calibration.h"
 #include "cost/links.h"
@@ -25,7 +25,7 @@
 #include "feed/feed.h"
 #include "io/table.h"
 #include "models/images.h"
-#include "plan/communication.h"
+#include "plan/plan.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
@@ -104,7 +104,7 @@ struct row {
     bool processor;              /* the profile is a CPU's */
     uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
     uint64_t host_budget;        /* the host budget, if it is why no plan fits; else 0 */
-    double seconds, factor;      /* as shown: times a factor that was measured; 0: none was (calibrate/time_factor.h) */
+    double seconds, factor;      /* as shown: times a factor that was measured; 0: none was (calibrate/calibrate.h) */
     int effective, least;        /* samples of a step, and of its smallest possible micro-batch */
     bool measured;
     struct settings settings;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calibrate/time_factor.h"
+#include "calibrate/calibrate.h"
 #include "cli/cli.h"
 #include "report/worst.h"
 #include "adapter/adapter.h"

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "graph/stored.h"
 #include "io/file.h"
 #include "io/json.h"

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "folder/transfer.h"

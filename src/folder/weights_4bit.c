@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "base/nf4.h"
 #include "graph/stored.h"
 #include "io/file.h"

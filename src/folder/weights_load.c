@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "base/progress.h"
 #include "base/random.h"
 #include "dist/agree.h"

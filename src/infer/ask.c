@@ -8,7 +8,7 @@
 
 #include "models/model.h"
 #include "data/images/image_processor.h"
-#include "infer/generation_config.h"
+#include "infer/sample.h"
 #include "models/prs_med.h"
 
 /* --- the question ----------------------------------------------------------------------------- */

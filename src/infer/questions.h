@@ -11,7 +11,7 @@
 
 #include "data/text/token_store.h"
 #include "infer/generate.h"
-#include "infer/generation_config.h"
+#include "infer/sample.h"
 #include "infer/prompts.h"
 #include "infer/text_scores.h"
 #include "io/file.h"

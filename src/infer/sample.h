@@ -62,4 +62,21 @@ int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, cons
 /* Chooses the next token. PL_FAIL if no logit is a number that can be compared. */
 int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits, int32_t *id, struct error *e);
 
+/* --- how a model folder wants its texts generated ---------------------------------------------- */
+
+/* From generation_config.json, and the tokens of config.json where that has none, as in
+ * transformers. */
+struct generation_config {
+    struct sampling sampling; /* temperature 0 unless do_sample is set */
+    double temperature;       /* the folder's temperature, whether it samples or not */
+    int64_t max_new;          /* max_new_tokens; 0: not given */
+    VEC(int32_t) eos;         /* eos_token_id: a number or a list... */
+    bool has_eos;             /* ...which the folder has, perhaps as null or an empty list */
+};
+
+/* `folder` NULL: transformers' defaults, no EOS. PL_USAGE, with the file and the key, where a value
+ * is not what it should be. The caller frees with generation_config_free, also after an error. */
+int generation_config_read(struct generation_config *g, const char *folder, struct error *e);
+void generation_config_free(struct generation_config *g);
+
 #endif

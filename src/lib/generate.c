@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "infer/generate.h"
-#include "infer/generation_config.h"
+#include "infer/sample.h"
 #include "infer/prompts.h"
 #include "lib/session.h"
 

@@ -2,7 +2,7 @@
  * communication.c: what a rank sends in a step, how long that takes, and how much of it is hidden
  * behind computation.
  */
-#include "plan/communication.h"
+#include "plan/plan.h"
 
 #include <string.h>
 

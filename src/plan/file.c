@@ -13,7 +13,7 @@
 #include "io/json.h"
 #include "cost/links.h"
 #include "plan/by_module.h"
-#include "plan/communication.h"
+#include "plan/plan.h"
 #include "cost/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)

@@ -1,13 +1,14 @@
 /*
- * answers.c: see answers.h.
+ * answers.c: see html.h.
  */
-#include "report/answers.h"
+#include "report/html.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "base/base64.h"
+#include "base/coding.h"
 #include "data/images/image.h"
 #include "data/images/image_files.h"
 #include "feed/text_source.h"
@@ -16,7 +17,6 @@
 #include "io/png.h"
 #include "report/draw.h"
 #include "report/page.h"
-#include "report/run_file.h"
 
 enum { SHOWN = 24, FILE_LIMIT = 64 << 20, IMAGE_ROOM = 32 << 20, SIDE = 240 };
 
@@ -170,4 +170,35 @@ void answers_section(struct text *out, const char *dir)
     if (files) image_files_close(files);
     mem_free(room);
     mem_free(bytes);
+}
+
+/* --- files of a run ---------------------------------------------------------------------------- */
+
+/* Returns the mode of DIR/NAME; 0: `e` says why it is not used. */
+static mode_t mode_of(const char *dir, const char *name, char path[RUN_PATH], struct error *e)
+{
+    struct stat s = {0};
+    const size_t n = strlen(dir) + 1;
+    if (snprintf(path, RUN_PATH, "%s/%s", dir, name) >= RUN_PATH)
+        return error_set(e, PL_USAGE, "%.200s...: the path is too long", dir), 0;
+    for (char *slash = strchr(path + n, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash) *slash = '\0';
+        if (lstat(path, &s)) return file_error(path, "read it", e), 0;
+        if (S_ISLNK(s.st_mode))
+            return error_set(e, PL_USAGE, "%s: it is a link, and may lead out of the run's folder", path), 0;
+        if (!slash) return s.st_mode;
+        *slash = '/';
+    }
+}
+
+bool run_file(const char *dir, const char *name, char path[RUN_PATH], struct error *e)
+{
+    const mode_t mode = mode_of(dir, name, path, e);
+    return S_ISREG(mode) || (mode && (error_set(e, PL_USAGE, "%s: it is no regular file", path), false));
+}
+
+bool run_folder(const char *dir, const char *name, char path[RUN_PATH])
+{
+    struct error ignored;
+    return S_ISDIR(mode_of(dir, name, path, &ignored));
 }

@@ -1,5 +1,5 @@
 /*
- * arena.c: see arena.h.
+ * arena.c: see lives.h.
  *
  *     data for the page      kinds [...], colours [...], rects [from, to, address, bytes, kind,
  *                            name, op, module]
@@ -9,14 +9,13 @@
  * The width of an instant is the time of its node, summed over all iterations of its loop. Nodes
  * without a measured time are one microsecond wide, so that their order stays visible.
  */
-#include "report/arena.h"
+#include "report/lives.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "graph/ops.h"
 #include "io/json.h"
-#include "report/curve.h"
 #include "report/page.h"
 
 enum { CURVE_POINTS = 600 };

@@ -1,5 +1,5 @@
 /*
- * curve.c: see curve.h.
+ * curve.c: see page.h.
  *
  *     top    |  .--.
  *     middle |-'    '--.___      the frame is WIDTH x HEIGHT, the ticks are round numbers
@@ -9,7 +9,7 @@
  *
  * Texts and colours are the page's (page.c).
  */
-#include "report/curve.h"
+#include "report/page.h"
 
 #include <math.h>
 #include <stdio.h>

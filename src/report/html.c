@@ -16,11 +16,8 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/yaml.h"
-#include "report/answers.h"
-#include "report/curve.h"
 #include "report/masks.h"
 #include "report/page.h"
-#include "report/run_file.h"
 
 enum { PLAN_LIMIT = 256 << 20, CONFIG_LIMIT = 1 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
 

@@ -38,4 +38,12 @@ uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum p
 const char *lives_name(const struct graph *g, const struct lives_event *v);
 enum kind lives_kind(const struct graph *g, const struct lives_event *v);
 
+/* Appends the plot to an open page (page.h). `seconds`: time of each node in one step, the width of
+ * its instant. */
+void arena_draw(const struct plan *p, const struct graph *g, const struct lives *l, const double *seconds,
+                struct text *out);
+
+/* Appends a curve of the live bytes over the time of a step. */
+void arena_curve(const struct graph *g, const struct lives *l, const double *seconds, struct text *out);
+
 #endif

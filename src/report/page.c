@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/base64.h"
+#include "base/coding.h"
 
 static const char style[] =
     "<style>"

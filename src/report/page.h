@@ -6,6 +6,7 @@
 #define REPORT_PAGE_H
 
 #include "io/table.h"
+#include "base/base.h"
 
 /* Writes the head, the style and a heading: a small line `above` it, then the title. The body stays
  * open. */
@@ -34,5 +35,14 @@ void page_memory(struct text *out, const struct page_part *parts, uint32_t n, ui
 
 /* Writes an image, as the bytes of a PNG file, with a caption: HTML, which the caller escapes. */
 void page_figure(struct text *out, const void *png, size_t n, const char *caption);
+
+struct series {
+    const char *name;
+    VEC(double) x, y;   /* of equal length, x ascending; a y that is not finite is a gap */
+};
+
+/* Draws one or two series over the same x axis, which `x` names. Draws nothing when no point is
+ * finite. */
+void curve_draw(struct text *out, const char *title, const char *x, const struct series *const *series, int n);
 
 #endif

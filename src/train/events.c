@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "io/file.h"
 
 /* Bytes of a record around its data; the largest data of a record. */

@@ -5,7 +5,7 @@
  * With SA_RESTART the first signal does not interrupt a read or a write, so that the current step
  * and its files are completed normally.
  */
-#include "train/signals.h"
+#include "train/trainer.h"
 
 #include "base/base.h"
 #include "io/temporary.h"

@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include "base/system.h"
-#include "train/signals.h"
 
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };

@@ -36,9 +36,9 @@ struct train_options {
     bool resume;
     bool resume_auto;        /* with resume: begins where train.out has no checkpoint */
     const char *command;     /* the command that resumes, for the message of an interrupted run */
-    bool signals;            /* SIGTERM and its like (signals.h) end the run after the current step */
+    bool signals;            /* SIGTERM and its like (trainer.h) end the run after the current step */
     bool progress;           /* a line on stderr */
-    /* of the predicted time of the run, which is said if it is long (calibrate/time_factor.h);
+    /* of the predicted time of the run, which is said if it is long (calibrate/calibrate.h);
      * NULL: nothing is said */
     double (*time_scale)(const struct planned *r);
     const struct definition *define; /* the model, instead of model.preset; NULL: none */

@@ -20,7 +20,6 @@
 #include "data/dataset.h"
 #include "planning/planned.h"
 #include "io/file.h"
-#include "train/signals.h"
 
 /* --- resuming --------------------------------------------------------------------------------- */
 

@@ -29,7 +29,6 @@
 
 #include "base/system.h"
 #include "planning/parameter_groups.h"
-#include "train/signals.h"
 
 enum { SKIPS_MOST = 100 }; /* steps in a row that f16 may skip */
 

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "base/base64.h"
+#include "base/coding.h"
 #include "data/images/image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

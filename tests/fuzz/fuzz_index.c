@@ -3,7 +3,7 @@
  * shard and the checksum are corrected first, so that the checks after them are tested. Every pair
  * is read.
  */
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/formats/sa1b.h"
 #include "files.h"
 

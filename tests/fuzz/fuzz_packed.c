@@ -4,7 +4,7 @@
  * store is opened as the file of a dataset, and every sample is read as training reads it;
  * only embeddings by the references of their images.
  */
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/dataset.h"
 #include "data/formats/packed.h"
 #include "data/images/image_files.h"

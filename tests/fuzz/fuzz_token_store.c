@@ -3,7 +3,7 @@
  * and checksums are repaired, so that the index itself is tested. Rows of an accepted store have
  * ids, labels and ranges within bounds.
  */
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/text/conversations.h"
 #include "files.h"
 

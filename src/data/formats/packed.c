@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "base/mapped.h"
 #include "data/dataset.h"
 #include "data/formats/memmap.h"

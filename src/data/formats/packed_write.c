@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/masks/grid.h"
 #include "data/formats/packed.h"
 #include "data/images/range.h"

@@ -11,7 +11,7 @@
 #include "data/formats/pairs.h"
 #include "data/faults.h"
 #include "io/file.h"
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "base/progress.h"
 #include "data/detect/match.h"
 #include "data/volumes/nifti.h"

@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
 #include "base/progress.h"

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/base64.h"
+#include "base/coding.h"
 #include "data/dataset.h"
 #include "data/formats/packed.h"
 #include "data/formats/tar.h"

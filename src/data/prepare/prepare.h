@@ -7,6 +7,7 @@
 
 #include "base/progress.h"
 #include "io/file.h"
+#include "base/base.h"
 
 struct prepare {
     const char *out;    /* folder */
@@ -23,5 +24,17 @@ struct prepare {
  * An output gets its final name when it is complete; one that exists already is kept, so an
  * interrupted run can be continued. Where no pair is usable no file is written. */
 int prepare_shards(struct prepare *p, const struct names *paths, struct error *e);
+
+/* Verification reads every sample of a dataset once, with the loader's own code and its limits.
+ * Training rejects exactly the samples that are bad here. */
+struct samples;
+struct verified {
+    uint64_t masks, left_out; /* that can be used; malformed ones, which training leaves out */
+    uint64_t bad, differ;     /* samples: unusable; with a note: training uses them */
+    uint64_t broken;          /* shards with damage or unpaired files */
+};
+/* Prints a line for each bad sample, each note and each broken shard, in order, and counts them.
+ * `room`: bytes for a sample, data.sample_memory; 0: the default. */
+void verify_samples(const struct samples *all, uint64_t room, struct verified *out);
 
 #endif

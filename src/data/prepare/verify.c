@@ -1,7 +1,7 @@
 /*
- * verify.c: see verify.h.
+ * verify.c: see prepare.h.
  */
-#include "data/prepare/verify.h"
+#include "data/prepare/prepare.h"
 
 #include <math.h>
 #include <string.h>

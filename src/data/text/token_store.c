@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/crc32c.h"
+#include "base/coding.h"
 #include "data/text/records.h"
 #include "io/file.h"
 #include "io/temporary.h"

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "base/base64.h"
+#include "base/coding.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
 /* ---- matches in a text ---- */
