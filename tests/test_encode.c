@@ -23,7 +23,7 @@
 
 #include "harness.h"
 
-enum { SAMPLES = 4, ROOM = 4, TOKENS = 96, STEPS = 3 };
+enum { SAMPLES = 4, ROOM = 4, TOKENS = 48, STEPS = 3 };
 /* By batch and sample: the images that it has, as bits. Features of an image need not all be
  * used. */
 static const unsigned images_of[][SAMPLES] = {{7, 1, 1, 0}, {0, 2, 15, 8}, {15, 15, 15, 15}, {0, 0, 0, 0}};
@@ -108,7 +108,7 @@ static void plan_run(struct run *r, struct config *c, const struct task *t, cons
                                 "memory.fused_step=off",
                                 "memory.head_chunks=1",
                                 "train.effective_batch=4",
-                                "data.sequence=96",
+                                "data.sequence=48",
                                 t->frozen,
                                 micro,
                                 at_once,
@@ -162,7 +162,7 @@ static void put_sample(struct run *r, int batch, int sample)
     for (int t = 0; t < TOKENS; t++) {
         ids[t] = (sample * 17 + t * 5 + batch) % 256;
         labels[t] = t % 3 ? (sample * 31 + t * 7) % 256 : -100;
-        index[t] = t >= 8 && t < 88 && n ? row_of(present[(t - 8) * n / 80], t) : -1;
+        index[t] = t >= 8 && t < TOKENS - 8 && n ? row_of(present[(t - 8) * n / (TOKENS - 16)], t) : -1;
     }
     for (int i = 0; i < values; i++) pixels[i] = (float)((i * 7 + sample * 13 + batch * 29) % 101) / 50 - 1;
     must(run_write_input(r, "input_ids", sample, ids, sizeof ids, &e), &e);

@@ -19,7 +19,7 @@
 
 #include "harness.h"
 
-enum { BATCH = 4, MASKS = 3, STEPS = 3 };
+enum { BATCH = 4, MASKS = 3, STEPS = 2 };
 
 /* --- runs ---------------------------------------------------------------------------------- */
 
