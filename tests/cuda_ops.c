@@ -132,7 +132,11 @@ static void profile_of(struct profile *p)
     if (subject == DEVICE_CUDA && like) p->capability = like;
 }
 
-static bool has_positions(enum op op, const struct query *q) { return op == OP_ROPE && q->nin > 2 && q->in[2]; }
+static bool has_positions(enum op op, const struct query *q)
+{
+    const int last = op_table[op].max_in - 1;
+    return (op == OP_ROPE || op == OP_RMSNORM_ROPE || op == OP_RMSNORM_ROPE_BWD) && q->nin > last && q->in[last];
+}
 
 static void cover(const struct graph *g, int type)
 {

@@ -338,22 +338,30 @@ static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPES};
 
-/* n: B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token. */
-static id build_rope(struct scene *s, const int64_t *n)
+/* Sets the attributes and makes inv_freq and positions, 0 where there are none, of a rotation. n: B,
+ * T, H, D/2, 1 inverse + 2 positions + 4 three positions per token. */
+static void rope_inputs(struct scene *s, const int64_t *n, union attr *a, id in[2])
 {
-    union attr a = {.rope = {.scale = 0.75f, .inverse = n[4] & 1}};
     const int64_t per = n[4] & 4 ? 3 : 1, dim[] = {n[0], n[1], per};
-    id positions = n[4] & 6 ? constant_ids(s, "positions", 700, false, per == 3 ? 3 : 2, dim) : 0;
+    a->rope.scale = 0.75f, a->rope.inverse = n[4] & 1;
+    in[1] = n[4] & 6 ? constant_ids(s, "positions", 700, false, per == 3 ? 3 : 2, dim) : 0;
     if (per == 3)
-        a.rope.sections[0] = n[3] / 4, a.rope.sections[1] = n[3] / 3, a.rope.sections[2] = n[3] - n[3] / 4 - n[3] / 3;
+        a->rope.sections[0] = n[3] / 4, a->rope.sections[1] = n[3] / 3,
+        a->rope.sections[2] = n[3] - n[3] / 4 - n[3] / 3;
     /* The table is f32 by definition: the angles are the same in every dtype. */
     float *table = mem_alloc((size_t)n[3] * sizeof *table);
     for (int64_t i = 0; i < n[3]; i++) table[i] = powf(10000, -(float)i / (float)n[3]);
-    id freq = graph_const(&s->g, "inv_freq", DT_F32, 1, &n[3], table);
+    in[0] = graph_const(&s->g, "inv_freq", DT_F32, 1, &n[3], table);
     mem_free(table);
+}
+
+static id build_rope(struct scene *s, const int64_t *n)
+{
+    union attr a = {0};
+    id in[3] = {param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3]))};
+    rope_inputs(s, n, &a, in + 1);
     s->length = 2;
-    id x = param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3]));
-    return watch(s, op_apply(&s->g, OP_ROPE, &a, (id[]){x, freq, positions}, positions ? 3 : 2));
+    return watch(s, op_apply(&s->g, OP_ROPE, &a, in, in[2] ? 3 : 2));
 }
 static const struct opcase case_ROPE =
     {build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}},
@@ -367,6 +375,45 @@ static const struct opcase case_ROPE =
              {2, 131, 12, 64, 4},
              {2, 35, 2, 13, 5}},
      .bench = {2, 512, 12, 32}};
+
+/* n: as ROPE, + 8 unit_offset. */
+static id build_rmsnorm_rope(struct scene *s, const int64_t *n)
+{
+    union attr a = {0};
+    id in[4] = {param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3])), param(s, "w", DIM(2 * n[3]))};
+    rope_inputs(s, n, &a, in + 2);
+    a.rmsnorm_rope.eps = 1e-3f, a.rmsnorm_rope.unit_offset = n[4] >> 3 & 1;
+    s->length = (double)max_i64(n[0] * n[1] * n[2], 2 * n[3]);
+    s->unit = 4;
+    s->roundings = 2; /* the norm is rounded before it is turned */
+    const id node = graph_emit(&s->g, OP_RMSNORM_ROPE, &a, in, in[3] ? 4 : 3);
+    watch_all(s, node);
+    return out_of(s, node, 0);
+}
+
+/* The gradient tests reach it through the vjp. */
+static id build_rmsnorm_rope_bwd(struct scene *s, const int64_t *n)
+{
+    const bool forward = s->forward;
+    s->forward = false;
+    const id y = build_rmsnorm_rope(s, n);
+    s->forward = forward;
+    if (!forward) return y;
+    const struct node f = *node_at(&s->g, tensor_at(&s->g, y)->node);
+    const id dy = param(s, "dy", DIM(n[0], n[1], n[2], 2 * n[3]));
+    watch_all(s, graph_emit(&s->g, OP_RMSNORM_ROPE_BWD, &f.attr,
+                            (id[]){dy, f.in[0], f.in[1], f.out[1], f.in[2], f.nin > 3 ? f.in[3] : 0},
+                            f.nin > 3 ? 6 : 5));
+    return 0;
+}
+#define NORM_ROPE_SHAPES                                                                                               \
+    .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 8}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 10}, {2, 2, 1, 7, 4}},                   \
+    .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 10}, {2, 33, 2, 140, 4}},                                              \
+    .gpu = {{1, 203, 32, 64, 0}, {2, 131, 4, 128, 8}, {1, 37, 300, 8, 2}, {3, 67, 5, 36, 2},                           \
+            {2, 35, 2, 64, 12},  {1, 2003, 8, 32, 1}, {1, 9, 3, 256, 0},  {2, 1000, 1, 16, 2}, {1, 3, 1, 6100, 0}},    \
+    .bench = {2, 512, 12, 32}
+static const struct opcase case_RMSNORM_ROPE = {build_rmsnorm_rope, NORM_ROPE_SHAPES},
+                           case_RMSNORM_ROPE_BWD = {build_rmsnorm_rope_bwd, NORM_ROPE_SHAPES};
 
 /* A matrix; columns of a wider one, if `strided`; one that begins an element behind a multiple of
  * 16 bytes, if `unaligned`. */

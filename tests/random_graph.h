@@ -113,6 +113,12 @@ static inline void project(struct builder *m, id x, int64_t groups, id part[3])
 
 static inline id rotated(struct builder *m, id x)
 {
+    struct builder norm = *m;
+    norm.dice.key = random_key(m->dice.key, "head norm"); /* its own dice: other seeds keep their graphs */
+    if (maybe(&norm, 30)) {
+        x = op_rmsnorm_with(m->g, x, weight(&norm, DIM(m->D), 0.3), 1e-5f, maybe(&norm, 50));
+        m->weights = norm.weights;
+    }
     const float table[] = {1, 0.5f, 0.25f, 0.125f, 0.1f, 0.05f, 0.02f, 0.01f};
     const id freq = graph_const(m->g, "inv_freq", DT_F32, DIM(m->D / 2), table);
     return op_rope_at(m->g, x, freq, maybe(m, 25) ? graph_input(m->g, "positions", DT_I32, DIM(m->B, m->T)) : 0, NULL,

@@ -525,6 +525,32 @@ static id emit_norm(struct graph *g, int how, enum dtype f)
     return 0;
 }
 
+/* --- the norm of a head and its rotation as one op --------------------------------------------- */
+
+enum { UNIT_OFFSET = 1, AT_POSITIONS = 2, MORE_READERS = 4, OF_SLICE = 8, WHOLE_ROW = 16 };
+static const struct rewrite_case norm_rope_cases[] = {{"heads", 0, {-1, 1}},
+                                                      {"1 + w", UNIT_OFFSET, {-1, 1}},
+                                                      {"positions", UNIT_OFFSET | AT_POSITIONS, {-1, 1}},
+                                                      {"a second reader", MORE_READERS},
+                                                      {"strided heads", OF_SLICE},
+                                                      {"a norm over all heads", WHOLE_ROW},
+                                                      {0}};
+
+static id emit_heads(struct graph *g, int how, enum dtype f)
+{
+    enum { B = 2, T = 11, H = 3, D = 10 };
+    const float table[D / 2] = {1, 0.5f, 0.25f, 0.1f, 0.01f};
+    const int64_t heads[] = {B, T, H, D};
+    id x = param(g, "x", f, DIM(B, T, how & OF_SLICE ? 2 * H : H, D));
+    if (how & OF_SLICE) x = op_slice(g, x, 2, 1, H);
+    if (how & WHOLE_ROW) x = op_reshape(g, x, DIM(B, T, H * D));
+    id y = op_rmsnorm_with(g, x, param(g, "w", f, DIM(how & WHOLE_ROW ? H * D : D)), 1e-3f, how & UNIT_OFFSET);
+    if (how & MORE_READERS) graph_output(g, "more", op_scale(g, y, 2));
+    if (how & WHOLE_ROW) y = op_reshape(g, y, 4, heads);
+    return op_rope_at(g, y, graph_const(g, "inv_freq", DT_F32, DIM(D / 2), table),
+                      how & AT_POSITIONS ? graph_input(g, "positions", DT_I32, DIM(B, T)) : 0, NULL, 0.8f);
+}
+
 /* --- the suites ------------------------------------------------------------------------------- */
 
 static struct suite suites[] = {
@@ -625,6 +651,14 @@ static struct suite suites[] = {
      2,
      {69, 24},
      .cases = linear_add_cases},
+    {"norm_rope",
+     {pass_norm_rope, pass_differentiate},
+     pass_norm_rope,
+     {{OP_RMSNORM}, {OP_RMSNORM_ROPE}},
+     emit_heads,
+     3,
+     .ref = true,
+     .cases = norm_rope_cases},
     {"add_norm",
      {pass_reuse, pass_add_norm},
      pass_add_norm,

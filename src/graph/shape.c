@@ -116,7 +116,7 @@ void infer_sum_to(struct infer *f)
 
 void infer_rope(struct infer *f)
 {
-    const struct tensor *x = f->in[0], *p = f->in[2];
+    const struct tensor *x = f->in[0], *p = f->in[op_table[f->op].max_in - 1];
     REQUIRE(!p || p->rank == 2 || (p->rank == 3 && p->dim[2] == 3),
             "positions must be i32 [B,T] or [B,T,3] = [%lld,%lld,3]", (long long)x->dim[0], (long long)x->dim[1]);
     const int64_t *sections = f->attr->rope.sections, pairs = p && p->rank == 3 ? x->dim[3] / 2 : 0;

@@ -114,6 +114,11 @@ void vjp_rope(struct vjp *v)
     v->din[0] = op_apply(v->g, OP_ROPE, &a, (id[]){v->dout[0], v->in[1], v->in[2]}, 3);
 }
 
+void vjp_rmsnorm_rope(struct vjp *v)
+{
+    emit_next(v, (id[]){v->dout[0], v->in[0], v->in[1], v->out[1], v->in[2], v->in[3]}, 6);
+}
+
 /* Emits NAME_BWD(do, q, k, v, o, lse, the other inputs). With P = exp(scale q k^T + mask - lse)
  * recomputed per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.

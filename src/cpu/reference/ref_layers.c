@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cpu/reference/ref.h"
+#include "run/norm_rope.h"
 
 /* --- matrix products -------------------------------------------------------------- */
 
@@ -150,6 +151,24 @@ static void ref_rope(const struct launch *l)
             ref_put(&l->out[0], row * D + i, (a * cos(angle) - b * sin(angle)) * scale);
             ref_put(&l->out[0], row * D + half + i, (b * cos(angle) + a * sin(angle)) * scale);
         }
+}
+
+static void ref_rmsnorm_rope(const struct launch *l)
+{
+    struct norm_rope n;
+    norm_rope_apart(&n, l);
+    ref_rmsnorm(&n.norm);
+    ref_rope(&n.rope);
+}
+
+/* Computes dx, dw of y = R n(x, w): the rotation R is undone by its transpose, then the norm's
+ * gradient. */
+static void ref_rmsnorm_rope_bwd(const struct launch *l)
+{
+    struct norm_rope n;
+    norm_rope_bwd_apart(&n, l);
+    ref_rope(&n.rope);
+    ref_rmsnorm_bwd(&n.norm);
 }
 
 /* --- gated activation ------------------------------------------------------------------ */
@@ -529,6 +548,8 @@ REF_KERNEL(RMSNORM, rmsnorm);
 REF_KERNEL(RMSNORM_BWD, rmsnorm_bwd);
 REF_KERNEL(ADD_RMSNORM, add_rmsnorm);
 REF_KERNEL(ROPE, rope);
+REF_KERNEL(RMSNORM_ROPE, rmsnorm_rope);
+REF_KERNEL(RMSNORM_ROPE_BWD, rmsnorm_rope_bwd);
 REF_KERNEL(SILU_GATE, silu_gate);
 REF_KERNEL(SILU_GATE_BWD, silu_gate_bwd);
 REF_KERNEL(SILU_GATE_BWD_Y, silu_gate_bwd);

@@ -17,6 +17,7 @@
 #include "cpu/cpu.h"
 #include "cpu/math.h"
 #include "cpu/reference/ref.h"
+#include "cpu/rows/row_parts.h"
 
 /* --- RMSNORM ---------------------------------------------------------------------------------- */
 
@@ -25,28 +26,33 @@ static float weight_offset(const struct launch *l) { return l->attr->rmsnorm.uni
 
 static bool rmsnorm_match(const struct query *q) { return query_is_fast(q) && q->out[1]->dtype == DT_F32; }
 
+void rmsnorm_row(const struct launch *l, const struct operand *x, const struct operand *w, int64_t r)
+{
+    const struct operand *y = &l->out[0];
+    const int64_t C = operand_last(x);
+    const double eps = l->attr->rmsnorm.eps;
+    const float inv = (float)(1.0 / sqrt(row_dot(x, x, r * C, C) / (double)C + eps)), offset = weight_offset(l);
+    float xs[TILE], ws[TILE];
+    ((float *)l->out[1].data)[r] = inv;
+    for (int64_t c = 0; c < C; c += TILE) {
+        const int n = row_tile(C - c);
+        const float *xv = row_view(x, r * C + c, n, xs), *wv = row_view(w, c, n, ws);
+        float *yv = row_place(y, r * C + c, xs);
+#pragma omp simd
+        for (int i = 0; i < n; i++) yv[i] = xv[i] * inv * (wv[i] + offset);
+        row_store(y, r * C + c, n, yv);
+    }
+}
+
 /* Normalises x, which is first computed as the sum of `two` operands if given. */
 static void rmsnorm_rows(const struct launch *l, const struct operand *x, const struct operand *two,
                          const struct operand *w)
 {
-    const struct operand *y = &l->out[0];
-    float *rstd = l->out[1].data;
     const int64_t rows = operand_rows(x), C = operand_last(x);
-    const double eps = l->attr->rmsnorm.eps;
-    const float offset = weight_offset(l);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t r = 0; r < rows; r++) {
-        float xs[TILE], ws[TILE];
         if (two) row_add(x, &two[0], &two[1], r * C, C);
-        const float inv = rstd[r] = (float)(1.0 / sqrt(row_dot(x, x, r * C, C) / (double)C + eps));
-        for (int64_t c = 0; c < C; c += TILE) {
-            const int n = row_tile(C - c);
-            const float *xv = row_view(x, r * C + c, n, xs), *wv = row_view(w, c, n, ws);
-            float *yv = row_place(y, r * C + c, xs);
-#pragma omp simd
-            for (int i = 0; i < n; i++) yv[i] = xv[i] * inv * (wv[i] + offset);
-            row_store(y, r * C + c, n, yv);
-        }
+        rmsnorm_row(l, x, w, r);
     }
 }
 
@@ -127,20 +133,26 @@ static void rmsnorm_row_dx(const struct launch *l, int64_t at, int64_t C, float 
     }
 }
 
+void rmsnorm_bwd_rows(const struct launch *l, int64_t first, int64_t last, float *dw)
+{
+    const int64_t C = operand_last(&l->in[1]);
+    const float *rstd = l->in[3].data;
+    for (int64_t r = first; r < last; r++) {
+        const double sum = rmsnorm_row_sums(l, r * C, C, rstd[r], dw), inv = rstd[r];
+        rmsnorm_row_dx(l, r * C, C, rstd[r], (float)(inv * inv * inv * sum / (double)C));
+    }
+}
+
 static void rmsnorm_bwd_run(const struct launch *l)
 {
     const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
-    const float *rstd = l->in[3].data;
     const struct row_blocks blocks = row_blocks(rows);
     float *partial = l->work; // [blocks, C]
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t b = 0; b < blocks.n; b++) {
         float *dw = partial + b * C;
         memset(dw, 0, (size_t)C * sizeof *dw);
-        for (int64_t r = b * blocks.each; r < min_i64(rows, (b + 1) * blocks.each); r++) {
-            const double sum = rmsnorm_row_sums(l, r * C, C, rstd[r], dw), inv = rstd[r];
-            rmsnorm_row_dx(l, r * C, C, rstd[r], (float)(inv * inv * inv * sum / (double)C));
-        }
+        rmsnorm_bwd_rows(l, b * blocks.each, min_i64(rows, (b + 1) * blocks.each), dw);
     }
     row_combine(&l->out[1], partial, blocks.n, false, l->threads);
 }

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "cpu/cpu.h"
+#include "cpu/rows/row_parts.h"
 
 static bool rope_match(const struct query *q)
 {
@@ -58,22 +59,37 @@ static void rope_turn(const struct launch *l, int64_t at, int64_t half, int n, c
     row_store(&l->out[0], at + half, n, yb);
 }
 
-static void rope_run(const struct launch *l)
+void rope_place(const struct launch *l, int64_t t)
 {
     const struct operand *x = &l->in[0]; // [B,T,H,D]
     const int64_t B = x->dim[0], T = x->dim[1], H = x->dim[2], D = x->dim[3], half = D / 2;
-#pragma omp parallel for num_threads(l->threads) schedule(static) if (B * T * H * D > 4096)
-    for (int64_t t = 0; t < T; t++) {
-        float sine[TILE], cosine[TILE];
-        for (int64_t from = 0; from < half; from += TILE) {
-            int n = row_tile(half - from);
-            for (int64_t b = 0; b < B; b++) {
-                if (!b || launch_has(l, 2)) rope_angles(l, b, t, from, n, sine, cosine);
-                for (int64_t h = 0; h < H; h++)
-                    rope_turn(l, ((b * T + t) * H + h) * D + from, half, n, sine, cosine);
-            }
+    float sine[TILE], cosine[TILE];
+    for (int64_t from = 0; from < half; from += TILE) {
+        int n = row_tile(half - from);
+        for (int64_t b = 0; b < B; b++) {
+            if (!b || launch_has(l, 2)) rope_angles(l, b, t, from, n, sine, cosine);
+            for (int64_t h = 0; h < H; h++)
+                rope_turn(l, ((b * T + t) * H + h) * D + from, half, n, sine, cosine);
         }
     }
+}
+
+void rope_heads(const struct launch *l, int64_t first, int64_t last)
+{
+    const int64_t T = l->in[0].dim[1], D = l->in[0].dim[3], half = D / 2, token = first / l->in[0].dim[2];
+    float sine[TILE], cosine[TILE];
+    for (int64_t from = 0; from < half; from += TILE) {
+        int n = row_tile(half - from);
+        rope_angles(l, token / T, token % T, from, n, sine, cosine);
+        for (int64_t head = first; head < last; head++) rope_turn(l, head * D + from, half, n, sine, cosine);
+    }
+}
+
+static void rope_run(const struct launch *l)
+{
+    const int64_t T = l->in[0].dim[1];
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (operand_elements(&l->in[0]) > 4096)
+    for (int64_t t = 0; t < T; t++) rope_place(l, t);
 }
 
 CPU_KERNEL(ROPE, rope);

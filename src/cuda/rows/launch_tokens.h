@@ -27,6 +27,8 @@ struct rope_shape {
     int64_t per;              /* 1 or 3 */
     int second, third;        /* of three, the first pairs that the second and the third position turn */
 };
+struct launch;
+struct rope_shape cuda_rope_shape(const struct launch *l); /* of a launch of ROPE */
 cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, int access,
                       cudaStream_t stream);
 

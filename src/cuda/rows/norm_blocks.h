@@ -59,6 +59,31 @@ static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums)
     return norm_blocks(rows, C, size) * C * sums;
 }
 
+enum { ROPE_WIDEST = 12288 }; /* D: its sines and cosines are in shared memory */
+
+/* RMSNORM_ROPE (norm_rope.cu): a lane has a pack of each half of a head. Returns the lanes per head;
+ * 0: the halves are no packs whose number is a power of two, or they are too many. */
+static inline int head_lanes(int64_t D, int size)
+{
+    const int64_t lanes = D * size / 32;
+    return D * size % 32 == 0 && lanes && lanes <= 32 && !(lanes & (lanes - 1)) ? (int)lanes : 0;
+}
+/* Returns the number of tokens that a block has at a time: all its threads have work, and the
+ * cosines and sines are at most 32 KiB. */
+enum { HEAD_THREADS = 256, HEAD_ROWS = 4 };
+static inline int64_t head_tokens(int64_t H, int64_t D, int lanes)
+{
+    int64_t each = HEAD_THREADS / lanes * HEAD_ROWS / H;
+    if (each > 8192 / D) each = 8192 / D;
+    return each < 1 ? 1 : each;
+}
+/* Returns the number of blocks of the gradient, for the 132 SMs of a large GPU. */
+static inline int64_t head_blocks(int64_t tokens, int64_t each)
+{
+    const int64_t blocks = (tokens + each - 1) / each;
+    return blocks < 1 ? 1 : blocks < 264 ? blocks : 264;
+}
+
 /* Returns the number of chunks per group of n rows: at least 64 rows each, and few if channels or
  * groups are many. */
 static inline int64_t batch_chunks(int64_t G, int64_t n, int64_t C)

@@ -84,6 +84,52 @@ static uint64_t work_rmsnorm_bwd(const struct query *q)
 }
 static uint64_t work_layernorm_bwd(const struct query *q) { return 2 * work_rmsnorm_bwd(q); }
 
+/* --- a head and its rotation --------------------------------------------------------------- */
+
+static bool turns_match(const struct query *q, const struct tensor *x, int table)
+{
+    return x->rank == 4 && tensor_last(x) <= ROPE_WIDEST && is_dense(q->in[table], DT_F32) &&
+           (!given(q, table + 1) || is_dense(given(q, table + 1), DT_I32));
+}
+
+static bool match_norm_rope_apart(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_storable(q->in[1]) && is_dense(q->out[0], q->in[0]->dtype) &&
+           is_dense(q->out[1], DT_F32) && turns_match(q, q->in[0], 2);
+}
+
+static bool match_norm_rope_bwd_apart(const struct query *q)
+{
+    const enum dtype t = q->in[0]->dtype;
+    return is_storable(q->in[0]) && is_dense(q->in[1], t) && is_storable(q->in[2]) && is_dense(q->in[3], DT_F32) &&
+           is_dense(q->out[0], t) && is_dense(q->out[1], DT_F32) && turns_match(q, q->in[0], 4);
+}
+
+static bool heads_match(const struct tensor *x, const struct tensor *w)
+{
+    return head_lanes(tensor_last(x), (int)dtype_size(x->dtype)) && w->dtype == x->dtype && is_aligned(x) &&
+           is_aligned(w);
+}
+
+static bool match_norm_rope(const struct query *q)
+{
+    return match_norm_rope_apart(q) && heads_match(q->in[0], q->in[1]) && is_aligned(q->out[0]);
+}
+
+static bool match_norm_rope_bwd(const struct query *q)
+{
+    return match_norm_rope_bwd_apart(q) && heads_match(q->in[1], q->in[2]) && is_aligned(q->in[0]) &&
+           is_aligned(q->out[0]);
+}
+
+static uint64_t work_norm_rope_bwd(const struct query *q)
+{
+    const struct tensor *x = q->in[1];
+    const int64_t D = tensor_last(x);
+    const int lanes = head_lanes(D, (int)dtype_size(x->dtype));
+    return (uint64_t)(head_blocks(x->dim[0] * x->dim[1], head_tokens(x->dim[2], D, lanes)) * D) * sizeof(float);
+}
+
 /* --- maps ------------------------------------------------------------------------------- */
 
 static bool match_batchnorm(const struct query *q) { return fits(q, 1) && q->out[1]->dim[0] <= GROUPS_MAX; }
@@ -149,8 +195,17 @@ static int bwd_form(const struct query *q, int access, int sums)
 }
 static int form_rmsnorm_bwd(const struct query *q) { return bwd_form(q, access_rmsnorm_bwd(q), 1); }
 static int form_layernorm_bwd(const struct query *q) { return bwd_form(q, access_layernorm_bwd(q), 2); }
+static int access_heads(const struct query *q, unsigned operands)
+{
+    const int size = (int)dtype_size(q->in[0]->dtype);
+    return access_wide(q, operands, tensor_last(q->in[0]) / 2 * size, size);
+}
+static int access_norm_rope(const struct query *q) { return access_heads(q, IN(0) | IN(1) | OUT(0)); }
+static int access_norm_rope_bwd(const struct query *q) { return access_heads(q, IN(0) | IN(1) | IN(2) | OUT(0)); }
+static int form_norm_rope_bwd(const struct query *q) { return bwd_form(q, access_norm_rope_bwd(q), 1); }
 #define BWD_NAMES {[NORM_BWD_SHARED] = "sums in shared memory", [NORM_BWD_WORKSPACE] = "sums in the workspace"}
 static const struct forms forms_rmsnorm_bwd = {form_rmsnorm_bwd, BWD_NAMES};
+static const struct forms forms_norm_rope_bwd = {form_norm_rope_bwd, BWD_NAMES};
 static const struct forms forms_layernorm_bwd = {form_layernorm_bwd, BWD_NAMES};
 
 const struct kernel cuda_plan_norms[] = {

@@ -2,10 +2,10 @@
  * plan_tokens.c: embeddings, rotary position embedding, the KV cache, cross entropy.
  */
 #include "cuda/plan_kernels.h"
+#include "cuda/rows/norm_blocks.h"
 #include "graph/ops.h"
 
 enum { TOPK_LONGEST = 12000 };
-enum { ROPE_WIDEST = 12288 }; /* D: its sines and cosines are in shared memory */
 
 static bool match_embedding(const struct query *q)
 {

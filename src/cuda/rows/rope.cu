@@ -2,12 +2,11 @@
  * rope.cu: ROPE: rotates the pair (x[i], x[i+D/2]) of each head by the angle p * inv_freq[i], p the
  * token's place in its sequence, or its position if positions are given, or one of three.
  *
- * The angle is an f32 product, as in published models; its sine and cosine are exact. A block has
- * one or several positions of one sequence: it computes their D/2 values once, in shared memory,
- * for all heads. Both halves of a pair are read by the thread that writes them: y may alias x.
+ * A block has one or several positions of one sequence: it computes their D/2 sines and cosines
+ * once, in shared memory, for all heads. Both halves of a pair are read by the thread that writes
+ * them: y may alias x.
  */
-#include "cuda/rows/launch_tokens.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/rows/rope.cuh"
 
 template <typename T, int V, bool GIVEN>
 static __global__ void rope_kernel(T *y, const T *x, const float *inv_freq, rope_shape s, int each)
@@ -23,17 +22,7 @@ static __global__ void rope_kernel(T *y, const T *x, const float *inv_freq, rope
         load<V>(b, x + place() + half);
     };
     if (item < rows * items) read(); /* in flight while the sines and cosines are computed */
-    for (int i = threadIdx.x; i < rows * half; i += blockDim.x) {
-        const int row = i / half, f = i - row * half;
-        float sine, cosine;
-        float position = 0;
-        if constexpr (GIVEN)
-            position = (float)s.positions[(first + row) * s.per + (s.per == 3 ? (f >= s.second) + (f >= s.third) : 0)];
-        else position = (float)((first + row) % s.T);
-        sincosf(__fmul_rn(position, inv_freq[f]), &sine, &cosine);
-        turns[row * 2 * half + f] = cosine * s.scale;
-        turns[row * 2 * half + half + f] = sine * s.sign * s.scale;
-    }
+    fill_turns<GIVEN>(turns, inv_freq, s, first, rows);
     __syncthreads();
     while (item < rows * items) {
         const float *turn = turns + item / items * 2 * half + item % packs * V;

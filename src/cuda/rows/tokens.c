@@ -23,7 +23,7 @@ static int launch_embedding_dw(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-static int launch_rope(const struct launch *l, struct error *e)
+struct rope_shape cuda_rope_shape(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const int64_t *sections = l->attr->rope.sections;
@@ -34,7 +34,14 @@ static int launch_rope(const struct launch *l, struct error *e)
         s.positions = l->in[2].data, s.per = l->in[2].rank == 3 ? 3 : 1;
         s.second = (int)sections[0], s.third = (int)(sections[0] + sections[1]);
     }
-    TRY_CUDA(cuda_rope(l->out[0].data, x->data, l->in[1].data, store_of(x->dtype), s, l->access, l->stream));
+    return s;
+}
+
+static int launch_rope(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_rope(l->out[0].data, x->data, l->in[1].data, store_of(x->dtype), cuda_rope_shape(l), l->access,
+                       l->stream));
     return PL_OK;
 }
 

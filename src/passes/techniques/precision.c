@@ -46,6 +46,7 @@ static int first_kept(const struct node *n)
     case OP_BATCHNORM_FROZEN: return 3;
     case OP_BATCHNORM_UPDATE: return 2;
     case OP_ROPE: return 1;
+    case OP_RMSNORM_ROPE: return 2;
     case OP_FOURIER: case OP_PROMPT_NEXT: return 0;
     default: return -1;
     }

@@ -1,0 +1,31 @@
+/*
+ * rope.cuh: the sines and cosines of ROPE and RMSNORM_ROPE. The angle is an f32 product, as in
+ * published models; its sine and cosine are exact.
+ */
+#ifndef ROPE_CUH
+#define ROPE_CUH
+
+#include "cuda/rows/launch_tokens.h"
+#include "cuda/rows/rows.cuh"
+
+/* Fills turns [rows, 2, D/2], cosines and sines of the `rows` tokens from `first` on. All threads of
+ * a block call it; GIVEN: s has positions. */
+template <bool GIVEN>
+static __device__ inline void fill_turns(float *turns, const float *inv_freq, const rope_shape &s, int64_t first,
+                                         int rows)
+{
+    const int half = (int)(s.D / 2);
+    for (int i = threadIdx.x; i < rows * half; i += blockDim.x) {
+        const int row = i / half, f = i - row * half;
+        float sine, cosine;
+        float position = 0;
+        if constexpr (GIVEN)
+            position = (float)s.positions[(first + row) * s.per + (s.per == 3 ? (f >= s.second) + (f >= s.third) : 0)];
+        else position = (float)((first + row) % s.T);
+        sincosf(__fmul_rn(position, inv_freq[f]), &sine, &cosine);
+        turns[row * 2 * half + f] = cosine * s.scale;
+        turns[row * 2 * half + half + f] = sine * s.sign * s.scale;
+    }
+}
+
+#endif
