@@ -110,7 +110,7 @@ void links_fit(const struct link_sample *list, int n, struct link *out);
  * and `out` gets a table of them. `c` has the device; it is the same on all ranks. */
 int calibrate_links(struct ranks *all, const struct config *c, struct profile *p, struct text *out, struct error *e);
 
-/* --- times on this CPU ------------------------------------------------------------------------- */
+/* --- times on this CPU ------------------------------------------------------------------------ */
 
 /* Returns the factor for the predicted times of a planned run when they are shown: the time of a
  * small training step on this CPU, in the run's precision and with its threads, over its predicted

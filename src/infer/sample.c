@@ -206,7 +206,7 @@ int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits,
     return PL_OK;
 }
 
-/* --- generation_config.json -------------------------------------------------------------------- */
+/* --- generation_config.json ------------------------------------------------------------------- */
 
 enum { LIMIT = 64 << 20 }; /* bytes of a configuration file */
 

@@ -62,7 +62,7 @@ int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, cons
 /* Chooses the next token. PL_FAIL if no logit is a number that can be compared. */
 int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits, int32_t *id, struct error *e);
 
-/* --- how a model folder wants its texts generated ---------------------------------------------- */
+/* --- how a model folder wants its texts generated --------------------------------------------- */
 
 /* From generation_config.json, and the tokens of config.json where that has none, as in
  * transformers. */

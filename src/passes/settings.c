@@ -116,7 +116,7 @@ static bool offload_read(const char *text, unsigned *out)
 
 /* --- words ------------------------------------------------------------------------------ */
 
-/* The words of the other techniques, and what they set. Of several with one meaning the first is
+/* The words of the other techniques, and what they set. The first of those with one meaning is
  * printed; those of shard after the first four are DeepSpeed's stages and FSDP's strategies. */
 static const struct word {
     enum technique_id id;

@@ -172,7 +172,7 @@ void answers_section(struct text *out, const char *dir)
     mem_free(bytes);
 }
 
-/* --- files of a run ---------------------------------------------------------------------------- */
+/* --- files of a run --------------------------------------------------------------------------- */
 
 /* Returns the mode of DIR/NAME; 0: `e` says why it is not used. */
 static mode_t mode_of(const char *dir, const char *name, char path[RUN_PATH], struct error *e)

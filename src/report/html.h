@@ -19,8 +19,8 @@ int report_html(const char *dir, struct error *e);
  * not there is named. */
 void answers_section(struct text *out, const char *dir);
 
-/* The files of a run's folder, which somebody else may have made. A page of them is shown to others:
- * so nothing is read through a link, which could lead to any file of the reader. */
+/* Somebody else may have made the files of a run's folder. A page of them is shown to others: so
+ * nothing is read through a link, which could lead to any file of the reader. */
 enum { RUN_PATH = 8400 };
 
 /* Fills the path of DIR/NAME. False: it is not there, or a part of NAME is a link, or it is no

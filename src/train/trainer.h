@@ -220,10 +220,10 @@ void trainer_find_best(struct trainer *t);
 /* Returns PL_FAIL if the disk has too little space for what the run will save. */
 int trainer_require_space(struct trainer *t, struct error *e);
 
-/* --- signals that stop a run after the current step (signals.c) -------------------------------- */
+/* --- signals that stop a run after the current step (signals.c) ------------------------------- */
 
-/* They are SIGTERM, SIGINT, SIGHUP (the terminal is closed), SIGUSR1 and SIGUSR2 (batch systems warn
- * with them before the time is over) and SIGXCPU (the limit of processor time, ulimit -t). */
+/* They are SIGTERM, SIGINT, SIGHUP (the terminal is closed), SIGUSR1 and SIGUSR2 (batch systems
+ * warn with them before the time is over) and SIGXCPU (the limit of processor time, ulimit -t). */
 
 /* Records the first of these signals from here on, and does no more. A further SIGTERM or SIGINT
  * ends the process by default action: a run that hangs can always be stopped from the keyboard.
