@@ -17,194 +17,14 @@
 
 #include "adapter/adapter.h"
 #include "base/progress.h"
-#include "calibrate/calibrate.h"
-#include "models/model.h"
 #include "cost/calibration.h"
-#include "cost/links.h"
 #include "cost/profile.h"
-#include "feed/feed.h"
 #include "io/table.h"
-#include "models/images.h"
-#include "plan/plan.h"
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
 enum { GIB_MOST = 1024 }; /* GiB that a GPU of --devices may have */
 enum { RANK_ROWS = 32 };
-
-/* tokens of an image or frame in the sequence of a model that takes text only: a 24 x 24 grid */
-enum { IMAGE_TOKENS = 576 };
-
-/* tokens of a frame's time, and around its image, where videos are described
- * (text/template/chat_images.h) */
-enum { FRAME_TEXT = 16 };
-
-/* Makes room for images and frames in a row of a model that takes images; finds the tokens of
- * each. */
-static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2],
-                       struct error *e)
-{
-    if (images || c->data_max_images < 0) c->data_max_images = images;
-    if (frames) c->data_max_frames = frames;
-    tokens[0] = m->images->features;
-    if (images_frame_tokens(m, c->data_tokens_per_frame, &tokens[1], e)) return e->code;
-    if (m->images->timed) tokens[1] += FRAME_TEXT;
-    return PL_OK;
-}
-
-/* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and
- * its tower. */
-static int add_images(struct config *c, int64_t images, int64_t frames, struct error *e)
-{
-    struct model m;
-    int64_t tokens[2] = {IMAGE_TOKENS, IMAGE_TOKENS};
-    const bool named = c->model_path || c->model_preset;
-    int rc = PL_OK;
-    if (!(images + frames) || !config_tokens(c)) return PL_OK;
-    if (named && config_open_model(c, &m, e)) return e->code;
-    if (named && m.images) rc = plan_images(c, &m, images, frames, tokens, e);
-    if (named) model_close(&m);
-    c->data_sequence += images * tokens[0] + frames * tokens[1];
-    return rc;
-}
-
-int plan_configure(const struct plan_options *o, struct config *c, struct error *e)
-{
-    int64_t images = 0, frames = 0, masks = 0;
-    int rc = options_config(&o->o, c, e);
-    if (rc) return rc;
-    rc = options_count("--images", o->images, 1, 4096, &images, e);
-    if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
-    if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
-    if (!rc && (images > 1 || frames) && !config_tokens(c))
-        rc = error_set(e, PL_USAGE,
-                       "--images and --frames are for language models; with this data.format a sample is one image");
-    if (!rc && masks) c->data_max_masks = masks;
-    if (!rc) rc = add_images(c, images, frames, e);
-    if (rc) config_free(c);
-    return rc;
-}
-
-/* --- one row ------------------------------------------------------------------------- */
-
-/* The facts of one plan. */
-struct row {
-    char label[64];
-    bool fits;
-    uint64_t budget;             /* 0: none */
-    uint64_t gpu;                /* memory of the GPU of a row of --devices; else 0 */
-    double gib;                  /* its size as given, or the same in GiB */
-    bool by_size;                /* that GPU was given by its memory only */
-    int64_t images, frames;      /* of --images and --frames; 0: not given */
-    int ranks, per_host;         /* of a row of --ranks; else 0 */
-    double efficiency;           /* samples/s over those of one rank times the number of ranks; 0: not known */
-    struct communication sends;  /* of a row of --ranks */
-    char links[64];
-    char profile[64];            /* name of the profile that predicts the times */
-    bool processor;              /* the profile is a CPU's */
-    uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
-    uint64_t host_budget;        /* the host budget, if it is why no plan fits; else 0 */
-    double seconds, factor;      /* as shown: times a factor that was measured; 0: none was (calibrate/calibrate.h) */
-    int effective, least;        /* samples of a step, and of its smallest possible micro-batch */
-    bool measured;
-    struct settings settings;
-    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine */
-    int n_warnings;
-    struct remedy remedy[REMEDY_MOST]; /* of a row of --devices that does not fit: changes that would */
-    int n_remedies;
-};
-struct rows {
-    VEC(struct row) list;
-};
-
-/* One configuration that is planned within several budgets. */
-struct trial {
-    struct config config;
-    struct planned run;
-    int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
-};
-
-/* What a row adds to the run. */
-struct change {
-    const char *const *sets;     /* key=value */
-    size_t n;
-    uint64_t gpu;                /* within the memory of a GPU less its reserve; 0: no budget, or... */
-    bool budget;                 /* ...that of the run */
-    int64_t ranks;               /* 0: as the run has it; more than per_host of them fill whole hosts */
-};
-
-/* Plans the run with a change. On PL_OK the caller closes it. */
-static int open_trial(struct trial *p, const struct plan_options *o, const struct change *x, struct error *e)
-{
-    struct plan_options own = *o;
-    if (x->ranks) own.o.ranks = NULL;
-    TRY(plan_configure(&own, &p->config, e));
-    struct config *c = &p->config;
-    int rc = PL_OK;
-    for (size_t i = 0; i < x->n && !rc; i++) rc = config_set(c, x->sets[i], e);
-    if (x->ranks) c->parallel_ranks = x->ranks;
-    if (x->ranks && c->parallel_per_host > x->ranks) c->parallel_per_host = x->ranks;
-    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
-    if (!rc) {
-        if (!x->budget)
-            c->memory_budget = x->gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(x->gpu)}
-                                      : (struct config_budget){BUDGET_NONE, 0};
-        const struct run_options options = {.train = true, .describe = feed_describe, .probe = true,
-                                            .several = !x->ranks, .gpu_memory = x->gpu};
-        p->rc = rc = planned_open(&p->run, c, &options, e);
-        if (rc == PL_NOFIT && x->gpu) planned_find_remedies(&p->run, &options);
-        if (!rc || (rc == PL_NOFIT && (!x->ranks || p->run.has_graph))) return PL_OK;
-        planned_close(&p->run);
-    }
-    config_free(c);
-    return rc;
-}
-
-static void close_trial(struct trial *p)
-{
-    planned_close(&p->run);
-    config_free(&p->config);
-}
-
-/* Fills all members but the label and the GPU. */
-static void fill_row(struct row *row, const struct trial *p)
-{
-    const struct planned *r = &p->run;
-    row->fits = !p->rc;
-    row->budget = r->budget;
-    row->arena = p->rc ? r->plan.smallest : plan_arena(&r->plan);
-    row->host = r->plan.placement.arena[SPACE_HOST];
-    row->host_budget = p->rc && planned_exceeds_host(r) ? r->host_budget : 0;
-    row->factor = row->ranks ? 0 : time_factor(r);
-    row->seconds = r->plan.seconds * (row->ranks ? 1 : time_scale(r));
-    row->effective = r->effective_batch;
-    row->least = planned_least_micro_batch(r);
-    row->settings = r->plan.settings;
-    row->measured = r->profile.measured != NULL;
-    row->processor = r->kind != DEVICE_CUDA;
-    snprintf(row->profile, sizeof row->profile, "%s", r->profile.name);
-    memcpy(row->warning, r->warning, sizeof row->warning);
-    row->n_warnings = r->n_warnings;
-    memcpy(row->remedy, r->remedy, sizeof row->remedy);
-    row->n_remedies = r->n_remedies;
-    if (!row->ranks) return;
-    struct text links = {0};
-    row->per_host = r->profile.per_host ? r->profile.per_host : row->ranks;
-    row->sends = plan_communication(&r->plan, &r->graph, &r->profile);
-    links_print(&r->profile, &links);
-    snprintf(row->links, sizeof row->links, "%s", links.n ? links.at : "");
-    text_free(&links);
-}
-
-static int plan_row(const struct plan_options *o, const struct change *x, struct row *row, struct error *e)
-{
-    struct trial p;
-    TRY(open_trial(&p, o, x, e));
-    row->ranks = (int)x->ranks;
-    fill_row(row, &p);
-    close_trial(&p);
-    return PL_OK;
-}
 
 /* --- the tables as text and JSON ---------------------------------------------------------- */
 
@@ -212,15 +32,15 @@ enum { COMPARE = 1, FRONTIER = 2, DEVICES = 4, RANKS = 8, ALL = 15 };
 
 static void put_settings(struct json_writer *w, const void *of)
 {
-    plan_put_settings(w, &((const struct row *)of)->settings, ((const struct row *)of)->effective);
+    plan_put_settings(w, &((const struct plan_row *)of)->settings, ((const struct plan_row *)of)->effective);
 }
 static void put_remedies(struct json_writer *w, const void *of)
 {
-    plan_put_remedies(w, ((const struct row *)of)->remedy, ((const struct row *)of)->n_remedies);
+    plan_put_remedies(w, ((const struct plan_row *)of)->remedy, ((const struct plan_row *)of)->n_remedies);
 }
 static void put_machine(struct json_writer *w, const void *of)
 {
-    plan_put_machine(w, ((const struct row *)of)->warning, ((const struct row *)of)->n_warnings);
+    plan_put_machine(w, ((const struct plan_row *)of)->warning, ((const struct plan_row *)of)->n_warnings);
 }
 
 /* Every column, and the tables that show it as text. */
@@ -251,7 +71,7 @@ struct shown {
 /* Returns the name of what is offloaded: of the rows of one table, or of one row. */
 static const char *host_name(bool processor) { return processor ? "offload file" : "host memory"; }
 
-static void open_shown(struct shown *s, unsigned which, const struct rows *rows)
+static void open_shown(struct shown *s, unsigned which, const struct plan_rows *rows)
 {
     *s = (struct shown){.table = {.columns = s->columns, .n_columns = COUNT(COLUMNS)}};
     for (size_t i = 0; i < COUNT(COLUMNS); i++) {
@@ -263,7 +83,7 @@ static void open_shown(struct shown *s, unsigned which, const struct rows *rows)
 }
 
 /* Says why a row does not fit: the budget that is too small, and what would fit. */
-static void print_refusal(const struct row *r, struct text *out)
+static void print_refusal(const struct plan_row *r, struct text *out)
 {
     char need[32], have[32];
     text_printf(out, "does not fit: ");
@@ -278,7 +98,8 @@ static void print_refusal(const struct row *r, struct text *out)
 }
 
 /* Adds a row, beside `before`, which it is compared with, and the `first` one; NULL: none. */
-static void add_shown(struct shown *x, const struct row *r, const struct row *before, const struct row *first)
+static void add_shown(struct shown *x, const struct plan_row *r, const struct plan_row *before,
+                      const struct plan_row *first)
 {
     const struct settings *s = &r->settings;
     const bool fits = r->fits, ranks = r->ranks, timed = fits && !ranks, sends = fits && ranks;
@@ -311,19 +132,19 @@ static void add_shown(struct shown *x, const struct row *r, const struct row *be
     text_free(&refusal);
 }
 
-static void add_all(struct shown *x, unsigned which, const struct rows *rows)
+static void add_all(struct shown *x, unsigned which, const struct plan_rows *rows)
 {
     open_shown(x, which, rows);
     for (uint32_t i = 0; i < rows->list.n; i++) add_shown(x, &rows->list.at[i], NULL, NULL);
 }
 
 /* Says how good the times of a table are. */
-static void note_times(const struct rows *rows, struct text *out)
+static void note_times(const struct plan_rows *rows, struct text *out)
 {
     struct text unmeasured = {0};
     uint32_t timed = 0, measured = 0;
     for (uint32_t i = 0; i < rows->list.n; i++) {
-        const struct row *r = &rows->list.at[i];
+        const struct plan_row *r = &rows->list.at[i];
         timed += r->fits;
         measured += r->fits && r->measured;
         if (r->fits && !r->measured) text_printf(&unmeasured, "%s%s", unmeasured.n ? ", " : " of ", r->label);
@@ -347,12 +168,12 @@ static void note_times(const struct rows *rows, struct text *out)
 
 /* Says in what plans exceed this machine, their GPU, or the machine around it: in full for each
  * row, or for the first one with the names of the others. */
-static void note_warnings(const struct rows *rows, bool each, struct text *out)
+static void note_warnings(const struct plan_rows *rows, bool each, struct text *out)
 {
     struct text others = {0};
     bool have = false;
     for (uint32_t i = 0; i < rows->list.n; i++) {
-        const struct row *r = &rows->list.at[i];
+        const struct plan_row *r = &rows->list.at[i];
         if (!r->fits || !r->n_warnings) continue;
         for (int k = 0; k < r->n_warnings && (each || !have); k++)
             text_printf(out, "WARNING: %s: %s\n", r->label, r->warning[k]);
@@ -368,7 +189,7 @@ static void note_warnings(const struct rows *rows, bool each, struct text *out)
 /* Each row of the ladder adds a technique to the row before (techniques.def). What-ifs change what
  * is trained: they have the techniques of the ladder but offload. */
 struct ladder {
-    struct rows rows;            /* the rungs, then the what-ifs */
+    struct plan_rows rows;            /* the rungs, then the what-ifs */
     uint32_t rungs;
     uint32_t base;               /* the last rung without offload, which the what-ifs are compared with */
 };
@@ -408,16 +229,16 @@ static int ask_run(const struct plan_options *o, struct asked *out, struct error
 
 /* Adds a row with all settings of `sets` and the keys of `more`. */
 static int add_row(const struct plan_options *o, const struct sets *sets, const char *const *more, size_t n_more,
-                   const char *label, struct rows *rows, struct progress *p, struct error *e)
+                   const char *label, struct plan_rows *rows, struct progress *p, struct error *e)
 {
-    struct row row = {0};
+    struct plan_row row = {0};
     const char *at[TECHNIQUES + COUNT(LORA) + 1];
     size_t n = 0;
     for (int i = 0; i < TECHNIQUES; i++)
         if (*sets->at[i]) at[n++] = sets->at[i];
     for (size_t i = 0; i < n_more; i++) at[n++] = more[i];
     snprintf(row.label, sizeof row.label, "%s", label);
-    TRY(plan_row(o, &(struct change){.sets = at, .n = n}, &row, e));
+    TRY(plan_row_make(o, &(struct plan_change){.sets = at, .n = n}, &row, e));
     vec_push(&rows->list, row);
     progress_add(p, 1);
     return PL_OK;
@@ -425,8 +246,8 @@ static int add_row(const struct plan_options *o, const struct sets *sets, const 
 
 /* Adds the rows of one technique: each of its values for comparison replaces the one before. There
  * are none if this device's ladder lacks what the technique needs. */
-static int compare_technique(const struct plan_options *o, enum technique_id id, struct sets *sets, struct rows *rows,
-                             struct progress *p, struct error *e)
+static int compare_technique(const struct plan_options *o, enum technique_id id, struct sets *sets,
+                             struct plan_rows *rows, struct progress *p, struct error *e)
 {
     const struct technique *t = &techniques[id];
     char value[SETTING_ROOM], label[2 * SETTING_ROOM + 2] = "+ ";
@@ -454,8 +275,8 @@ static int compare_technique(const struct plan_options *o, enum technique_id id,
 
 /* Plans the run with an adapter, and with frozen weights in 4 bits, where it has neither.
  * A model that they do not apply to (no linear layers) has no such row. */
-static int plan_what_ifs(const struct plan_options *o, struct sets *sets, const struct asked *run, struct rows *rows,
-                         struct progress *p, struct error *e)
+static int plan_what_ifs(const struct plan_options *o, struct sets *sets, const struct asked *run,
+                         struct plan_rows *rows, struct progress *p, struct error *e)
 {
     const char *keys[COUNT(LORA) + 1];
     size_t n = 0;
@@ -506,7 +327,7 @@ int table_compare(const struct plan_options *o, struct error *e)
     struct shown rungs, others;
     int rc = plan_ladder(o, &l, e);
     if (!rc) {
-        const struct row *rows = l.rows.list.at, *last = NULL; /* the last row that fits */
+        const struct plan_row *rows = l.rows.list.at, *last = NULL; /* the last row that fits */
         const bool more = l.rows.list.n > l.rungs;
         open_shown(&rungs, COMPARE, &l.rows);
         open_shown(&others, COMPARE, &l.rows);
@@ -542,27 +363,27 @@ static const uint32_t STEPS[] = {1,  2,  3,  4,  6,  8,   10,  12,  16,  20,  24
                                  40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
 
 /* Plans again within another budget and fills a row. */
-static int next_row(struct trial *p, uint64_t budget, struct row *row, struct error *e)
+static int next_row(struct plan_trial *p, uint64_t budget, struct plan_row *row, struct error *e)
 {
     p->rc = planned_within(&p->run, budget, e);
     if (p->rc && p->rc != PL_NOFIT) return p->rc;
-    fill_row(row, p);
+    plan_row_fill(row, p);
     return PL_OK;
 }
 
 /* Plans for budgets from the smallest possible up to the one that no longer limits the plan:
  * common memory sizes, in the largest unit of 1 GiB / 16^k that leaves several rows. */
-static int plan_budgets(const struct plan_options *o, struct rows *rows, struct error *e)
+static int plan_budgets(const struct plan_options *o, struct plan_rows *rows, struct error *e)
 {
-    struct row most = {0}, least = {0};
-    struct trial p;
+    struct plan_row most = {0}, least = {0};
+    struct plan_trial p;
     struct progress progress;
     /* no limit, the smallest, and those between them, which are not known yet */
     progress_begin(&progress, "planning", "budgets", 2);
-    int rc = open_trial(&p, o, &(struct change){0}, e);
+    int rc = plan_trial_open(&p, o, &(struct plan_change){0}, e);
     if (rc) return rc;
     progress_add(&progress, 1);
-    fill_row(&most, &p);
+    plan_row_fill(&most, &p);
     rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
     uint64_t unit = GIB;
     while (unit > 1 << 10 && most.arena < 8 * unit) unit /= 16;
@@ -572,7 +393,7 @@ static int plan_budgets(const struct plan_options *o, struct rows *rows, struct 
     for (size_t i = 0; i < COUNT(STEPS); i++)
         progress.total += STEPS[i] * unit > least.arena && STEPS[i] * unit < most.arena;
     for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
-        struct row row = {0};
+        struct plan_row row = {0};
         uint64_t budget = STEPS[i] * unit;
         if (budget <= least.arena || budget >= most.arena) continue;
         progress_add(&progress, 1);
@@ -583,12 +404,12 @@ static int plan_budgets(const struct plan_options *o, struct rows *rows, struct 
     snprintf(most.label, sizeof most.label, "no limit");
     if (!rc) vec_push(&rows->list, most);
     progress_clear();
-    close_trial(&p);
+    plan_trial_close(&p);
     return rc;
 }
 
 /* Prints a table, whose text ends in notes. */
-static void show_table(const struct plan_options *o, unsigned which, const char *name, const struct rows *rows,
+static void show_table(const struct plan_options *o, unsigned which, const char *name, const struct plan_rows *rows,
                        const struct text *note)
 {
     struct shown x;
@@ -605,7 +426,7 @@ static void show_table(const struct plan_options *o, unsigned which, const char 
 
 int table_frontier(const struct plan_options *o, struct error *e)
 {
-    struct rows rows = {0};
+    struct plan_rows rows = {0};
     int rc = plan_budgets(o, &rows, e);
     if (!rc) show_table(o, FRONTIER, "frontier", &rows, &(struct text){0});
     vec_free(&rows.list);
@@ -616,7 +437,7 @@ int table_frontier(const struct plan_options *o, struct error *e)
 
 /* Plans for a GPU given by name, with its measured or published profile; or by its memory, with the
  * profile of a GPU of about that memory. */
-static int gpu_row(const struct plan_options *o, const char *gpu, struct row *row, struct error *e)
+static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_row *row, struct error *e)
 {
     char *end, profile[96];
     const char *sets[] = {"device.kind=cuda", profile}, *name = gpu;
@@ -648,15 +469,15 @@ static int gpu_row(const struct plan_options *o, const char *gpu, struct row *ro
         snprintf(row->label, sizeof row->label, "%g GiB", row->gib);
     }
     snprintf(profile, sizeof profile, "device.profile=%s", name);
-    return plan_row(o, &(struct change){.sets = sets, .n = COUNT(sets), .gpu = row->gpu}, row, e);
+    return plan_row_make(o, &(struct plan_change){.sets = sets, .n = COUNT(sets), .gpu = row->gpu}, row, e);
 }
 
 /* Lists the GPUs whose figures were used for rows given by memory. */
-static void note_classes(const struct rows *rows, struct text *out)
+static void note_classes(const struct plan_rows *rows, struct text *out)
 {
     struct text used = {0};
     for (uint32_t i = 0; i < rows->list.n; i++) {
-        const struct row *r = &rows->list.at[i];
+        const struct plan_row *r = &rows->list.at[i];
         if (r->by_size && !(i && r[-1].by_size && r[-1].gib == r->gib))
             text_printf(&used, "%s%g GiB: %s", used.n ? ", " : "", r->gib, r->profile);
     }
@@ -681,7 +502,7 @@ static bool next_word(const char **list, char word[32], const char **out)
     return true;
 }
 
-static void add_label(struct row *row, bool several, int64_t n, const char *what)
+static void add_label(struct plan_row *row, bool several, int64_t n, const char *what)
 {
     const size_t at = strlen(row->label);
     if (several && n)
@@ -689,7 +510,7 @@ static void add_label(struct row *row, bool several, int64_t n, const char *what
 }
 
 /* Adds the rows of one GPU: one for each number of images and of frames. */
-static int gpu_rows(const struct plan_options *o, const char *gpu, struct rows *rows, struct progress *p,
+static int gpu_rows(const struct plan_options *o, const char *gpu, struct plan_rows *rows, struct progress *p,
                     struct error *e)
 {
     struct plan_options one = *o;
@@ -697,7 +518,7 @@ static int gpu_rows(const struct plan_options *o, const char *gpu, struct rows *
     int rc = PL_OK;
     for (const char *i = o->images; !rc && next_word(&i, images, &one.images);)
         for (const char *f = o->frames; !rc && next_word(&f, frames, &one.frames);) {
-            struct row row = {.images = one.images ? atoll(one.images) : 0,
+            struct plan_row row = {.images = one.images ? atoll(one.images) : 0,
                               .frames = one.frames ? atoll(one.frames) : 0};
             rc = gpu_row(&one, gpu, &row, e);
             add_label(&row, o->images && strchr(o->images, ','), row.images, "image");
@@ -717,7 +538,7 @@ static uint64_t count_words(const char *list)
 
 int table_devices(const struct plan_options *o, struct error *e)
 {
-    struct rows rows = {0};
+    struct plan_rows rows = {0};
     struct text note = {0};
     char list[512], *at = list, size[32];
     int rc = PL_OK;
@@ -751,14 +572,14 @@ static int read_ranks(const char *text, int64_t *list, int *n, struct error *e)
 }
 
 /* Says what the columns are, what connects ranks, and what is too large. */
-static void note_ranks(const struct rows *rows, bool without, struct text *out)
+static void note_ranks(const struct plan_rows *rows, bool without, struct text *out)
 {
     text_printf(out,
                 "Arena: of each rank. Sent: by each rank in a step, and received; in: its time; hidden: while the rank "
                 "computes.\n"
                 "Efficiency: samples/s over those of one rank%s times the number of ranks.\n",
                 without ? ", which has no budget here," : "");
-    const struct row *last = NULL;
+    const struct plan_row *last = NULL;
     for (uint32_t i = 0; i < rows->list.n; i++)
         if (rows->list.at[i].ranks > 1) last = &rows->list.at[i];
     if (last) text_printf(out, "Links: %s%s.\n", last->links, last->per_host < last->ranks ? "" : " (one host)");
@@ -772,17 +593,17 @@ int table_ranks(const struct plan_options *o, struct error *e)
 {
     int64_t list[RANK_ROWS];
     int n = 0, rc = read_ranks(o->o.ranks, list, &n, e);
-    struct rows rows = {0};
-    struct row within = {0}, one;
+    struct plan_rows rows = {0};
+    struct plan_row within = {0}, one;
     struct text note = {0};
     struct progress progress;
     progress_begin(&progress, "planning", "numbers of ranks", (uint64_t)n + 1);
-    if (!rc) rc = plan_row(o, &(struct change){.ranks = 1, .budget = true}, &within, e);
+    if (!rc) rc = plan_row_make(o, &(struct plan_change){.ranks = 1, .budget = true}, &within, e);
     one = within;
-    if (!rc && !one.fits) rc = plan_row(o, &(struct change){.ranks = 1}, &one, e);
+    if (!rc && !one.fits) rc = plan_row_make(o, &(struct plan_change){.ranks = 1}, &one, e);
     for (int i = 0; i < n && !rc; i++, progress_add(&progress, 1)) {
-        struct row row = within;
-        if (list[i] != 1) rc = plan_row(o, &(struct change){.ranks = list[i], .budget = true}, &row, e);
+        struct plan_row row = within;
+        if (list[i] != 1) rc = plan_row_make(o, &(struct plan_change){.ranks = list[i], .budget = true}, &row, e);
         if (!rc && row.fits && one.fits)
             row.efficiency = row.effective / row.seconds / (one.effective / one.seconds * row.ranks);
         vec_push(&rows.list, row);

@@ -1,12 +1,22 @@
 /*
  * codec.h: the bytes of a compressed block in memory, as a stream: parts that nobody wants are
- * skipped, and memory is that of a window. snappy.c decodes snappy; zlib (gunzip.c) and libzstd
+ * skipped, and memory is that of a window. codec.c decodes snappy; zlib (gunzip.c) and libzstd
  * (zstd.c) decode gzip and zstd.
  */
 #ifndef CODEC_H
 #define CODEC_H
 
-#include "io/snappy.h"
+#include "base/base.h"
+
+enum { SNAPPY_WINDOW = 1 << 16 };
+
+struct snappy {
+    const uint8_t *at, *end;
+    uint8_t *window;        /* [SNAPPY_WINDOW] the last bytes of the output, byte i at i % SNAPPY_WINDOW */
+    uint64_t out;           /* bytes so far */
+    uint32_t literal, copy; /* bytes that are left of the element */
+    uint32_t offset;        /* of the copy */
+};
 
 enum codec_kind { CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD };
 

@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/survey_jobs.h"
+#include "plan/survey.h"
 
 enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * LADDER_MOST };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */

@@ -71,4 +71,24 @@ void survey_free(struct survey *v);
  * 0: whether any block is. The caller frees it. */
 bool *survey_recomputed(const struct graph *g, const struct settings *s, uint32_t blocks);
 
+/* --- many surveys ---------------------------------------------------------------------------- */
+
+/* Jobs run in the order in which their graphs share the most phases, on all threads. */
+struct survey_job {
+    struct settings s;
+    struct survey *to;
+    bool blocks;                 /* survey its blocks too */
+    uint32_t number;             /* in the order in which jobs are added */
+    int64_t rows[PROGRAM_COUNT]; /* rows of a chunk of the head */
+    bool done;                   /* surveyed without an error */
+};
+struct survey_jobs {
+    VEC(struct survey_job) list; /* free with vec_free */
+    const struct survey_limits *placed; /* of all surveys; NULL: nothing is placed */
+};
+
+void survey_jobs_add(struct survey_jobs *jobs, const struct settings *s, bool blocks, struct survey *to);
+/* Makes all surveys; with an error, that of the job that was added first. */
+int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error *e);
+
 #endif

@@ -1,0 +1,139 @@
+/*
+ * plan_rows.c: one plan of the run that `plimsoll plan` is asked about, with a change: the rows of
+ * its tables (plan_tables.c).
+ */
+#include "cli/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "calibrate/calibrate.h"
+#include "cost/links.h"
+#include "feed/feed.h"
+#include "models/images.h"
+
+/* tokens of an image or frame in the sequence of a model that takes text only: a 24 x 24 grid */
+enum { IMAGE_TOKENS = 576 };
+
+/* tokens of a frame's time, and around its image, where videos are described
+ * (text/template/chat_images.h) */
+enum { FRAME_TEXT = 16 };
+
+/* Makes room for images and frames in a row of a model that takes images; finds the tokens of
+ * each. */
+static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2],
+                       struct error *e)
+{
+    if (images || c->data_max_images < 0) c->data_max_images = images;
+    if (frames) c->data_max_frames = frames;
+    tokens[0] = m->images->features;
+    if (images_frame_tokens(m, c->data_tokens_per_frame, &tokens[1], e)) return e->code;
+    if (m->images->timed) tokens[1] += FRAME_TEXT;
+    return PL_OK;
+}
+
+/* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and
+ * its tower. */
+static int add_images(struct config *c, int64_t images, int64_t frames, struct error *e)
+{
+    struct model m;
+    int64_t tokens[2] = {IMAGE_TOKENS, IMAGE_TOKENS};
+    const bool named = c->model_path || c->model_preset;
+    int rc = PL_OK;
+    if (!(images + frames) || !config_tokens(c)) return PL_OK;
+    if (named && config_open_model(c, &m, e)) return e->code;
+    if (named && m.images) rc = plan_images(c, &m, images, frames, tokens, e);
+    if (named) model_close(&m);
+    c->data_sequence += images * tokens[0] + frames * tokens[1];
+    return rc;
+}
+
+int plan_configure(const struct plan_options *o, struct config *c, struct error *e)
+{
+    int64_t images = 0, frames = 0, masks = 0;
+    int rc = options_config(&o->o, c, e);
+    if (rc) return rc;
+    rc = options_count("--images", o->images, 1, 4096, &images, e);
+    if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
+    if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
+    if (!rc && (images > 1 || frames) && !config_tokens(c))
+        rc = error_set(e, PL_USAGE,
+                       "--images and --frames are for language models; with this data.format a sample is one image");
+    if (!rc && masks) c->data_max_masks = masks;
+    if (!rc) rc = add_images(c, images, frames, e);
+    if (rc) config_free(c);
+    return rc;
+}
+
+/* --- rows ---------------------------------------------------------------------------------- */
+
+int plan_trial_open(struct plan_trial *p, const struct plan_options *o, const struct plan_change *x, struct error *e)
+{
+    struct plan_options own = *o;
+    if (x->ranks) own.o.ranks = NULL;
+    TRY(plan_configure(&own, &p->config, e));
+    struct config *c = &p->config;
+    int rc = PL_OK;
+    for (size_t i = 0; i < x->n && !rc; i++) rc = config_set(c, x->sets[i], e);
+    if (x->ranks) c->parallel_ranks = x->ranks;
+    if (x->ranks && c->parallel_per_host > x->ranks) c->parallel_per_host = x->ranks;
+    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
+    if (!rc) {
+        if (!x->budget)
+            c->memory_budget = x->gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(x->gpu)}
+                                      : (struct config_budget){BUDGET_NONE, 0};
+        const struct run_options options = {.train = true, .describe = feed_describe, .probe = true,
+                                            .several = !x->ranks, .gpu_memory = x->gpu};
+        p->rc = rc = planned_open(&p->run, c, &options, e);
+        if (rc == PL_NOFIT && x->gpu) planned_find_remedies(&p->run, &options);
+        if (!rc || (rc == PL_NOFIT && (!x->ranks || p->run.has_graph))) return PL_OK;
+        planned_close(&p->run);
+    }
+    config_free(c);
+    return rc;
+}
+
+void plan_trial_close(struct plan_trial *p)
+{
+    planned_close(&p->run);
+    config_free(&p->config);
+}
+
+void plan_row_fill(struct plan_row *row, const struct plan_trial *p)
+{
+    const struct planned *r = &p->run;
+    row->fits = !p->rc;
+    row->budget = r->budget;
+    row->arena = p->rc ? r->plan.smallest : plan_arena(&r->plan);
+    row->host = r->plan.placement.arena[SPACE_HOST];
+    row->host_budget = p->rc && planned_exceeds_host(r) ? r->host_budget : 0;
+    row->factor = row->ranks ? 0 : time_factor(r);
+    row->seconds = r->plan.seconds * (row->ranks ? 1 : time_scale(r));
+    row->effective = r->effective_batch;
+    row->least = planned_least_micro_batch(r);
+    row->settings = r->plan.settings;
+    row->measured = r->profile.measured != NULL;
+    row->processor = r->kind != DEVICE_CUDA;
+    snprintf(row->profile, sizeof row->profile, "%s", r->profile.name);
+    memcpy(row->warning, r->warning, sizeof row->warning);
+    row->n_warnings = r->n_warnings;
+    memcpy(row->remedy, r->remedy, sizeof row->remedy);
+    row->n_remedies = r->n_remedies;
+    if (!row->ranks) return;
+    struct text links = {0};
+    row->per_host = r->profile.per_host ? r->profile.per_host : row->ranks;
+    row->sends = plan_communication(&r->plan, &r->graph, &r->profile);
+    links_print(&r->profile, &links);
+    snprintf(row->links, sizeof row->links, "%s", links.n ? links.at : "");
+    text_free(&links);
+}
+
+int plan_row_make(const struct plan_options *o, const struct plan_change *x, struct plan_row *row, struct error *e)
+{
+    struct plan_trial p;
+    TRY(plan_trial_open(&p, o, x, e));
+    row->ranks = (int)x->ranks;
+    plan_row_fill(row, &p);
+    plan_trial_close(&p);
+    return PL_OK;
+}
