@@ -66,6 +66,10 @@ int decoder_parse(struct model *m, struct decoder *c, const struct value *config
 /* Parses sliding_window: a number, or null for none; `absent` is the value if the key is
  * missing. */
 int decoder_parse_window(struct decoder *c, const struct value *config, int64_t absent, struct error *e);
+/* Parses a soft cap: a number, or null for none; *cap is the default. */
+int decoder_parse_cap(const struct value *config, const char *key, double *cap, struct error *e);
+/* Returns PL_USAGE if the key is true. */
+int decoder_refuse(const struct value *config, const char *key, struct error *e);
 /* Builds the decoder as a model of its own. */
 void decoder_build(const struct model *m, struct graph *g, const struct batch *batch);
 

@@ -59,10 +59,27 @@ int decoder_parse_window(struct decoder *c, const struct value *config, int64_t 
     return layer_parse_sizes(config, &(struct size_key){"sliding_window", &c->window, 1, 1 << 30}, 1, e);
 }
 
+/* Returns a layer with or without the sliding window. */
 static struct decoder_layer layer_of(const struct decoder *c, bool sliding)
 {
     return (struct decoder_layer){.window = sliding ? c->window : 0,
                                   .table = sliding && c->layered_rotary ? TABLE_SLIDING : TABLE_FULL};
+}
+
+int decoder_parse_cap(const struct value *config, const char *key, double *cap, struct error *e)
+{
+    const struct value *v = value_get(config, key);
+    if (v && v->kind == VALUE_NULL) *cap = 0;
+    if (!v || v->kind == VALUE_NULL) return PL_OK;
+    TRY(value_as_number(v, key, cap, e));
+    return *cap > 0 ? PL_OK : error_set(e, PL_USAGE, "%s is %g, it must be above 0, or null", key, *cap);
+}
+
+int decoder_refuse(const struct value *config, const char *key, struct error *e)
+{
+    bool set = false;
+    TRY(value_opt_bool(config, key, &set, e));
+    return set ? error_set(e, PL_USAGE, "%s is true, which is not supported", key) : PL_OK;
 }
 
 /* Parses layer_types, which, if given, lists the layers with a sliding window. */
@@ -120,7 +137,7 @@ static int parse_act(struct decoder *c, const struct value *config, struct error
     TRY(value_opt_string(config, c->act_key, &name, e));
     const bool gate = !name || !strcmp(name, "silu") || !strcmp(name, "swish") || !strcmp(name, "gelu_pytorch_tanh") ||
                       (c->gelu_is_tanh && !strcmp(name, "gelu"));
-    if (c->names.gate && !gate)
+    if ((c->names.gate || c->names.gate_up) && !gate)
         return error_set(e, PL_USAGE, "%s \"%s\": expected silu or gelu_pytorch_tanh", c->act_key, name);
     TRY(layer_parse_act_at(config, c->act_key, &c->act, e));
     if (c->gelu_is_tanh && c->act == ACT_GELU) c->act = ACT_GELU_TANH;

@@ -136,9 +136,55 @@ CASES.update({
     # The norms of q and k have as many weights as their heads together.
     "olmo2": case(family="olmo2", style=4, vocab=41, heads=3, kv_heads=1, hidden=18, inter=23, eps=1e-2, T=9, extra=dict(pad_token_id=None)),
     "olmo2_padded": case(family="olmo2", **PADDED, style=5, tied=True, extra=dict(attention_bias=True, pad_token_id=3)),
+    # One matrix for q, k and v, one for gate and up. T is longer than the training length: the long
+    # factors; a part of each head is rotated.
+    "phi3": case(family="phi3", style=4, vocab=31, hidden=32, heads=2, kv_heads=1, inter=21, layers=1, T=12, tied=True, theta=50.0,
+                 rope=dict(type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3, 1.4, 1.5], long_factor=[1.0, 2.5, 3.0, 5.0, 6.0, 7.5]),
+                 extra=dict(partial_rotary_factor=0.75, original_max_position_embeddings=8, pad_token_id=None)),
+    "phi3_packed": case(family="phi3", **PACKED, style=5, theta=50.0,
+                        rope=dict(rope_type="longrope", short_factor=[1.0, 1.5, 2.0], long_factor=[1.0, 2.5, 3.0]),
+                        extra=dict(original_max_position_embeddings=32, pad_token_id=3, sliding_window=4)),
+    # Both caps are small enough to bend; the norms' weights are around 0, for they multiply by 1 + w.
+    "gemma2": case(family="gemma2", style=4, vocab=37, heads=3, kv_heads=1, hidden=18, head_dim=8, inter=23, layers=3, T=11, eps=1e-2, tied=True,
+                   extra=dict(hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20, attn_logit_softcapping=1.5,
+                              final_logit_softcapping=2.5, sliding_window=4, pad_token_id=0)),
+    "gemma2_packed": case(family="gemma2", **PACKED, style=5, head_dim=10, tied=True,
+                          extra=dict(attention_bias=True, query_pre_attn_scalar=7, attn_logit_softcapping=2.0, sliding_window=3,
+                                     final_logit_softcapping=None, layer_types=["full_attention", "sliding_attention"])),
+    "gemma3": case(family="gemma3_text", style=4, vocab=37, heads=3, kv_heads=1, hidden=18, head_dim=8, inter=23, layers=3, T=11, tied=True,
+                   theta=80.0, rope=dict(rope_type="linear", factor=4.0),
+                   extra=dict(query_pre_attn_scalar=20, sliding_window=4, sliding_window_pattern=2, rope_local_base_freq=20.0)),
+    "gemma3_packed": case(family="gemma3_text", **PACKED, style=5, head_dim=10, tied=False,
+                          extra=dict(attention_bias=True, query_pre_attn_scalar=7, sliding_window=3, final_logit_softcapping=3.0,
+                                     layer_types=["full_attention", "sliding_attention"], pad_token_id=3,
+                                     rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=60.0),
+                                                          sliding_attention=dict(rope_type="default", rope_theta=15.0)))),
+    # "gelu" is the tanh approximation in this family.
+    "gemma": case(family="gemma", style=4, vocab=37, heads=3, kv_heads=1, hidden=18, head_dim=8, inter=23, T=9, tied=True,
+                  extra=dict(hidden_act="gelu")),
+    "gemma_padded": case(family="gemma", **PADDED, style=5, head_dim=10, tied=True,
+                         extra=dict(hidden_act="gelu_pytorch_tanh", attention_bias=True, pad_token_id=None)),
+    # Scaled positions in full layers alone.
+    "olmo3": case(family="olmo3", style=4, vocab=37, heads=3, kv_heads=1, hidden=18, inter=23, layers=4, T=11, theta=500000.0,
+                  rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0),
+                  extra=dict(sliding_window=4, pad_token_id=None)),
+    "olmo3_packed": case(family="olmo3", **PACKED, style=5, tied=True,
+                         extra=dict(attention_bias=True, pad_token_id=3, sliding_window=3, layer_types=["full_attention", "sliding_attention"],
+                                    rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=60.0),
+                                                         sliding_attention=dict(rope_type="default", rope_theta=15.0)))),
+    # Queries grow after 4 and after 8 positions.
+    "ministral3": case(family="ministral3", style=5, vocab=37, heads=3, kv_heads=1, hidden=18, head_dim=8, inter=23, T=13, theta=80.0,
+                       rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=4, beta_fast=4.0, beta_slow=1.0,
+                                 mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4),
+                       extra=dict(pad_token_id=None, sliding_window=None)),
+    "ministral3_packed": case(family="ministral3", **PACKED, style=5, tied=True, theta=80.0, head_dim=8,
+                              rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=4, llama_4_scaling_beta=0.4),
+                              extra=dict(pad_token_id=3, sliding_window=5)),
     "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
 })
-CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2")
+CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2",
+               phi3="Phi3", gemma2="Gemma2", gemma3_text="Gemma3", gemma="Gemma", olmo3="Olmo3", ministral3="Ministral3")
+UNIT_OFFSET = ("gemma", "gemma2", "gemma3_text")
 
 
 def config_json(c):
@@ -189,7 +235,7 @@ def random_weights(c, config, generator):
     out = {}
     for name, shape in shapes.items():
         w = torch.randn(shape, generator=generator) * c["std"]
-        if name.endswith("norm.weight"):
+        if name.endswith("norm.weight") and c["family"] not in UNIT_OFFSET:
             w += 1
         out[name] = w.to(getattr(torch, c["dtype"]))
     return out
