@@ -1,5 +1,5 @@
 /*
- * gemma.c: Gemma 2 and the text models of Gemma 3: norms times 1 + w, a gate of tanh-GELU,
+ * gemma.c: Gemma, Gemma 2 and the text models of Gemma 3: norms times 1 + w, a gate of tanh-GELU,
  * embeddings times sqrt(C). Gemma 2 has norms before and behind each part, soft caps, and a sliding
  * window in every other layer; Gemma 3 norms of the heads of q and k instead of the caps, and rotary
  * positions of their own in layers with a window.
@@ -8,7 +8,7 @@
 
 #include "models/decoder.h"
 
-/* Parses what all of them share. */
+/* Parses what the three share. */
 static int parse_gemma(struct model *m, struct decoder *c, const struct value *config, struct error *e)
 {
     c->act = ACT_GELU_TANH;
@@ -20,6 +20,14 @@ static int parse_gemma(struct model *m, struct decoder *c, const struct value *c
     TRY(decoder_parse(m, c, config, e));
     c->embedding_scale = sqrt((double)c->hidden);
     return PL_OK;
+}
+
+static int gemma_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct decoder *c = decoder_new(m, (struct decoder){.vocabulary = 256000, .hidden = 3072, .inner = 24576,
+                                                        .layers = 28, .heads = 16, .kv_heads = 16, .head_dim = 256,
+                                                        .positions = 8192, .gelu_is_tanh = true});
+    return parse_gemma(m, c, config, e);
 }
 
 /* Parses what Gemma 2 and 3 share; soft caps have the family's defaults. */
@@ -62,5 +70,6 @@ static int gemma3_parse(struct model *m, const struct value *config, struct erro
     return parse_gemma2(m, c, config, e);
 }
 
+const struct family gemma_family = DECODER_FAMILY("gemma", gemma_parse);
 const struct family gemma2_family = DECODER_FAMILY("gemma2", gemma2_parse);
 const struct family gemma3_text_family = DECODER_FAMILY("gemma3_text", gemma3_parse);
