@@ -1,14 +1,16 @@
 /*
- * olmo2.c: OLMo 2: norms behind attention and MLP instead of before them, and norms of the whole q
- * and k.
+ * olmo2.c: OLMo 2 and 3: norms behind attention and MLP instead of before them, and norms of the
+ * whole q and k. OLMo 3 has a sliding window in three of four layers, where rotary positions are not
+ * scaled.
  */
 #include "models/decoder.h"
 
-static int olmo2_parse(struct model *m, const struct value *config, struct error *e)
+static const struct decoder defaults = {.vocabulary = 50304, .hidden = 4096, .inner = 11008, .layers = 32, .heads = 32,
+                                        .positions = 2048, .eps = 1e-5, .padding = 1 + 1, .whole_norms = true};
+
+/* Parses what the two share. */
+static int parse_olmo(struct model *m, struct decoder *c, const struct value *config, struct error *e)
 {
-    struct decoder *c = decoder_new(m, (struct decoder){.vocabulary = 50304, .hidden = 4096, .inner = 11008,
-                                                        .layers = 32, .heads = 32, .positions = 2048, .eps = 1e-5,
-                                                        .padding = 1 + 1, .whole_norms = true});
     c->names.before_attention = c->names.before_mlp = NULL;
     c->names.after_attention = "post_attention_layernorm";
     c->names.after_mlp = "post_feedforward_layernorm";
@@ -19,4 +21,20 @@ static int olmo2_parse(struct model *m, const struct value *config, struct error
     return decoder_parse(m, c, config, e);
 }
 
+static int olmo2_parse(struct model *m, const struct value *config, struct error *e)
+{
+    return parse_olmo(m, decoder_new(m, defaults), config, e);
+}
+
+static int olmo3_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct decoder *c = decoder_new(m, defaults);
+    c->layered_rotary = true;
+    c->rotary[TABLE_FULL].theta = 500000;
+    c->full_every = 4;
+    TRY(decoder_parse_window(c, config, 4096, e));
+    return parse_olmo(m, c, config, e);
+}
+
 const struct family olmo2_family = DECODER_FAMILY("olmo2", olmo2_parse);
+const struct family olmo3_family = DECODER_FAMILY("olmo3", olmo3_parse);
