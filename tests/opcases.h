@@ -338,8 +338,8 @@ static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPES};
 
-/* Sets the attributes and makes inv_freq and positions, 0 where there are none, of a rotation. n: B,
- * T, H, D/2, 1 inverse + 2 positions + 4 three positions per token. */
+/* Sets the attributes and makes inv_freq and positions, 0 where there are none, of a rotation. n:
+ * B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token. */
 static void rope_inputs(struct scene *s, const int64_t *n, union attr *a, id in[2])
 {
     const int64_t per = n[4] & 4 ? 3 : 1, dim[] = {n[0], n[1], per};

@@ -525,7 +525,7 @@ static id emit_norm(struct graph *g, int how, enum dtype f)
     return 0;
 }
 
-/* --- the norm of a head and its rotation as one op --------------------------------------------- */
+/* --- the norm of a head and its rotation as one op -------------------------------------------- */
 
 enum { UNIT_OFFSET = 1, AT_POSITIONS = 2, MORE_READERS = 4, OF_SLICE = 8, WHOLE_ROW = 16 };
 static const struct rewrite_case norm_rope_cases[] = {{"heads", 0, {-1, 1}},

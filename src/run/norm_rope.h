@@ -1,5 +1,5 @@
 /*
- * norm_rope.h: RMSNORM_ROPE and its gradient as the two launches that they stand for.
+ * norm_rope.h: RMSNORM_ROPE and its gradient as launches of the two ops.
  *
  *     forward    norm: x, w -> y, rstd                 rope: y -> y
  *     backward   rope, inverted: dy -> dx              norm's gradient: dx, x, w, rstd -> dx, dw

@@ -61,7 +61,7 @@ static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums)
 
 enum { ROPE_WIDEST = 12288 }; /* D: its sines and cosines are in shared memory */
 
-/* RMSNORM_ROPE (norm_rope.cu): a lane has a pack of each half of a head. Returns the lanes per head;
+/* Returns the lanes per head of RMSNORM_ROPE (norm_rope.cu), which have a pack of each half of it;
  * 0: the halves are no packs whose number is a power of two, or they are too many. */
 static inline int head_lanes(int64_t D, int size)
 {

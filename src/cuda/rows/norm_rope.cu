@@ -1,6 +1,5 @@
 /*
- * norm_rope.cu: RMSNORM_ROPE and its gradient (the two launches that they stand for:
- * run/norm_rope.h).
+ * norm_rope.cu: RMSNORM_ROPE and its gradient (as two launches: run/norm_rope.h).
  *
  *     head   |  first half  | second half  |
  *     lanes   0   1   2   3   0   1   2   3     a lane has a pack of 16 bytes of each half

@@ -8,8 +8,8 @@
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/rows/rows.cuh"
 
-/* Fills turns [rows, 2, D/2], cosines and sines of the `rows` tokens from `first` on. All threads of
- * a block call it; GIVEN: s has positions. */
+/* Fills turns [rows, 2, D/2], cosines and sines of the `rows` tokens from `first` on. All threads
+ * of a block call it; GIVEN: s has positions. */
 template <bool GIVEN>
 static __device__ inline void fill_turns(float *turns, const float *inv_freq, const rope_shape &s, int64_t first,
                                          int rows)

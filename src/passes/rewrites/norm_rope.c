@@ -5,8 +5,8 @@
  *     after    z, rstd = RMSNORM_ROPE(x, w, inv_freq, positions)
  *
  * This saves a pass over the heads, and another one in the backward. It applies where the norm is
- * over a head, as in Qwen3 and Gemma 3, and nothing else reads y or rstd. A strided x stays as it is: on a
- * CPU the norm would run on its own reference kernel, and the rotation on a fast one.
+ * over a head, as in Qwen3 and Gemma 3, and nothing else reads y or rstd. A strided x stays as it
+ * is: on a CPU the norm runs on its reference kernel, and the rotation on a fast one.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
