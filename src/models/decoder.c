@@ -1,6 +1,6 @@
 /*
- * decoder.c: the layers of decoder-only language models, by themselves or as a part of another model
- * (parts.h), by the options of decoder.h.
+ * decoder.c: the layers of decoder-only language models, by themselves or as a part of another
+ * model (parts.h), by the options of decoder.h.
  *
  *     x = embed(ids)
  *     each layer:  x = x + norm(o(attention(rope(norm(q(n))), rope(norm(k(n))), v(n))))   n = norm(x)

@@ -2,8 +2,8 @@
  * decoder.h: a decoder-only language model by its options.
  *
  * A family is a page of defaults: it makes a struct decoder (decoder_new), reads its own keys of
- * config.json, and leaves those that all families share to decoder_parse. The layers (decoder.c) ask
- * for options, never for the family. An option that is 0 or NULL is not there.
+ * config.json, and leaves those that all families share to decoder_parse. The layers (decoder.c)
+ * ask for options, never for the family. An option that is 0 or NULL is not there.
  */
 #ifndef DECODER_H
 #define DECODER_H
@@ -43,8 +43,8 @@ struct decoder {
     bool gelu_is_tanh;           /* "gelu" is the tanh approximation */
     double attention_cap, logits_cap; /* soft caps: cap tanh(x / cap); 0: none */
     bool whole_norms;            /* q_norm and k_norm are over all heads together */
-    /* Factors of embeddings, of q k^T (0: 1 / sqrt(head_dim)), of what is added to the residual, and
-     * of logits; 0: 1. */
+    /* Factors of embeddings, of q k^T (0: 1 / sqrt(head_dim)), of what is added to the residual,
+     * and of logits; 0: 1. */
     double embedding_scale, attention_scale, residual_scale, logits_scale;
     bool embedding_scale_rounded; /* to the dtype of the weights */
     /* Queries are multiplied by 1 + growth log(1 + floor(position / rotary.original_positions)). */

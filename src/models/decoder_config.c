@@ -111,8 +111,8 @@ static int parse_layers(struct model *m, struct decoder *c, const struct value *
     return parse_types(c, config, e);
 }
 
-/* Parses pad_token_id over the default, as torch.nn.Embedding takes its padding_idx: -1 is the last row of the
- * table. */
+/* Parses pad_token_id over the default, as torch.nn.Embedding takes its padding_idx: -1 is the last
+ * row of the table. */
 static int parse_padding(struct decoder *c, const struct value *config, struct error *e)
 {
     const struct value *v = value_get(config, "pad_token_id");

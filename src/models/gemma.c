@@ -1,8 +1,8 @@
 /*
  * gemma.c: Gemma, Gemma 2 and the text models of Gemma 3: norms times 1 + w, a gate of tanh-GELU,
  * embeddings times sqrt(C). Gemma 2 has norms before and behind each part, soft caps, and a sliding
- * window in every other layer; Gemma 3 norms of the heads of q and k instead of the caps, and rotary
- * positions of their own in layers with a window.
+ * window in every other layer; Gemma 3 has norms of the heads of q and k instead of the caps, and
+ * rotary positions of their own in layers with a window.
  */
 #include <math.h>
 

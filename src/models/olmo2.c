@@ -1,7 +1,7 @@
 /*
  * olmo2.c: OLMo 2 and 3: norms behind attention and MLP instead of before them, and norms of the
- * whole q and k. OLMo 3 has a sliding window in three of four layers, where rotary positions are not
- * scaled.
+ * whole q and k. OLMo 3 has a sliding window in three of four layers, where rotary positions are
+ * not scaled.
  */
 #include "models/decoder.h"
 

@@ -22,7 +22,8 @@ static int parse_type(struct rotary *r, const struct value *map, struct error *e
         r->type = (enum rotary_type)min_i64((int64_t)i, ROTARY_LONGROPE); /* su is an older name */
         break;
     }
-    if (r->type == ROTARY_YARN && is_given(value_get(map, "long_factor"))) r->type = ROTARY_LONGROPE; /* the first Phi-3 */
+    /* The first Phi-3 says so. */
+    if (r->type == ROTARY_YARN && is_given(value_get(map, "long_factor"))) r->type = ROTARY_LONGROPE;
     return PL_OK;
 }
 

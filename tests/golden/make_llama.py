@@ -144,7 +144,7 @@ CASES.update({
     "phi3_packed": case(family="phi3", **PACKED, style=5, theta=50.0,
                         rope=dict(rope_type="longrope", short_factor=[1.0, 1.5, 2.0], long_factor=[1.0, 2.5, 3.0]),
                         extra=dict(original_max_position_embeddings=32, pad_token_id=3, sliding_window=4)),
-    # Both caps are small enough to bend; the norms' weights are around 0, for they multiply by 1 + w.
+    # Both caps are small enough to bend. The norms multiply by 1 + w: weights are around 0.
     "gemma2": case(family="gemma2", style=4, vocab=37, heads=3, kv_heads=1, hidden=18, head_dim=8, inter=23, layers=3, T=11, eps=1e-2, tied=True,
                    extra=dict(hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20, attn_logit_softcapping=1.5,
                               final_logit_softcapping=2.5, sliding_window=4, pad_token_id=0)),
@@ -164,7 +164,7 @@ CASES.update({
                   extra=dict(hidden_act="gelu")),
     "gemma_padded": case(family="gemma", **PADDED, style=5, head_dim=10, tied=True,
                          extra=dict(hidden_act="gelu_pytorch_tanh", attention_bias=True, pad_token_id=None)),
-    # Scaled positions in full layers alone.
+    # Positions are scaled in full layers only.
     "olmo3": case(family="olmo3", style=4, vocab=37, heads=3, kv_heads=1, hidden=18, inter=23, layers=4, T=11, theta=500000.0,
                   rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0),
                   extra=dict(sliding_window=4, pad_token_id=None)),
