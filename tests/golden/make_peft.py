@@ -70,7 +70,7 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_qua
            bnb_4bit_compute_dtype=torch.float32)
 PLAIN = dict(NF4, bnb_4bit_use_double_quant=False)
 # Models that transformers saves in 4 bits: the base and how.
-FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4)}
+FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4), "gemma3_4bit": ("gemma3", NF4)}
 
 CASES = {
     "list": case("basic", ["q_proj", "v_proj"]),
@@ -125,6 +125,12 @@ CASES = {
     "nf4": case("odd", "all-linear", r=3, nf4=NF4),
     "nf4_bf16": case("bf16", ["q_proj", "v_proj", "down_proj"], r=2, nf4=NF4),
     "nf4_dora": case("odd", ["q_proj", "down_proj"], r=2, nf4=NF4, use_dora=True),
+    "qwen3": case("qwen3", "all-linear", r=2),
+    "phi3": case("phi3", ["qkv_proj", "gate_up_proj", "down_proj"], r=2),  # PEFT takes the fused matrices as they are
+    "phi3_nf4": case("phi3", "all-linear", r=2, nf4=NF4),
+    "gemma3": case("gemma3", "all-linear", r=2, modules_to_save=["norm"]),
+    "gemma2": case("gemma2", ["q_proj", "down_proj"], r=2, use_dora=True),
+    "gemma3_folder": case("peft/gemma3_4bit", ["v_proj", "gate_proj"], r=2, nf4={}),
     "nf4_folder": case("peft/odd_4bit", "all-linear", r=3, nf4={}),
     "llava_nf4_folder": case("peft/llava_4bit", ["v_proj", "linear_1", "fc1"], r=2, nf4={}),
     "nf4_plain_folder": case("peft/bf16_4bit", ["q_proj", "v_proj", "down_proj"], r=2, nf4={}),
