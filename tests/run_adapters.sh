@@ -124,6 +124,13 @@ forms() {
     matched $((672 + 61 * 24)) "${lora[@]}" --set 'adapter.modules_to_save=[lm_head]' || return 1
     matched $((672 + 2 * 36)) "${lora[@]}" --set adapter.use_dora=true
 }
+# A head of its own is left out also behind Gemma 2's soft cap.
+capped_head() {
+    mkdir -p "$tmp/capped" && sed 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' tests/golden/gemma2/config.json >"$tmp/capped/config.json" || return 1
+    printf 'model: {path: %s}\ndata: {sequence: 16}\ndevice: cpu\nadapter: {target_modules: all-linear}\n' "$tmp/capped" >"$tmp/capped.yaml"
+    expect 0 '' "$binary" plan "$tmp/capped.yaml" --explain all || return 1
+    grep -q SOFTCAP "$tmp/out" && grep -q 'q_proj.lora_A' "$tmp/out" && grep -q 'lm_head.weight' "$tmp/out" && ! grep 'lm_head.lora' "$tmp/out"
+}
 expression() { matched 672 --set adapter.r=4 --set 'adapter.target_modules=.*\.(q|v)_proj'; }
 # What plan and train say: modules by pattern, trained weights, share of all.
 says() {
@@ -148,6 +155,7 @@ init() {
 if wanted llama match; then
     check 'target_modules in each form, layers, ranks, modules_to_save' forms
     check 'target_modules as a regular expression' expression
+    check 'all-linear leaves out a head with a soft cap' capped_head
     check 'plan and train say what matched' says
     check 'init_lora_weights and the random seed' init
 fi
