@@ -288,7 +288,8 @@ check 'flags without the preset' expect 2 'unknown option --data_root' "$binary"
 
 # --- learning --- It finds the shape that the question asks for, and says its colour; without the
 # question or without the image it does not. The language model has a lower learning rate than the
-# rest, and the positions of its image a higher one: their embedding starts small beside the colours.
+# rest, and the positions of its image a higher one: their embedding starts small beside
+# the colours.
 learn() {
     train "$@" --set train.steps=250 --set train.warmup_steps=8 --set train.learning_rate=0.001 --set train.beta2=0.95 --set loss.text=2 \
         --set "train.groups=[{match: '*position_embedding*', lr_scale: 5}, {match: ['tinysam.*', 'fusion.*', 'mask_head.*'], lr_scale: 4}]"

@@ -38,7 +38,8 @@
 static const char *describe(const struct row *row, const int64_t *n, enum dtype f, char text[160])
 {
     int at = snprintf(text, 160, "%s %s (", op_table[row->op].name, dtype_name(f));
-    for (int i = 0; i < SIZES; i++) at += snprintf(text + at, 160 - (size_t)at, "%s%lld", i ? " " : "", (long long)n[i]);
+    for (int i = 0; i < SIZES; i++)
+        at += snprintf(text + at, 160 - (size_t)at, "%s%lld", i ? " " : "", (long long)n[i]);
     snprintf(text + at, 160 - (size_t)at, "), seed %llu", (unsigned long long)seed);
     return text;
 }

@@ -266,7 +266,8 @@ TEST(test_attention)
     oracle_attention(&(struct heads){2, 5, 7, 2, 1, 4, true, .masked = true, .window = 4, .cap = 0.75f});
 }
 
-/* Two keys with the products 3 and -1 and a cap of 2: lse = log(e^(2 tanh 1.5) + e^(2 tanh -0.5)). */
+/* Two keys with the products 3 and -1 and a cap of 2:
+ * lse = log(e^(2 tanh 1.5) + e^(2 tanh -0.5)). */
 TEST(test_attention_cap)
 {
     struct trial t = trial_of(OP_ATTENTION);

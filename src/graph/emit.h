@@ -10,8 +10,8 @@
 
 /* A sliding window: a query sees itself and the window - 1 keys before it (0: all). With ranges i32
  * [B,T,2] (0: none) a query sees the keys from the first to before the second number of its range,
- * the last `window` of them, and causal is false. A soft cap (0: none) turns x = scale q k^T into cap
- * tanh(x / cap), before the mask. */
+ * the last `window` of them, and causal is false. A soft cap (0: none) turns x = scale q k^T into
+ * cap tanh(x / cap), before the mask. */
 struct attention_options {
     float scale, cap;
     bool causal;

@@ -391,4 +391,3 @@ void decoder_build(const struct model *m, struct graph *g, const struct batch *b
     decoder_outputs(m, g, "", batch, decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows), labels);
 }
 
-bool decoder_is(const struct model *m) { return m->family->build == decoder_build; }

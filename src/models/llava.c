@@ -44,7 +44,7 @@ int llava_add_decoder(struct model *m, const char *name, const struct value *con
 {
     char known[256];
     int rc = model_add_part(m, name, config, folder, e);
-    if (rc || decoder_is(model_part(m, name))) return rc;
+    if (rc || model_part(m, name)->family->decoder) return rc;
     return error_set(e, PL_USAGE, "its text model is a %s, expected %s", model_part(m, name)->family->model_type,
                      model_list_decoders(known, "or"));
 }

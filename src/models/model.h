@@ -181,6 +181,7 @@ struct family {
      * the input cache_slots [B,T] has the slot of each token. Padding has a position and a slot
      * below 0, and sees nothing. */
     bool generates;
+    bool decoder;           /* a decoder-only language model (decoder.h) */
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
 };

@@ -79,9 +79,8 @@ struct tower_sizes tower_sizes(const struct model *m);
  * (heads.c). */
 int tower_parse(struct model *m, const struct value *config, struct error *e);
 void tower_build(const struct model *m, struct graph *g, const struct batch *batch);
-/* Reports whether a model is one of these towers; of the decoders above. */
+/* Reports whether a model is one of these towers. */
 bool tower_is(const struct model *m);
-bool decoder_is(const struct model *m);
 /* Makes names of the tower's parameters begin with `root` instead of "vision_model.", for parse. */
 void tower_set_root(struct model *m, const char *root);
 /* Computes last_hidden_state [B,tokens,width] from pixels. states[i], of `count`, is the hidden

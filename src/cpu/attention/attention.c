@@ -10,10 +10,11 @@
  *     keys  x queries    s  = k  q^T     [key][nr queries]     A = k, B = q
  *     D     x queries    o^T += v^T p    [D][nr queries]       A = v, B = p (= s in place)
  *
- * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, the mask and a
- * cap by log2(e). Blocks of keys that no query of the block sees are skipped; within a block the sums run
- * from the first to the last key that a panel sees, so a causal mask halves the work and a sliding
- * window costs its own width. With ranges, a block of queries ends where another document begins.
+ * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, the mask and
+ * a cap by log2(e). Blocks of keys that no query of the block sees are skipped; within a block the
+ * sums run from the first to the last key that a panel sees, so a causal mask halves the work and
+ * a sliding window costs its own width. With ranges, a block of queries ends where another document
+ * begins.
  *
  * If the processor multiplies bf16 (micro_bf16.h) and q, k and v are bf16, so are the panels, and
  * the probabilities are rounded to bf16 for their product with v; scores, sums and o stay f32. q is

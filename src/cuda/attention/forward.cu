@@ -11,9 +11,9 @@
  *
  * s and p are in registers, p rounded to the storage type for its product; sums are f32. Only tiles
  * at an edge are masked. A warp holds 32 queries if nothing is added, 16 of a head of 256, else 16
- * in registers. Added terms are multiplied by log2(e) and are in shared memory. Per tile of keys: the mask, or the
- * keys' cells on the grid. For all keys: the position terms of the queries, or the biases of the
- * head. With RANGES each query has a range of keys (ranges.cuh).
+ * in registers. Added terms are multiplied by log2(e) and are in shared memory. Per tile of keys:
+ * the mask, or the keys' cells on the grid. For all keys: the position terms of the queries, or the
+ * biases of the head. With RANGES each query has a range of keys (ranges.cuh).
  */
 #include "cuda/attention/tiles.cuh"
 

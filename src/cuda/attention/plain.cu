@@ -102,7 +102,7 @@ static __device__ void add_rows(float (&sum)[M][C], const float *p, const float 
     }
 }
 
-/* The tanh of a product of capped attention. */
+/* Returns the tanh of a product of capped attention. */
 static __device__ float capped(const attention &a, float dot) { return tanhf(a.scale * dot / a.cap); }
 
 /* The score of a product: adds the mask and the position terms. `range`: the query's keys, with

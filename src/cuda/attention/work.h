@@ -43,7 +43,8 @@ enum score_terms { ADDS_NOTHING, ADDS_CAP, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, 
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
 /* The columns of a head in the tiles of the tensor-core kernels, which multiply 16 at a time: a
- * head of 72 is one of 80, and one of 56 one of 64, whose last columns are zeros and are not stored. */
+ * head of 72 is one of 80, and one of 56 one of 64, whose last columns are zeros and are not
+ * stored. */
 #define ATTENTION_PADDED(D) (((D) + 15) / 16 * 16)
 
 /* Limits of the tensor-core kernels for a grid: rows plus columns; positions, in the gradient of a
