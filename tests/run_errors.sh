@@ -44,7 +44,7 @@ one_line() { expect "$@" && [ "$(wc -l <"$tmp/err")" -eq 1 ]; }
 check 'a mistyped command, with the nearest' one_line 2 'unknown command trian; did you mean train\?' "$binary" trian
 check 'a related word for a command' one_line 2 'unknown command evaluate; did you mean eval\?' "$binary" evaluate x.yaml
 check 'a word of other trainers' one_line 2 'unknown command finetune; did you mean train\?' "$binary" finetune
-check 'a command that is like none' one_line 2 'unknown command xyzzy; the commands are init, models, modules, plan, train' "$binary" xyzzy
+check 'a command that is like none' one_line 2 'unknown command xyzzy; the commands are fits, init, models, modules, plan, train' "$binary" xyzzy
 check 'a run file without a command' one_line 2 'expected a command before run.yaml, such as .plimsoll plan run.yaml' "$binary" run.yaml
 check 'an option before the command' one_line 2 'expected a command before the option --memory' "$binary" --memory 8GiB train
 check 'a mistyped subcommand, with the nearest' one_line 2 'unknown subcommand mkae; did you mean .data make.' "$binary" data mkae

@@ -61,6 +61,8 @@ struct plan_change {
     size_t n;
     uint64_t gpu;                /* within the memory of a GPU less its reserve; 0: no budget, or... */
     bool budget;                 /* ...that of the run */
+    uint64_t host;               /* bytes of host memory at most; 0: as the run has it */
+    bool plain;                  /* look for no changes that would fit */
     int64_t ranks;               /* 0: as the run has it; more than per_host of them fill whole hosts */
 };
 
@@ -71,6 +73,14 @@ void plan_trial_close(struct plan_trial *p);
 void plan_row_fill(struct plan_row *row, const struct plan_trial *p);
 /* Plans the run with a change, and fills a row. */
 int plan_row_make(const struct plan_options *o, const struct plan_change *x, struct plan_row *row, struct error *e);
+
+/* Finds the GPU of a row and the name of its profile: `gpu` is a name, with a measured or published
+ * profile; or GiB of memory, with the profile of a GPU of about that memory. */
+int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct error *e);
+/* Say how good the times of a table are, and which GPUs' figures were used for rows given by
+ * memory. */
+void plan_note_times(const struct plan_rows *rows, struct text *out);
+void plan_note_gpus(const struct plan_rows *rows, struct text *out);
 
 /* Each plans and prints a table. */
 int table_compare(const struct plan_options *o, struct error *e);

@@ -139,7 +139,7 @@ static void add_all(struct shown *x, unsigned which, const struct plan_rows *row
 }
 
 /* Says how good the times of a table are. */
-static void note_times(const struct plan_rows *rows, struct text *out)
+void plan_note_times(const struct plan_rows *rows, struct text *out)
 {
     struct text unmeasured = {0};
     uint32_t timed = 0, measured = 0;
@@ -347,7 +347,7 @@ int table_compare(const struct plan_options *o, struct error *e)
                               "they are yours to set.\n");
         }
         note_warnings(&l.rows, false, &out);
-        note_times(&l.rows, &out);
+        plan_note_times(&l.rows, &out);
         if (!o->o.json) fputs(out.at, stdout);
         table_free(&rungs.table);
         table_free(&others.table);
@@ -417,7 +417,7 @@ static void show_table(const struct plan_options *o, unsigned which, const char 
     add_all(&x, which, rows);
     table_print(&x.table, 0, 0, &out);
     text_printf(&out, "%s", note->n ? note->at : "");
-    if (which != RANKS) note_warnings(rows, which == DEVICES, &out), note_times(rows, &out);
+    if (which != RANKS) note_warnings(rows, which == DEVICES, &out), plan_note_times(rows, &out);
     if (o->o.json) PRINT_FACTS(2, FACT_TABLE(name, &x.table));
     else fputs(out.at, stdout);
     text_free(&out);
@@ -435,15 +435,13 @@ int table_frontier(const struct plan_options *o, struct error *e)
 
 /* --- GPUs ------------------------------------------------------------------------------------- */
 
-/* Plans for a GPU given by name, with its measured or published profile; or by its memory, with the
- * profile of a GPU of about that memory. */
-static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_row *row, struct error *e)
+int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct error *e)
 {
-    char *end, profile[96];
-    const char *sets[] = {"device.kind=cuda", profile}, *name = gpu;
+    char *end;
+    const char *name = gpu;
     if (!*gpu)
         return error_set(e, PL_USAGE,
-                         "--devices: a GPU is missing; expected GiB of memory or names, such as 8,24,h200");
+                         "a GPU is missing; expected GiB of memory or names, such as 8,24,h200");
     row->gib = strtod(gpu, &end);
     /* a GPU is sold by GB and has GiB */
     row->by_size = end > gpu && (!*end || !strcasecmp(end, "GiB") || !strcasecmp(end, "GB"));
@@ -452,7 +450,7 @@ static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_ro
         struct calibration *c = mem_alloc(sizeof *c);
         int rc = profile_gpu(&p, c, gpu, e);
         mem_free(c);
-        if (rc) return error_prepend(e, "--devices: %s is not a number of GiB", gpu);
+        if (rc) return error_prepend(e, "%s is not a number of GiB", gpu);
         row->gpu = p.memory_bytes;
         row->gib = (double)p.memory_bytes / (double)GIB;
         snprintf(row->label, sizeof row->label, "%.40s", gpu);
@@ -460,7 +458,7 @@ static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_ro
     } else if (!(row->gib * (double)GIB >= 4 && row->gib <= GIB_MOST)) {
         struct text like = {0};
         const bool named = profile_gpu_like(gpu, &like);
-        int rc = error_set(e, PL_USAGE, "--devices: %s GiB is not the memory of a GPU%s%s%s", gpu,
+        int rc = error_set(e, PL_USAGE, "%s GiB is not the memory of a GPU%s%s%s", gpu,
                            named ? "; did you mean " : "", named ? like.at : "", named ? "?" : "");
         text_free(&like);
         return rc;
@@ -468,12 +466,22 @@ static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_ro
         name = profile_of_class(row->gib, &row->gpu);
         snprintf(row->label, sizeof row->label, "%g GiB", row->gib);
     }
-    snprintf(profile, sizeof profile, "device.profile=%s", name);
+    snprintf(profile, 64, "%s", name);
+    return PL_OK;
+}
+
+/* Plans for a GPU, by name or by its memory. */
+static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_row *row, struct error *e)
+{
+    char profile[64], set[96];
+    const char *sets[] = {"device.kind=cuda", set};
+    if (plan_row_gpu(gpu, row, profile, e)) return error_prepend(e, "--devices");
+    snprintf(set, sizeof set, "device.profile=%s", profile);
     return plan_row_make(o, &(struct plan_change){.sets = sets, .n = COUNT(sets), .gpu = row->gpu}, row, e);
 }
 
 /* Lists the GPUs whose figures were used for rows given by memory. */
-static void note_classes(const struct plan_rows *rows, struct text *out)
+void plan_note_gpus(const struct plan_rows *rows, struct text *out)
 {
     struct text used = {0};
     for (uint32_t i = 0; i < rows->list.n; i++) {
@@ -550,7 +558,7 @@ int table_devices(const struct plan_options *o, struct error *e)
     text_printf(
         &note, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
         size_print(GPU_RESERVE, size));
-    note_classes(&rows, &note);
+    plan_note_gpus(&rows, &note);
     if (!rc) show_table(o, DEVICES, "devices", &rows, &note);
     text_free(&note);
     vec_free(&rows.list);
