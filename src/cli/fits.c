@@ -169,8 +169,8 @@ static void print_text(const struct report_table *t, const struct plan_rows *row
 
 /* Plans every way on every GPU. A way that a model has nothing for (no linear layers) has no
  * row. */
-static int plan_ways(const struct fits_options *f, const struct asked *a, struct plan_rows *rows, struct report_table *t,
-                     struct error *e)
+static int plan_ways(const struct fits_options *f, const struct asked *a, struct plan_rows *rows,
+                     struct report_table *t, struct error *e)
 {
     char list[512], *at = list;
     struct progress progress;
