@@ -440,7 +440,6 @@ TEST(test_unsupported)
         {"deepseek_v3", "R1"},
         {"gpt_oss", "attention sinks"},
         {"gemma4", "embeddings for each layer"},
-        {"gpt2", "GPT-2"},
         {"starcoder2", "StarCoder2"},
         {"ministral", "Mistral is"},
         {"falcon", "Falcon"},

@@ -45,13 +45,15 @@ struct at {
 static id project(const struct at *a, id x, const char *name, int64_t rows, bool biased)
 {
     return layer_linear_init(a->b->g, x, a->prefix, name, rows,
-                             (struct linear_init){.std = a->b->c->std, .no_bias = !biased});
+                             (struct linear_init){.std = a->b->c->std, .no_bias = !biased,
+                                                  .transposed = a->b->c->transposed});
 }
 
 /* Returns x if the norm has no name. */
 static id norm(const struct build *b, id x, const char *prefix, const char *name)
 {
     if (!name) return x;
+    if (b->c->layer_norms) return layer_norm(b->g, x, prefix, name, b->c->eps);
     return layer_rmsnorm_with(b->g, x, prefix, name, (struct rmsnorm_options){b->c->eps, b->c->unit_offset});
 }
 
@@ -128,11 +130,14 @@ static id attend(const struct at *a, id x)
     return project(a, o, c->names.o, c->hidden, c->o_bias);
 }
 
-static id gated_mlp(const struct at *a, id x)
+/* Returns the inner numbers of the MLP, after the activation. */
+static id inner(const struct at *a, id x)
 {
     const struct decoder *c = a->b->c;
     struct graph *g = a->b->g;
     id gate, up;
+    if (!c->names.gate && !c->names.gate_up)
+        return op_act(g, project(a, x, c->names.up, c->inner, c->mlp_bias), c->act);
     if (c->names.gate_up) {
         id both = project(a, x, c->names.gate_up, 2 * c->inner, c->mlp_bias);
         gate = op_slice(g, both, 2, 0, c->inner);
@@ -141,8 +146,13 @@ static id gated_mlp(const struct at *a, id x)
         gate = project(a, x, c->names.gate, c->inner, c->mlp_bias);
         up = project(a, x, c->names.up, c->inner, c->mlp_bias);
     }
-    id y = c->act == ACT_SILU ? op_silu_gate(g, gate, up) : op_gelu_gate(g, gate, up);
-    return project(a, y, c->names.down, c->hidden, c->mlp_bias);
+    return c->act == ACT_SILU ? op_silu_gate(g, gate, up) : op_gelu_gate(g, gate, up);
+}
+
+static id mlp(const struct at *a, id x)
+{
+    const struct decoder *c = a->b->c;
+    return project(a, inner(a, x), c->names.down, c->hidden, c->mlp_bias);
 }
 
 /* Returns x times a factor; 0: x. */
@@ -162,7 +172,7 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     const struct at a = {b, layer->prefix, &b->c->layer[layer->i]};
     IN_SCOPE(g, n->attention, 0)
         x = add(&a, x, attend(&a, norm(b, x, a.prefix, n->before_attention)), n->after_attention);
-    IN_SCOPE(g, n->mlp, 0) x = add(&a, x, gated_mlp(&a, norm(b, x, a.prefix, n->before_mlp)), n->after_mlp);
+    IN_SCOPE(g, n->mlp, 0) x = add(&a, x, mlp(&a, norm(b, x, a.prefix, n->before_mlp)), n->after_mlp);
     return x;
 }
 
@@ -175,16 +185,34 @@ static id growth(const struct build *b)
 {
     const struct decoder *c = b->c;
     const double original = c->rotary->original_positions;
-    const int64_t n = b->rows.positions ? c->positions : b->T;
+    const int64_t n = b->rows.positions ? max_i64(c->positions, longest(b->T, &b->rows)) : b->T;
     if (!c->query_growth || (double)n <= original) return 0;
     float *table = mem_alloc((size_t)n * sizeof *table);
     for (int64_t i = 0; i < n; i++) table[i] = (float)(1 + c->query_growth * log(1 + floor((double)i / original)));
-    id x = graph_const(b->g, "query_growth", DT_F32, 3, (int64_t[]){1, n, 1}, table);
+    id x = graph_const(b->g, b->rows.cache ? "query_growth.generation" : "query_growth", DT_F32, 3, (int64_t[]){1, n, 1}, table);
     mem_free(table);
     if (b->rows.positions)
         x = op_gather(b->g, x, op_reshape(b->g, b->rows.positions, 2, (int64_t[]){1, b->B * b->T}));
     const int64_t rows = b->rows.positions ? b->B : 1;
     return op_cast(b->g, op_reshape(b->g, x, 4, (int64_t[]){rows, b->T, 1, 1}), DT_NONE);
+}
+
+/* Adds the learned positions to embeddings. Padding may have a position below 0, which adds
+ * nothing. */
+static id add_positions(const struct build *b, id x)
+{
+    const struct decoder *c = b->c;
+    if (!c->names.positions) return x;
+    if (longest(b->T, &b->rows) > c->positions)
+        return graph_fail(b->g, "texts have at most %lld tokens in this model, which has no more positions, not %lld",
+                          (long long)c->positions, (long long)longest(b->T, &b->rows));
+    char name[128];
+    snprintf(name, sizeof name, "%s.weight", c->names.positions);
+    id table = layer_param(b->g, c->root, name, 2, (int64_t[]){c->positions, c->hidden}, c->std);
+    if (!b->rows.positions) return op_add(b->g, x, op_slice(b->g, table, 0, 0, b->T));
+    id rows = op_gather(b->g, op_reshape(b->g, table, 3, (int64_t[]){1, c->positions, c->hidden}),
+                        op_reshape(b->g, b->rows.positions, 2, (int64_t[]){1, b->B * b->T}));
+    return op_add(b->g, x, op_reshape(b->g, rows, 3, (int64_t[]){b->B, b->T, c->hidden}));
 }
 
 static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
@@ -227,9 +255,9 @@ void decoder_describe(struct model *m, const struct model *decoder)
     model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
     /* beyond, the frequencies follow the longest document */
-    m->positions = c->rotary->type == ROTARY_DYNAMIC ? (int64_t)c->rotary->original_positions
-                   : c->query_growth                 ? c->positions
-                                                     : 0;
+    m->positions = c->rotary->type == ROTARY_DYNAMIC       ? (int64_t)c->rotary->original_positions
+                   : c->query_growth || c->names.positions ? c->positions
+                                                           : 0;
     model_add_output(m, "logits");
 }
 
@@ -271,14 +299,15 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
     const struct tensor t = *tensor_at(g, x);
     if (t.rank != 3 || t.dim[2] != c->hidden)
         return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
-    if (rows.positions && m->positions && longest(t.dim[1], &rows) > m->positions)
-        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) in this model, not %lld",
+    if (rows.positions && c->rotary->type == ROTARY_DYNAMIC && longest(t.dim[1], &rows) > m->positions)
+        return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
                           rows.cache ? "texts that are generated" : "rows of several documents",
                           (long long)m->positions, (long long)longest(t.dim[1], &rows));
     IN_PART(g, part) {
         const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
         char root[128];
         snprintf(root, sizeof root, "%s%s", c->root, c->names.layers);
+        x = add_positions(&b, x);
         FOR_LAYERS(layer, g, root, c->layers) x = decoder_layer(&b, x, &layer);
         x = norm(&b, x, c->root, c->names.norm);
     }

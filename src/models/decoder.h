@@ -14,12 +14,13 @@
 /* Published names of the parts: what has no name is not there. */
 struct decoder_names {
     const char *embedding, *layers, *norm;             /* behind the root; the head is lm_head */
+    const char *positions;                             /* a table of learned positions */
     const char *before_attention, *before_mlp;         /* norms of what a part reads */
     const char *after_attention, *after_mlp;           /* norms of what it adds to the residual */
     const char *attention, *q, *k, *v, *o;             /* q, k and v apart... */
     const char *qkv;                                   /* ...or one matrix, in this order */
     const char *q_norm, *k_norm;                       /* norms of each head of q and k */
-    const char *mlp, *gate, *up, *down;
+    const char *mlp, *gate, *up, *down;                /* without a gate the activation is that of up */
     const char *gate_up;                               /* gate and up as one matrix, in this order */
 };
 
@@ -37,7 +38,9 @@ struct decoder {
     bool tied, qkv_bias, o_bias, mlp_bias;
     int64_t padding;             /* 1 + the id of the padding token; 0: none */
     struct decoder_names names;
+    bool layer_norms;            /* norms are LayerNorm with a bias, not RMSNorm */
     bool unit_offset;            /* norms multiply by 1 + w */
+    bool transposed;             /* weights of the layers are [inputs,outputs] */
     enum act_kind act;           /* of the gate; ACT_SILU if a family has no default */
     const char *act_key;         /* of config.json; NULL: hidden_act */
     bool gelu_is_tanh;           /* "gelu" is the tanh approximation */

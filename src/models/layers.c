@@ -60,7 +60,9 @@ struct pair {
 static struct pair linear_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in,
                                struct linear_init init)
 {
-    id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, normal_init(init.std));
+    const int64_t dim[] = {init.transposed ? in : out, init.transposed ? out : in};
+    id w = weight_of(g, prefix, name, ".weight", 2, dim, normal_init(init.std));
+    if (init.transposed) w = op_permute(g, w, (int[]){1, 0});
     return (struct pair){w,
                          init.no_bias ? 0 : weight_of(g, prefix, name, ".bias", 1, &out, normal_init(init.bias_std))};
 }

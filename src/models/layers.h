@@ -34,6 +34,7 @@ id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int
 struct linear_init {
     double std, bias_std;
     bool no_bias;
+    bool transposed; /* the weight is [inputs,out], as transformers' Conv1D has it */
 };
 id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct linear_init init);
 /* unit_offset: the scale is 1 + w, and w starts at 0. */

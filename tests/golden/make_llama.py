@@ -180,15 +180,30 @@ CASES.update({
     "ministral3_packed": case(family="ministral3", **PACKED, style=5, tied=True, theta=80.0, head_dim=8,
                               rope=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=4, llama_4_scaling_beta=0.4),
                               extra=dict(pad_token_id=3, sliding_window=5)),
+    # Weights are [inputs,outputs]; n_inner is 4 n_embd where it is null.
+    "gpt2": case(family="gpt2", vocab=37, heads=3, hidden=18, inter=None, T=9, positions=11, eps=1e-2, tied=True, extra=dict(pad_token_id=3)),
+    "gpt2_padded": case(family="gpt2", **PADDED, positions=16, extra=dict(activation_function="relu", scale_attn_weights=False)),
     "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
 })
 CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2",
-               phi3="Phi3", gemma2="Gemma2", gemma3_text="Gemma3", gemma="Gemma", olmo3="Olmo3", ministral3="Ministral3")
+               phi3="Phi3", gemma2="Gemma2", gemma3_text="Gemma3", gemma="Gemma", olmo3="Olmo3",
+               ministral3="Ministral3", gpt2="GPT2")
 UNIT_OFFSET = ("gemma", "gemma2", "gemma3_text")
+
+
+def gpt2_json(c):
+    """The same for gpt2, whose keys have names of their own."""
+    out = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+           "resid_pdrop": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": c["eps"], "n_embd": c["hidden"], "n_head": c["heads"],
+           "n_inner": c["inter"], "n_layer": c["layers"], "n_positions": c["positions"], "tie_word_embeddings": c["tied"],
+           "torch_dtype": c["dtype"], "vocab_size": c["vocab"], **(c["extra"] or {})}
+    return dict(sorted(out.items()))
 
 
 def config_json(c):
     """config.json in the style of the case, independent of the installed transformers."""
+    if c["family"] == "gpt2":
+        return gpt2_json(c)
     out = {
         "architectures": [CLASSES[c["family"]] + ("ForCausalLM" if c["prefix"] else "Model")],
         "attention_bias": c["attention_bias"],
@@ -235,7 +250,7 @@ def random_weights(c, config, generator):
     out = {}
     for name, shape in shapes.items():
         w = torch.randn(shape, generator=generator) * c["std"]
-        if name.endswith("norm.weight") and c["family"] not in UNIT_OFFSET:
+        if ("norm.weight" in name or ".ln_" in name and name.endswith("weight")) and c["family"] not in UNIT_OFFSET:
             w += 1
         out[name] = w.to(getattr(torch, c["dtype"]))
     return out
