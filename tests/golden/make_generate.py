@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden files for `plimsoll generate`, made with transformers and PEFT.
 
-    python tests/golden/make_generate.py [--out DIR]
+    python tests/golden/make_generate.py [--out DIR] [--from N] [--tries K]
 
     generate.txt   one case a line: model folder, adapter folder or -, options of the command or -, prompt, answer.
                    The models are those of make_llama.py and make_peft.py; ids have commas between them.
@@ -43,6 +43,19 @@ CASES = [
     ("basic", "peft/all_linear", 6, 1.0, False),
     ("tied", "peft/tied", 6, 1.2, False),
     ("basic", "peft/dora", 6, 1.1, False),
+    ("qwen3_window", None, 11, 1.1, False),
+    ("smollm3", None, 9, 1.1, False),      # layers without rotary positions
+    ("granite", None, 6, 1.05, False),
+    ("olmo2", None, 6, 1.2, False),
+    ("olmo3", None, 5, 1.0, False),
+    ("phi3", None, 9, 1.2, False),         # a prompt beyond the training length: the long factors
+    ("ministral3", None, 9, 1.2, False),   # queries that grow
+    ("gemma", None, 6, 1.2, False),
+    ("gemma2", None, 9, 1.2, False),       # soft caps
+    ("gemma3", None, 9, 1.2, False),       # two tables of rotary positions
+    ("qwen3", "peft/qwen3", 6, 1.2, False),
+    ("phi3", "peft/phi3", 9, 1.2, False),
+    ("gemma3", "peft/gemma3", 6, 1.2, False),
 ]
 
 
@@ -58,34 +71,36 @@ def answer(model, prompt, penalty):
     return out.sequences[0, len(prompt):].tolist(), min(margin(s[0]) for s in out.scores)
 
 
-def find(model, length, penalty, ends, seed):
+def find(model, length, penalty, ends, seed, tries):
     draw = random.Random(seed)
     best = None
-    for _ in range(400):
+    for k in range(400):
         prompt = [draw.randrange(model.config.vocab_size) for _ in range(length)]
         ids, least = answer(model, prompt, penalty)
         good = least >= MARGIN and (8 <= len(ids) < NEW if ends else len(ids) == NEW)
         if good and (best is None or len(set(ids)) > len(set(best[1]))):
             best = prompt, ids
-        if best and len(set(best[1])) >= 16:
+        if best and (len(set(best[1])) >= 16 or k >= tries):
             break
     assert best, "no prompt with a clear answer"
     return best
 
 
-def write_answers(out):
-    lines = []
-    for number, (name, adapter, length, penalty, ends) in enumerate(CASES):
+def write_answers(out, first, tries):
+    """Keeps the first lines of the file as they are."""
+    path = os.path.join(out, "generate.txt")
+    lines = open(path).read().splitlines()[:first] if first else []
+    for number, (name, adapter, length, penalty, ends) in list(enumerate(CASES))[first:]:
         model = AutoModelForCausalLM.from_pretrained(os.path.join(HERE, name), dtype=torch.float32, attn_implementation="eager").eval()
         if adapter:
             from peft import PeftModel
             model = PeftModel.from_pretrained(model, os.path.join(HERE, adapter)).eval()
         with torch.no_grad():
-            prompt, ids = find(model, length, penalty, ends, number)
+            prompt, ids = find(model, length, penalty, ends, number, tries)
         options = f"--repetition-penalty={penalty}" if penalty != 1 else "-"
         lines.append(" ".join([name, adapter or "-", options, ",".join(map(str, prompt)), ",".join(map(str, ids))]))
         print(f"{name:14} {adapter or '':18} {len(ids)} tokens, {len(set(ids))} distinct")
-    with open(os.path.join(out, "generate.txt"), "w") as f:
+    with open(path, "w") as f:
         f.write("\n".join(lines) + "\n")
 
 
@@ -116,7 +131,9 @@ def write_sampling(out):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=HERE)
-    to = parser.parse_args().out
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="N", help="keep the first N answers")
+    parser.add_argument("--tries", type=int, default=400, metavar="K", help="prompts to look at for one with many distinct tokens")
+    args = parser.parse_args()
     os.chdir(ROOT)  # adapters name their base from here
-    write_sampling(to)
-    write_answers(to)
+    write_sampling(args.out)
+    write_answers(args.out, args.first, args.tries)
