@@ -466,4 +466,42 @@ TEST(test_unsupported)
     }
 }
 
+/* A key of a language model that changes the forward, with a value that is not supported, is refused
+ * by its name. */
+TEST(test_refused_keys)
+{
+    static const struct {
+        const char *type, *keys, *says;
+    } some[] = {
+        {"llama", "\"hidden_act\": \"relu\"", "hidden_act \"relu\": expected silu or gelu_pytorch_tanh"},
+        {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor 0.5 is not supported"},
+        {"llama", "\"rope_scaling\": {\"type\": \"mrope\"}", "rope type \"mrope\" is not one of"},
+        {"qwen3", "\"head_dim\": 7", "head_dim 7 is odd"},
+        {"phi3", "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}",
+         "short_factor has 1 entries, expected 48"},
+        {"phi3", "\"partial_rotary_factor\": 2", "expected above 0, at most 1"},
+        {"gemma", "\"use_bidirectional_attention\": true", "use_bidirectional_attention is true"},
+        {"gemma2", "\"hidden_activation\": \"relu\"", "hidden_activation \"relu\""},
+        {"gemma2", "\"attn_logit_softcapping\": -1", "attn_logit_softcapping is -1"},
+        {"gemma3_text", "\"rope_parameters\": {\"rope_theta\": 1e6}", "neither full_attention nor sliding_attention"},
+        {"gemma3_text", "\"sliding_window_pattern\": 0", "sliding_window_pattern is 0"},
+        {"granite", "\"logits_scaling\": 0", "logits_scaling is 0"},
+        {"olmo3", "\"layer_types\": [\"full_attention\"]", "layer_types has 1 entries, num_hidden_layers is 32"},
+        {"olmo2", "\"vocab_size\": 1", "pad_token_id is 1"},
+        {"smollm3", "\"no_rope_layers\": [1]", "no_rope_layers for each layer is missing"},
+        {"ministral3", "\"head_dim\": 8", "rope_parameters is missing"},
+        {"gpt2", "\"reorder_and_upcast_attn\": true", "reorder_and_upcast_attn is true"},
+        {"gpt2", "\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true"},
+        {"gpt2", "\"add_cross_attention\": true", "add_cross_attention is true"},
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        char config[512];
+        struct model m;
+        struct error e = {0};
+        snprintf(config, sizeof config, "{\"model_type\": \"%s\", %s}", some[i].type, some[i].keys);
+        assert_int_equal(model_text(&m, config, "config.json", &e), PL_USAGE);
+        assert_says(&e, some[i].says);
+    }
+}
+
 MAIN(make_folder, remove_folder)

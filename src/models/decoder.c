@@ -189,7 +189,8 @@ static id growth(const struct build *b)
     if (!c->query_growth || (double)n <= original) return 0;
     float *table = mem_alloc((size_t)n * sizeof *table);
     for (int64_t i = 0; i < n; i++) table[i] = (float)(1 + c->query_growth * log(1 + floor((double)i / original)));
-    id x = graph_const(b->g, b->rows.cache ? "query_growth.generation" : "query_growth", DT_F32, 3, (int64_t[]){1, n, 1}, table);
+    const char *name = b->rows.cache ? "query_growth.generation" : "query_growth";
+    id x = graph_const(b->g, name, DT_F32, 3, (int64_t[]){1, n, 1}, table);
     mem_free(table);
     if (b->rows.positions)
         x = op_gather(b->g, x, op_reshape(b->g, b->rows.positions, 2, (int64_t[]){1, b->B * b->T}));

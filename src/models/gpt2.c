@@ -1,6 +1,6 @@
 /*
- * gpt2.c: GPT-2, and the shapes of GPT-3: learned positions, LayerNorm, biases everywhere, q, k and v
- * in one matrix, an MLP without a gate, weights stored as [inputs,outputs].
+ * gpt2.c: GPT-2, and the shapes of GPT-3: learned positions, LayerNorm, biases everywhere, q, k and
+ * v in one matrix, an MLP without a gate, weights stored as [inputs,outputs].
  */
 #include "models/decoder.h"
 #include "models/layers.h"
