@@ -466,8 +466,8 @@ TEST(test_unsupported)
     }
 }
 
-/* A key of a language model that changes the forward, with a value that is not supported, is refused
- * by its name. */
+/* A key of a language model that changes the forward, with a value that is not supported, is
+ * refused by its name. */
 TEST(test_refused_keys)
 {
     static const struct {

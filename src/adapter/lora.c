@@ -238,7 +238,7 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
     struct graph *g = l->g;
     const id view = tensor_at(g, n->in[1])->node;
     if (view && node_at(g, view)->op == OP_PERMUTE) {
-        graph_fail(g, "LoRA: the weight of %s is [inputs,outputs], as GPT-2 stores it, and adapters need [outputs,inputs]",
+        graph_fail(g, "LoRA: the weight of %s is [inputs,outputs], as GPT-2 stores it; adapters need [outputs,inputs]",
                    m->name);
         return (struct parts){0};
     }
