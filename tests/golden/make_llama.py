@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files for `plimsoll step` on Llama, Mistral and Qwen2 models, made with PyTorch and transformers.
+"""Golden files for `plimsoll step` on language models, made with PyTorch and transformers.
 
     python tests/golden/make_llama.py [--out DIR] [--seed N] [--only CASE]...
     python tests/golden/make_llama.py --random K --out DIR [--seed N]
