@@ -191,6 +191,37 @@ TEST(test_thinking)
     chat_tokens_free(&t);
 }
 
+/* A conversation sets variables of the template, in training and for an answer; those that name
+ * tokens are the tokenizer's. */
+TEST(test_options)
+{
+    static const char source[] =
+        "{{ eos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif "
+        "%}{% else %}{{ mode|default('none') }}{% endif %}";
+    static const char json[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}], \"chat_template_kwargs\": "
+                               "{\"enable_thinking\": false, \"mode\": \"x\", \"eos_token\": \"no\"}}";
+    struct template *template;
+    struct value *chat;
+    struct chat_tokens t;
+    struct text text = {0};
+    struct error e;
+    assert_int_equal(json_parse(json, sizeof json - 1, &memory, &chat, &e), 0);
+    assert_int_equal(template_read(&template, source, sizeof source - 1, "test", &e), 0);
+    struct value *messages = (struct value *)value_get(chat, "messages");
+    assert_int_equal(chat_encode_prompt(tokenizer, template, messages, chat, NULL, &t, &text, &e), CHAT_FINE);
+    assert_string_equal(text.at, "<|im_end|><|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think></think>");
+    chat_tokens_free(&t), text_free(&text);
+    assert_int_equal(chat_encode(tokenizer, template, messages, chat, NULL, &t, &text, &e), CHAT_FINE);
+    assert_string_equal(text.at, "<|im_end|><|im_start|>user\nq<|im_end|>\nx");
+    chat_tokens_free(&t), text_free(&text);
+    value_put(&memory, chat, "chat_template_kwargs", value_string(&memory, "x"));
+    assert_int_equal(chat_encode(tokenizer, template, messages, chat, NULL, &t, NULL, &e), CHAT_RENDER);
+    assert_non_null(strstr(e.text, "chat_template_kwargs"));
+    chat_tokens_free(&t);
+    template_close(template);
+}
+
 /* A generation prompt that opens thoughts is no beginning of an answer without any: the answer
  * begins where they part. A message that begins as the prompt goes on is labelled from its first
  * byte. */

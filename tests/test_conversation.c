@@ -196,7 +196,8 @@ static char *normalised(const char *json, const char *system)
         struct text t = {0};
         if (c.messages) json_write(c.messages, 0, &t);
         else text_printf(&t, "%s|%s", c.prompt, c.completion);
-        if (c.tools) text_printf(&t, " tools "), json_write(c.tools, 0, &t);
+        for (uint32_t i = 0; i < c.beside->count; i++)
+            text_printf(&t, " %s ", c.beside->items[i]->key), json_write(c.beside->items[i], 0, &t);
         if (c.media->count) text_printf(&t, " media "), json_write(c.media, 0, &t);
         snprintf(out, sizeof out, "%s", t.at);
         text_free(&t);
@@ -262,6 +263,8 @@ TEST(test_formats)
                                    "Be brief"));
 }
 
+#define U "{\"role\": \"user\", \"content\": \"q\"}"
+#define A "{\"role\": \"assistant\", \"content\": \"a\"}"
 TEST(test_tools_and_media)
 {
     const char *call = normalised(
@@ -297,6 +300,9 @@ TEST(test_tools_and_media)
                                       "\"text\": \"Hi\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}",
                                       NULL),
                            " media [\"data:image/png;base64,AA\"]"));
+    const char *options =
+        normalised("{\"messages\": [" U "," A "], \"chat_template_kwargs\": {\"enable_thinking\": false}}", NULL);
+    assert_non_null(strstr(options, " chat_template_kwargs {\"enable_thinking\": false}"));
 }
 
 /* The media of a conversation after they are placed, and the text of its first turn. */
@@ -347,8 +353,6 @@ static void refuses(const char *json, const char *want)
     if (got[0] != '!' || !strstr(got, want)) fail_msg("%s\n  gives    %s\n  expected %s", json, got, want);
 }
 #define M(...) "{\"messages\": [" __VA_ARGS__ "]}"
-#define U "{\"role\": \"user\", \"content\": \"q\"}"
-#define A "{\"role\": \"assistant\", \"content\": \"a\"}"
 #define S "{\"role\": \"system\", \"content\": \"s\"}"
 #define T "{\"role\": \"tool\", \"content\": \"t\"}"
 

@@ -184,18 +184,19 @@ static int tokenize_lines(const struct tokenize_request *r, const struct tokeniz
 
 struct chat {
     struct bump tree;
-    struct value *root, *messages, *tools;
+    struct value *root, *messages, *beside;
     struct image_source source; /* of a model that takes images */
     struct text_images images;
 };
 
-/* Reads a list of messages, or {"messages": [...], "tools": [...]}. */
+/* Reads a list of messages, or {"messages": [...]}, which may have tools and
+ * chat_template_kwargs. */
 static int read_chat(struct chat *c, const char *path, bool images, struct error *e)
 {
     if (json_read_file(path, CHAT_MOST, &c->tree, &c->root, e)) return e->code;
     const bool map = c->root->kind == VALUE_MAP;
     c->messages = map ? (struct value *)value_get(c->root, "messages") : c->root;
-    c->tools = map ? (struct value *)value_get(c->root, "tools") : NULL;
+    c->beside = c->root;
     return !images && value_as_list(c->messages, "messages", e) ? error_prepend(e, "%s", path) : PL_OK;
 }
 
@@ -215,7 +216,7 @@ static int find_images(const struct tokenize_request *r, const struct tokenizer 
         rc = error_prepend(e, "%s", r->file);
     if (rc) return rc;
     c->messages = read.messages;
-    c->tools = read.tools;
+    c->beside = read.beside;
     return PL_OK;
 }
 
@@ -252,8 +253,8 @@ static int encode(const struct tokenize_request *r, const struct tokenizer *t, c
     struct chat_tokens tokens = {0};
     struct text text = {0};
     const enum chat_failure failed =
-        r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->tools, images, &tokens, &text, e)
-                             : chat_encode(t, template, c->messages, c->tools, images, &tokens, &text, e);
+        r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->beside, images, &tokens, &text, e)
+                             : chat_encode(t, template, c->messages, c->beside, images, &tokens, &text, e);
     const bool shown = !failed || failed == CHAT_ANSWERS;
     if (failed) error_prepend(e, "%s", r->file);
     if (shown && failed) log_warn("%s", e->text);
@@ -329,10 +330,10 @@ const struct command command_tokenize = {
     "  --model FOLDER   a model folder, or the path of a tokenizer.json or tokenizer.model\n"
     "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
     "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\",\n"
-    "                   \"tools\"}: its text by the chat template, the ids, and the labels, which are -100\n"
-    "                   where nothing is trained; null and a warning where the answers are not found in\n"
-    "                   the text With the folder of a model that takes images, an image is <image> or a\n"
-    "                   part of type image\n"
+    "                   \"tools\", \"chat_template_kwargs\"}: its text by the chat template, the ids, and\n"
+    "                   the labels, which are -100 where nothing is trained; null and a warning where the\n"
+    "                   answers are not found in the text. With the folder of a model that takes images,\n"
+    "                   an image is <image> or a part of type image\n"
     "  --template FILE  with --chat: another template than the folder's\n"
     "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
     "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special\n"

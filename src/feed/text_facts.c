@@ -17,7 +17,7 @@ static void count_sample(struct text_facts *f, const struct conversation *c)
     f->turns += turns;
     if (turns > f->most_turns) f->most_turns = turns;
     if (c->messages && turns) f->with_system += !strcmp(value_get(c->messages->items[0], "role")->text, "system");
-    f->with_tools += c->tools != NULL;
+    f->with_tools += value_get(c->beside, "tools") != NULL;
     f->with_media += c->media->count > 0;
 }
 

@@ -144,8 +144,8 @@ int prompts_text(const struct prompts *p, const char *text, const struct text_im
     return rc;
 }
 
-int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images,
-                 struct token_list *out, struct error *e)
+int prompts_chat(const struct prompts *p, struct value *messages, const struct value *beside,
+                 const struct text_images *images, struct token_list *out, struct error *e)
 {
     struct chat_tokens t;
     if (!p->template) {
@@ -153,7 +153,7 @@ int prompts_chat(const struct prompts *p, struct value *messages, struct value *
         return e->code;
     }
     const enum chat_failure failed =
-        chat_encode_prompt(p->tokenizer, p->template, messages, tools, images, &t, NULL, e);
+        chat_encode_prompt(p->tokenizer, p->template, messages, beside, images, &t, NULL, e);
     for (uint32_t i = 0; i < t.tokens.n && !failed; i++) vec_push(out, t.tokens.at[i]);
     chat_tokens_free(&t);
     return failed ? e->code : PL_OK;
@@ -261,7 +261,7 @@ static int chat_with_images(const struct prompts *p, struct conversation *c, str
     struct text_images read;
     if (join_images(c, images, image_text_joint(&p->images.text), b, e)) return e->code;
     int rc = prompts_images(p, images->at, images->n, b, &read, slots, NULL, e);
-    return rc ? rc : prompts_chat(p, c->messages, c->tools, &read, out, e);
+    return rc ? rc : prompts_chat(p, c->messages, c->beside, &read, out, e);
 }
 
 /* Reads a chat that is a map or a list. */
@@ -291,12 +291,11 @@ int prompts_ask(const struct prompts *p, const char *text, struct names *images,
 static int text_chat(const struct prompts *p, struct value *v, struct token_list *out, struct error *e)
 {
     const bool map = v->kind == VALUE_MAP;
-    struct value *messages = map ? (struct value *)value_get(v, "messages") : v,
-                 *tools = map ? (struct value *)value_get(v, "tools") : NULL;
-    if (tools && tools->kind == VALUE_NULL) tools = NULL;
+    struct value *messages = map ? (struct value *)value_get(v, "messages") : v;
+    const struct value *tools = value_get(v, "tools");
     int rc = check_messages(messages, e);
-    if (!rc && tools) rc = value_as_list(tools, "tools", e);
-    return rc ? rc : prompts_chat(p, messages, tools, NULL, out, e);
+    if (!rc && tools && tools->kind != VALUE_NULL) rc = value_as_list(tools, "tools", e);
+    return rc ? rc : prompts_chat(p, messages, v, NULL, out, e);
 }
 
 int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
@@ -316,7 +315,7 @@ int prompts_sample(const struct prompts *p, struct value *sample, struct names *
     /* messages are the template's own */
     else if (!rc)
         rc = value_get(sample, "messages") ? text_chat(p, sample, out, e)
-                                           : prompts_chat(p, c.messages, c.tools, NULL, out, e);
+                                           : prompts_chat(p, c.messages, c.beside, NULL, out, e);
     bump_free(&b);
     return rc;
 }

@@ -42,9 +42,9 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
 int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out,
                  struct error *e);
 /* Renders messages (a list of {role, content}) with the generation prompt: what follows is the
- * assistant's answer. `tools` may be NULL. PL_USAGE: there is no template, or it fails. */
-int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images,
-                 struct token_list *out, struct error *e);
+ * assistant's answer. `beside`: as for chat_encode. PL_USAGE: there is no template, or it fails. */
+int prompts_chat(const struct prompts *p, struct value *messages, const struct value *beside,
+                 const struct text_images *images, struct token_list *out, struct error *e);
 
 /* Tokenizes a prompt with `images`, references to images and videos (image_files.h). <image> and
  * <video> mark positions in the text; without markers, media come first. The images are then in the
@@ -59,8 +59,8 @@ int prompts_ask(const struct prompts *p, const char *text, struct names *images,
 int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
                    struct image_batch *slots, bool *chat, struct error *e);
 /* Reads a chat in a file: a list of messages, or a map with "messages" and perhaps "tools",
- * "images" and "videos". `images` are those that the caller adds, before the last question if it
- * has no <image> for them; then all of the chat. */
+ * "chat_template_kwargs", "images" and "videos". `images` are those that the caller adds, before
+ * the last question if it has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
                       struct image_batch *slots, struct error *e);
 

@@ -89,8 +89,8 @@ static enum conversation_fault ask(const struct prompts *p, struct conversation 
         return encode_text(p, c->prompt, a, e);
     }
     a->prompt = all_but_last(c->messages, &a->b);
-    return prompts_chat(p, a->prompt, c->tools, p->has_images ? &a->read : NULL, &a->tokens, e) ? SAMPLE_TEMPLATE
-                                                                                                : SAMPLE_FINE;
+    return prompts_chat(p, a->prompt, c->beside, p->has_images ? &a->read : NULL, &a->tokens, e) ? SAMPLE_TEMPLATE
+                                                                                                 : SAMPLE_FINE;
 }
 
 static void add_question(struct questions *q, const struct asking *a, uint64_t line)

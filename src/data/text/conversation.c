@@ -411,11 +411,14 @@ static enum conversation_fault add_system(struct reader *r, const struct value *
     return SAMPLE_FINE;
 }
 
-/* Returns a list of functions, or JSON text of one; a function without its wrapper gets it. */
-static enum conversation_fault read_tools(struct reader *r, const struct value *tools)
+/* Reads what stands beside the messages: the template's variables, and tools, a list of functions
+ * or JSON text of one; a function without its wrapper gets it. */
+static enum conversation_fault read_beside(struct reader *r, const struct value *sample)
 {
+    const struct value *tools = value_get(sample, "tools"), *options = value_get(sample, "chat_template_kwargs");
     struct value *list, *parsed;
     struct error why;
+    if (options) value_put(r->b, r->out->beside, "chat_template_kwargs", value_copy(r->b, options));
     if (is_string(tools)) {
         if (!tools->text[strspn(tools->text, " \n")]) return SAMPLE_FINE;
         if (json_parse(tools->text, strlen(tools->text), r->b, &parsed, &why))
@@ -426,7 +429,7 @@ static enum conversation_fault read_tools(struct reader *r, const struct value *
     if (tools->kind != VALUE_LIST) return wrong_type(r, "tools", tools, "a list of functions");
     list = value_new(r->b, VALUE_LIST);
     for (uint32_t i = 0; i < tools->count; i++) append_call(r, list, tools->items[i]);
-    if (list->count) r->out->tools = list;
+    if (list->count) value_put(r->b, r->out->beside, "tools", list);
     return SAMPLE_FINE;
 }
 
@@ -499,13 +502,13 @@ enum conversation_fault conversation_read(const struct value *sample, const char
 {
     struct reader r = {joint, b, out, e};
     const struct format *format = find_format(sample);
-    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "",
-                                 .media = value_new(b, VALUE_LIST)};
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .beside = value_new(b, VALUE_MAP), .prompt = "",
+                                 .completion = "", .media = value_new(b, VALUE_LIST)};
     if (!format) return unknown_keys(&r, sample);
     enum conversation_fault f = add_all_media(&r, sample);
     if (!f) f = format->read(&r, sample);
     if (!f && !out->messages) return *out->completion ? SAMPLE_FINE : fault(&r, SAMPLE_ANSWER, "its text is empty");
-    if (!f) f = read_tools(&r, value_get(sample, "tools"));
+    if (!f) f = read_beside(&r, sample);
     if (!f) f = add_system(&r, sample, system);
     return f ? f : check_turns(&r);
 }
@@ -518,7 +521,7 @@ static bool has_turns(const struct value *sample)
 /* Finishes a chat once its turns are read. */
 static enum conversation_fault end_chat(struct reader *r, const struct value *sample)
 {
-    enum conversation_fault f = sample->kind == VALUE_MAP ? read_tools(r, value_get(sample, "tools")) : SAMPLE_FINE;
+    enum conversation_fault f = read_beside(r, sample);
     return f || r->out->messages->count ? f : fault(r, SAMPLE_TYPE, "messages is an empty list");
 }
 
@@ -527,8 +530,8 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
 {
     struct reader r = {joint, b, out, e};
     const bool map = chat->kind == VALUE_MAP;
-    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "",
-                                 .media = value_new(b, VALUE_LIST)};
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .beside = value_new(b, VALUE_MAP), .prompt = "",
+                                 .completion = "", .media = value_new(b, VALUE_LIST)};
     enum conversation_fault f = map ? add_all_media(&r, chat) : SAMPLE_FINE;
     if (!f && map && !has_turns(chat)) f = unknown_keys(&r, chat);
     if (!f) f = map ? read_chat(&r, chat) : read_messages(&r, "messages", chat);
@@ -541,8 +544,8 @@ enum conversation_fault conversation_read_prompt(const struct value *sample, con
     struct reader r = {joint, b, out, e};
     const struct value *prompt = value_get(sample, "prompt");
     if (has_turns(sample) || !prompt) return conversation_read_chat(sample, joint, b, out, e);
-    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "",
-                                 .media = value_new(b, VALUE_LIST)};
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .beside = value_new(b, VALUE_MAP), .prompt = "",
+                                 .completion = "", .media = value_new(b, VALUE_LIST)};
     enum conversation_fault f = add_all_media(&r, sample);
     if (f) return f;
     if (is_string(prompt)) {

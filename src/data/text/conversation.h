@@ -2,7 +2,8 @@
  * conversation.h: a sample of `data.format: conversations`, in one form whatever the file's is.
  *
  *     LLaVA, ShareGPT     {conversations: [{from, value}], system?, tools?, image(s)?, video(s)?}
- *     OpenAI messages     {messages: [{role, content: string or parts, tool_calls?}], tools?}
+ *     OpenAI messages     {messages: [{role, content: string or parts, tool_calls?}], tools?,
+ *                          chat_template_kwargs?}
  *     Alpaca              {instruction, input?, output, system?, history?: [[question, answer]]}
  *     prompt, completion  {prompt, completion}: texts, or lists of messages
  *     text                {text}
@@ -42,7 +43,7 @@ const char *conversation_fault_name(enum conversation_fault f);
 
 struct conversation {
     struct value *messages;          /* NULL: text */
-    struct value *tools;             /* a list; NULL: none */
+    struct value *beside;            /* a map: tools and chat_template_kwargs (chat.h), if it has them */
     const char *prompt, *completion; /* text: one after the other, the answer is the second */
     /* list of references to images and videos (image_files.h), in their order; empty: none */
     struct value *media;
@@ -55,8 +56,8 @@ struct conversation {
 enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint,
                                           struct bump *b, struct conversation *out, struct error *e);
 
-/* Reads a chat that is to be answered: a list of messages, or a map with messages, tools and
- * images. The order of turns is not checked. */
+/* Reads a chat that is to be answered: a list of messages, or a map with messages, tools,
+ * chat_template_kwargs and images. The order of turns is not checked. */
 enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b,
                                                struct conversation *out, struct error *e);
 /* Reads a prompt that is to be answered: a map as for conversation_read_chat, or with `prompt` in

@@ -115,7 +115,7 @@ static enum conversation_fault encode(const struct tokenize_options *o, const st
     struct conversation *c = &t->conversation;
     if (!o->images) images = NULL;
     if (!c->messages) return faults[chat_encode_text(o->tokenizer, c->prompt, c->completion, images, &t->tokens, e)];
-    return faults[chat_encode(o->tokenizer, o->template, c->messages, c->tools, images, &t->tokens, &t->text, e)];
+    return faults[chat_encode(o->tokenizer, o->template, c->messages, c->beside, images, &t->tokens, &t->text, e)];
 }
 
 enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b,

@@ -36,13 +36,25 @@ static void name_thoughts(struct value *messages, struct bump *b)
     }
 }
 
+/* Puts the variables that a conversation brings along; those that name tokens are the
+ * tokenizer's. */
+static void put_options(struct value *map, const struct value *options, struct bump *b)
+{
+    for (uint32_t i = 0; options && i < options->count; i++)
+        if (!text_ends_with(options->items[i]->key, "_token"))
+            value_put(b, map, options->items[i]->key, value_copy(b, options->items[i]));
+}
+
 /* Makes the variables of transformers' apply_chat_template. `date` NULL: today. */
-static struct value *make_variables(const struct tokenizer *t, const struct value *messages, struct value *tools,
+static struct value *make_variables(const struct tokenizer *t, const struct value *messages, const struct value *beside,
                                     bool generation_prompt, const char *date, struct bump *b)
 {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
+    const struct value *tools = value_get(beside, "tools");
     struct value *map = value_new(b, VALUE_MAP);
+    value_put(b, map, "documents", value_new(b, VALUE_NULL));
+    put_options(map, value_get(beside, "chat_template_kwargs"), b);
     for (size_t i = 0; i < COUNT(roles); i++)
         if (tokenizer_special(t, roles[i]))
             value_put(b, map, roles[i], value_string(b, tokenizer_special(t, roles[i])));
@@ -50,25 +62,27 @@ static struct value *make_variables(const struct tokenizer *t, const struct valu
     name_thoughts(copy, b);
     value_put(b, map, "messages", copy);
     value_put(b, map, "tools", tools ? value_copy(b, tools) : value_new(b, VALUE_NULL));
-    value_put(b, map, "documents", value_new(b, VALUE_NULL));
     value_put(b, map, "add_generation_prompt", value_bool(b, generation_prompt));
     if (date) value_put(b, map, "strftime_now", value_string(b, date));
     return map;
 }
 
 static int render(const struct tokenizer *t, const struct template *template, const struct value *messages,
-                  struct value *tools, bool generation_prompt, const char *date, struct rendered *out, struct error *e)
+                  const struct value *beside, bool generation_prompt, const char *date, struct rendered *out,
+                  struct error *e)
 {
+    const struct value *options = value_get(beside, "chat_template_kwargs");
     struct bump b = {0};
-    int rc = template_render(template, make_variables(t, messages, tools, generation_prompt, date, &b), out, e);
+    if (options && options->kind != VALUE_NULL && value_as_map(options, "chat_template_kwargs", e)) return e->code;
+    int rc = template_render(template, make_variables(t, messages, beside, generation_prompt, date, &b), out, e);
     bump_free(&b);
     return rc;
 }
 
-int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools,
-                bool generation_prompt, struct rendered *out, struct error *e)
+int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages,
+                const struct value *beside, bool generation_prompt, struct rendered *out, struct error *e)
 {
-    return render(t, template, messages, tools, generation_prompt, NULL, out, e);
+    return render(t, template, messages, beside, generation_prompt, NULL, out, e);
 }
 
 /* --- where the answers are, in bytes ---------------------------------------------------------- */
@@ -78,7 +92,7 @@ struct search {
     const struct tokenizer *t;
     const struct template *template;
     const struct value *messages;
-    struct value *tools;
+    const struct value *beside;
     struct rendered *whole;
     struct error *e;
 };
@@ -93,7 +107,7 @@ static int render_first(const struct search *s, uint32_t n, bool prompt, struct 
 {
     struct value first = *s->messages; /* the items are shared */
     first.count = n;
-    return render(s->t, s->template, &first, s->tools, prompt, training_date, out, s->e);
+    return render(s->t, s->template, &first, s->beside, prompt, training_date, out, s->e);
 }
 
 static enum chat_failure not_found(const struct search *s, uint32_t i, const char *why)
@@ -288,7 +302,7 @@ static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, c
 }
 
 enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages,
-                              struct value *tools, const struct text_images *images, struct chat_tokens *out,
+                              const struct value *beside, const struct text_images *images, struct chat_tokens *out,
                               struct text *text, struct error *e)
 {
     struct rendered whole = {0};
@@ -296,8 +310,8 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
     enum chat_failure f = CHAT_FINE;
     *out = (struct chat_tokens){0};
     if (images) messages = image_text_messages(images, messages, &b), template = image_text_template(images, template);
-    if (render(t, template, messages, tools, false, training_date, &whole, e)) f = CHAT_RENDER;
-    if (!f) f = find_answers(&(struct search){t, template, messages, tools, &whole, e});
+    if (render(t, template, messages, beside, false, training_date, &whole, e)) f = CHAT_RENDER;
+    if (!f) f = find_answers(&(struct search){t, template, messages, beside, &whole, e});
     if (f == CHAT_ANSWERS) whole.answers.n = 0;
     if (!f || f == CHAT_ANSWERS) {
         struct error ignored;
@@ -311,15 +325,15 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
 }
 
 enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages,
-                                     struct value *tools, const struct text_images *images, struct chat_tokens *out,
-                                     struct text *text, struct error *e)
+                                     const struct value *beside, const struct text_images *images,
+                                     struct chat_tokens *out, struct text *text, struct error *e)
 {
     struct rendered r = {0};
     struct bump b = {0};
     enum chat_failure f = CHAT_FINE;
     *out = (struct chat_tokens){0};
     if (images) messages = image_text_messages(images, messages, &b), template = image_text_template(images, template);
-    if (chat_render(t, template, messages, tools, true, &r, e)) f = CHAT_RENDER;
+    if (chat_render(t, template, messages, beside, true, &r, e)) f = CHAT_RENDER;
     r.answers.n = 0;
     if (!f) f = encode(t, &r, images, out, e);
     if (!f && text) *text = r.text, r.text = (struct text){0};

@@ -39,20 +39,21 @@ void chat_tokens_free(struct chat_tokens *c);
 enum chat_failure { CHAT_FINE, CHAT_RENDER, CHAT_ANSWERS, CHAT_ENCODE, CHAT_IMAGES };
 
 /* Renders messages (a list of {role, content}) with a template, for an answer: strftime_now is
- * today. `tools` may be NULL. */
-int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools,
-                bool generation_prompt, struct rendered *out, struct error *e);
+ * today. `beside`, a map or NULL, has what a sample has beside its messages: `tools`, and
+ * `chat_template_kwargs`, further variables of the template such as enable_thinking. */
+int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages,
+                const struct value *beside, bool generation_prompt, struct rendered *out, struct error *e);
 /* Renders and encodes messages for training: strftime_now is a fixed day. `images`: those of the
  * conversation; NULL: the model takes only text. Fills *out, which the caller empties with
  * chat_tokens_free in any case; `text`, unless NULL, gets the rendered text. */
 enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages,
-                              struct value *tools, const struct text_images *images, struct chat_tokens *out,
+                              const struct value *beside, const struct text_images *images, struct chat_tokens *out,
                               struct text *text, struct error *e);
 /* Encodes messages for an answer: the tokens with the generation prompt, none of which has a
  * label. */
 enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages,
-                                     struct value *tools, const struct text_images *images, struct chat_tokens *out,
-                                     struct text *text, struct error *e);
+                                     const struct value *beside, const struct text_images *images,
+                                     struct chat_tokens *out, struct text *text, struct error *e);
 /* Does the same for text that no template renders: prompt and completion, one after the other; the
  * completion is the answer. BOS stands first and EOS last if the tokenizer has them, each once.
  * Control tokens in the text are control tokens. */
