@@ -13,6 +13,8 @@
 #include "models/model.h"
 
 #define HUB "safetensors.total of the Hub"
+#define KERAS "params of KerasHub's preset"
+#define GGUF "general.parameter_count of its GGUF file"
 #define ULTRALYTICS "Ultralytics, which leaves out 256 fixed frequencies"
 
 /* A language model. `keys` are more keys, each after a comma. */
@@ -47,6 +49,38 @@
 #define QWEN2(vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, eps)                     \
     DECODER("Qwen2", "qwen2", vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied,          \
             SILU EPS(eps) THETA(1000000) ",\n  \"use_sliding_window\": false")
+
+#define HEAD_DIM(n) ",\n  \"head_dim\": " #n
+#define QWEN3(hidden, inner, layers, heads, positions, tied)                                          \
+    DECODER("Qwen3", "qwen3", 151936, hidden, inner, layers, heads, 8, positions, tied,               \
+            SILU EPS(1e-06) THETA(1000000) HEAD_DIM(128) ",\n  \"use_sliding_window\": false")
+#define GELU_TANH(key) ",\n  \"" key "\": \"gelu_pytorch_tanh\""
+#define GEMMA(hidden, inner, layers, heads, kv_heads)                                                 \
+    DECODER("Gemma", "gemma", 256000, hidden, inner, layers, heads, kv_heads, 8192, TIED,             \
+            GELU_TANH("hidden_act") EPS(1e-06) THETA(10000) HEAD_DIM(256))
+#define GEMMA2(hidden, inner, layers, heads, kv_heads, head_dim, scalar)                              \
+    DECODER("Gemma2", "gemma2", 256000, hidden, inner, layers, heads, kv_heads, 8192, TIED,           \
+            GELU_TANH("hidden_activation") EPS(1e-06) THETA(10000) HEAD_DIM(head_dim) WINDOW(4096)    \
+            ",\n  \"query_pre_attn_scalar\": " #scalar ",\n  \"attn_logit_softcapping\": 50.0,\n"     \
+            "  \"final_logit_softcapping\": 30.0")
+#define GEMMA3(hidden, inner, layers, heads, kv_heads, positions, window)                             \
+    DECODER("Gemma3", "gemma3_text", 262144, hidden, inner, layers, heads, kv_heads, positions, TIED, \
+            GELU_TANH("hidden_activation") EPS(1e-06) THETA(1000000) HEAD_DIM(256) WINDOW(window)     \
+            ",\n  \"rope_local_base_freq\": 10000.0,\n  \"sliding_window_pattern\": 6,\n"              \
+            "  \"query_pre_attn_scalar\": 256")
+#define PHI3(vocabulary, hidden, inner, layers, heads, kv_heads, positions, keys) \
+    DECODER("Phi3", "phi3", vocabulary, hidden, inner, layers, heads, kv_heads, positions, UNTIED, SILU EPS(1e-05) keys)
+#define OLMO2(hidden, inner, layers, heads, kv_heads)                                                 \
+    DECODER("Olmo2", "olmo2", 100352, hidden, inner, layers, heads, kv_heads, 4096, UNTIED,           \
+            SILU EPS(1e-06) THETA(500000))
+#define SMOLLM3                                                                                       \
+    DECODER("SmolLM3", "smollm3", 128256, 2048, 11008, 36, 16, 4, 65536, TIED,                        \
+            SILU EPS(1e-06) THETA(5000000) ",\n  \"no_rope_layer_interval\": 4,\n  \"use_sliding_window\": false")
+
+#define GRANITE(vocabulary, hidden, inner, layers, heads, kv_heads, positions)                                  \
+    DECODER("Granite", "granite", vocabulary, hidden, inner, layers, heads, kv_heads, positions, TIED,          \
+            SILU EPS(1e-05) THETA(10000000) ",\n  \"embedding_multiplier\": 12.0,\n"                            \
+            "  \"attention_multiplier\": 0.0078125,\n  \"residual_multiplier\": 0.22,\n  \"logits_scaling\": 16.0")
 
 #define CLIP_L_336                                                                                              \
     "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
