@@ -58,6 +58,20 @@ CASES = {
         model=case(vocab=53, hidden=32, heads=4, kv_heads=1, layers=2, inter=41, tied=True),
         train=dict(learning_rate=0.01, warmup_steps=0, weight_decay=0.05, beta1=0.9,
                    beta2=0.999, eps=1e-4, clip_norm=2.6)),
+    # Norms of q and k; norms times 1 + w with two tables of positions; fused matrices with longrope.
+    "train_qwen3": dict(
+        model=case(family="qwen3", vocab=37, hidden=18, heads=3, kv_heads=1, head_dim=8, inter=23, tied=True, style=5,
+                   extra=dict(attention_bias=False)),
+        train=dict(learning_rate=0.01, warmup_steps=2, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-4, clip_norm=2.0)),
+    "train_gemma3": dict(
+        model=case(family="gemma3_text", vocab=37, hidden=18, heads=3, kv_heads=1, head_dim=8, inter=23, layers=2, tied=True, theta=80.0,
+                   extra=dict(query_pre_attn_scalar=20, sliding_window=4, sliding_window_pattern=2, rope_local_base_freq=20.0)),
+        train=dict(learning_rate=0.01, warmup_steps=2, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-4, clip_norm=2.0)),
+    "train_phi3": dict(
+        model=case(family="phi3", vocab=37, hidden=24, heads=2, kv_heads=1, inter=23, theta=50.0,
+                   rope=dict(type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.0, 2.5, 3.0, 5.0]),
+                   extra=dict(partial_rotary_factor=0.67, original_max_position_embeddings=8, pad_token_id=None)),
+        train=dict(learning_rate=0.01, warmup_steps=2, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-4, clip_norm=2.0)),
     # Rates and decay by layer and name; see recipe() for what wins.
     "train_groups": dict(
         model=case(vocab=61, hidden=24, layers=3, style=5),

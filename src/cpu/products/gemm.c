@@ -430,12 +430,23 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
 
 /* --- LINEAR and MATMUL --------------------------------------------------------------------- */
 
-/* Returns a dense tensor as the matrix [rows x last], or its transpose. */
+/* Reports whether matrix_of takes a tensor: a dense one, or the transpose of a dense matrix, as
+ * GPT-2 has its weights. */
+static bool is_matrix(const struct tensor *t)
+{
+    struct tensor turned = *t;
+    if (t->rank != 2 || t->stride[0] != 1) return tensor_is_fast(t);
+    turned.dim[0] = t->dim[1], turned.dim[1] = t->dim[0];
+    turned.stride[0] = t->stride[1], turned.stride[1] = t->stride[0];
+    return tensor_is_fast(t) || tensor_is_fast(&turned);
+}
+
+/* Returns a tensor that is_matrix takes as the matrix [rows x last], or its transpose. */
 static struct matrix matrix_of(const struct operand *x, bool transposed)
 {
-    int64_t last = operand_last(x);
-    struct matrix m = {x->data, x->dtype, transposed ? 1 : last, transposed ? last : 1};
-    return m;
+    const bool turned = x->rank == 2 && x->stride[1] != 1 && x->dim[1] > 1;
+    const int64_t row = turned ? 1 : operand_last(x), column = turned ? x->stride[1] : 1;
+    return (struct matrix){x->data, x->dtype, transposed ? column : row, transposed ? row : column};
 }
 
 /* Reports whether the kernel runs LINEAR, y = x w^T + bias + add, of x [rows x K], w [N,K], bias
@@ -443,7 +454,7 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
 static bool linear_match(const struct query *q)
 {
     const struct tensor *bias = query_in(q, 2), *add = query_in(q, 3);
-    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->in[1]) && tensor_is_fast(q->out[0]) &&
+    return tensor_is_fast(q->in[0]) && is_matrix(q->in[1]) && tensor_is_fast(q->out[0]) &&
            (!bias || tensor_is_fast(bias)) && (!add || tensor_is_fast(add));
 }
 
@@ -479,7 +490,7 @@ static void linear_run(const struct launch *l)
 static bool matmul_match(const struct query *q)
 {
     const struct tensor *acc = q->nin > 2 ? q->in[2] : NULL;
-    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->in[1]) && tensor_is_fast(q->out[0]) &&
+    return tensor_is_fast(q->in[0]) && is_matrix(q->in[1]) && tensor_is_fast(q->out[0]) &&
            (!acc || (tensor_is_fast(acc) && acc->dtype == q->out[0]->dtype));
 }
 
