@@ -58,7 +58,7 @@ CASES = {
         model=case(vocab=53, hidden=32, heads=4, kv_heads=1, layers=2, inter=41, tied=True),
         train=dict(learning_rate=0.01, warmup_steps=0, weight_decay=0.05, beta1=0.9,
                    beta2=0.999, eps=1e-4, clip_norm=2.6)),
-    # Norms of q and k; norms times 1 + w with two tables of positions; fused matrices with longrope.
+    # Norms of q and k; norms times 1 + w, two tables of positions; fused matrices, longrope.
     "train_qwen3": dict(
         model=case(family="qwen3", vocab=37, hidden=18, heads=3, kv_heads=1, head_dim=8, inter=23, tied=True, style=5,
                    extra=dict(attention_bias=False)),
