@@ -33,6 +33,16 @@ LINES = [
     "<image>\nWhat is it?", "<0x41> <0xE2>", "<unk> unk", "-----", "the-final--countdown", "...!!!???", "under_score CamelCase kebab-case", "\u0300\u0301start",
     "mixed 中a文b1字 the2end", "https://example.org/a?b=c&d=%20#e", "\x7f\x01\x1b[0m", "ẗ ẘ ẙ ẛ̣", "क़ ख़ ড়", "Ω Å K",
 ]
+# Special tokens of the families inside words and between blanks, runs of blanks, marks, scripts
+# from right to left.
+HARD = [
+    "", " ", "   ", "\t", "\n\n\n", " \n \t\n  x", "    indented\n\t\ttabs \r\n  \r\n", "a  b   c    d          e", "trailing   ", "in<|end|>side", "in <|end|> side", "a  <|end|>  \n b",
+    "<|user|>\nHi<|end|>\n<|assistant|>\n", "un<|im_start|>believ<|im_sep|>able<|im_end|>", "x <|im_start|> \n y", "<think>\n\n</think>\n\nSo", "no<think>pause</think>here", "<tool_call>{}</tool_call>",
+    "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n", "the<start_of_turn>n", "<start_of_turn", "<|end|", "[INST]the[/INST]then", " [INST] the [/INST] ", "<|start_of_role|>user<|end_of_role|>hi<|end_of_text|>",
+    "▁▁the ▁ ▁▁▁x", "<h1>the</h1>", "|||IP_ADDRESS|||:80", "don't DON'T I'LL we'VE 'tis ''s x's1", "HTTPServer iPhone camelCase SCREAMING_SNAKE XMLHttp2Request", "1234567 12 1,234.5 ٣٤٥ ½²", "path/to/file//x.py /* c */ a/\n/b",
+    "e\u0301te\u0301 nai\u0308ve A\u030a q\u0307\u0323", "\u0301\u0301lone", "한글 \u1112\u1161\u11ab 漢字かな交じり。全角　空白", "שָׁלוֹם עולם 12 abc", "مرحباً بالعالم ١٢٣", "क्षत्रिय हिन्दी", "ไทยไม่มีช่องว่าง",
+    "👩\u200d👩\u200d👧\u200d👦 👍🏽 🇩🇪🇫🇷 ❤\ufe0f 1\ufe0f\u20e3", "\u00a0\u2003\u200b\ufeff\u00ad|", "ǅ ẞ ŉ ﬁ Ⅷ ①", "\U0001f9ff\U00010348\U0002070e\U000e0041", "\ufffd\x01\x7f\x1b[0m", "!!!???...—–“quoted” «x» ¿qué?", "...\n\n---\n",
+]
 TRAIN = [line for line in LINES for _ in range(3)] + ["the then them there this that these those"] * 20
 
 
@@ -55,7 +65,7 @@ def put(name, file, data, cases):
         f.write("[\n" + ",\n".join(json.dumps(c, ensure_ascii=False) for c in cases) + "\n]\n")
 
 
-def put_json(name, d, offsets=True):
+def put_json(name, d, offsets=True, lines=LINES):
     """offsets False: the library counts the lengths of tokens that are not in the order of the text. Where characters
     are composed, or several replaced, its offsets leave all but one out ("wide": ours reach further)."""
     d = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
@@ -63,7 +73,7 @@ def put_json(name, d, offsets=True):
     text = json.dumps(d, ensure_ascii=False)
     t, bare = Tokenizer.from_str(text), Tokenizer.from_str(json.dumps({**d, "post_processor": None}))
     cases = []
-    for line in LINES:
+    for line in lines:
         ids, plain = t.encode(line).ids, bare.encode(line)
         cases.append({"text": line, "ids": ids, "plain": plain.ids, "bytes": widened(line, plain.offsets),
                       "decoded": t.decode(ids, skip_special_tokens=False), "skipped": t.decode(ids)})
@@ -228,6 +238,33 @@ def make_words():
     put_json("gpt1", {"model": gpt, "normalizer": bert, "pre_tokenizer": words, "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}, offsets="wide")
 
 
+def make_families():
+    """The parts of today's published tokenizer.json files, over small vocabularies."""
+    bpe, words = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False)), lambda *parts: sequence("pretokenizers", *parts, BYTES)
+    special = lambda *names: [(n, "special") for n in names]
+    family = lambda name, model, tokens, **parts: put_json(name, {"model": model, "added_tokens": after(model, *tokens), "decoder": BYTE_LEVEL, "post_processor": {**BYTE_LEVEL, "trim_offsets": False}, **parts}, lines=HARD)
+    thoughts = [("<think>",), ("</think>",), ("<tool_call>",), ("</tool_call>",)]
+    family("qwen3", bpe, special("<|endoftext|>", "<|im_start|>", "<|im_end|>") + thoughts, normalizer={"type": "NFC"}, pre_tokenizer=words(regex(LLAMA3.replace("{1,3}", ""))))
+    family("olmo2", bpe, special("<|endoftext|>", "<|im_start|>", "<|im_end|>") + [("|||IP_ADDRESS|||", "normalized"), ("|||EMAIL_ADDRESS|||", "normalized")], pre_tokenizer=words(regex(LLAMA3)))
+    family("smollm3", {**bpe, "ignore_merges": True}, special("<|im_start|>", "<|im_end|>") + thoughts, pre_tokenizer=words(regex(LLAMA3)))
+    family("granite", bpe, special("<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>"), pre_tokenizer=sequence("pretokenizers", {"type": "Digits", "individual_digits": True}, BYTE_LEVEL))
+    family("phi4", bpe, [(n, "special", "lstrip", "rstrip") for n in ("<|im_start|>", "<|im_sep|>", "<|im_end|>")], pre_tokenizer=words(regex(
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")))
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    cases = lambda end: rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{end}|[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{end}|"
+    rest = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    family("phi4_mini", bpe, [(n, "special", "rstrip") for n in ("<|user|>", "<|assistant|>", "<|end|>")], pre_tokenizer=words(regex(cases("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") + r"\p{N}{1,3}" + rest)))
+    n = len(bpe["vocab"])
+    family("ministral3", {**bpe, "ignore_merges": True}, special("<s>", "</s>", "[INST]", "[/INST]", "[THINK]"), pre_tokenizer=words(regex(cases("") + r"\p{N}" + rest)), post_processor=template([("<s>", n)]))
+    pieces = with_fallback(500)
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    head = special("<unk>", "<s>", "</s>")
+    family("phi3", pieces, head[:2] + [("</s>", "rstrip")] + [(n, "special", "rstrip") for n in ("<|user|>", "<|assistant|>", "<|end|>")], decoder=FALLBACK_DECODER, post_processor=template([("<s>", 1)]),
+           normalizer=sequence("normalizers", {"type": "Prepend", "prepend": "▁"}, space))
+    family("gemma", pieces, head + special("<bos>", "<start_of_turn>", "<end_of_turn>") + [("▁▁",), ("▁▁▁",), ("\n\n",), ("\t\t",), ("<h1>",)], normalizer=space, pre_tokenizer=string(" ", "MergedWithPrevious"),
+           decoder={"type": "Sequence", "decoders": FALLBACK_DECODER["decoders"][:3]}, post_processor=template([("<bos>", len(pieces["vocab"]))]))
+
+
 # --- tokenizer.model ----------------------------------------------------------------------------
 
 # A table of replacements: what is replaced, and by what.
@@ -301,4 +338,5 @@ def make_models():
 if __name__ == "__main__":
     make_json()
     make_words()
+    make_families()
     make_models()
