@@ -372,17 +372,23 @@ static struct var call_named(struct render *r, const struct args *a, uint32_t at
     return x;
 }
 
-/* Applies a filter, or takes an attribute. A value that is false has no elements. Python computes
- * the elements when they are asked for; here an error is one even if nobody asks. */
+/* Applies a filter, or takes an attribute, for which `default` stands where it is missing. A value
+ * that is false has no elements. Python computes the elements when they are asked for; here an
+ * error is one even if nobody asks. */
 static struct var filter_map(struct render *r, struct var in, const struct args *a)
 {
     struct seq *out = seq_new(r, 0);
-    if (!a->n || (a->names[0] && (a->n > 1 || strcmp(a->names[0], "attribute"))))
-        fail(r, "'map' takes a filter or attribute='name'; more is not supported");
+    const bool attribute = a->n && a->names[0], otherwise = attribute && a->n == 2;
+    if (!a->n || (attribute && (a->n > 2 || strcmp(a->names[0], "attribute"))) ||
+        (otherwise && (!a->names[1] || strcmp(a->names[1], "default"))))
+        fail(r, "'map' takes a filter, or attribute='name' and perhaps default=; more is not supported");
     if (!var_truth(in)) return generator(out);
     struct iter it = iter_of(r, in);
-    for (struct var x; iter_next(r, &it, &x);)
-        seq_push(r, out, a->names[0] ? dotted(r, x, a->at[0]) : call_named(r, a, 0, x, filter_find));
+    for (struct var x; iter_next(r, &it, &x);) {
+        x = attribute ? dotted(r, x, a->at[0]) : call_named(r, a, 0, x, filter_find);
+        if (otherwise && x.kind == VAR_UNDEFINED && a->at[1].kind != VAR_NONE) x = a->at[1];
+        seq_push(r, out, x);
+    }
     return generator(out);
 }
 
