@@ -2,7 +2,8 @@
 # Writes the generated pages of docs/reference. With --check it reports pages that are out of date,
 # links in README.md and docs/ that lead nowhere, and files and functions that they name and that do
 # not exist. With --quotes it renews quoted outputs instead, which takes minutes: in docs/guides,
-# the lines below an indented "$ build/plimsoll plan ..." become what that command prints now.
+# the lines below an indented "$ build/plimsoll plan ..." become what that command prints now, and
+# the table of published models in what-fits.md is made again (tools/what_fits.sh).
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
@@ -356,6 +357,9 @@ names() {
 }
 
 if [[ ${1-} == --quotes ]]; then
+    tools/what_fits.sh "$BUILD/plimsoll" 24 >"$tmp/table"
+    splice docs/guides/what-fits.md "$tmp/table" >"$tmp/page"
+    cp "$tmp/page" docs/guides/what-fits.md
     for page in docs/guides/*.md; do
         quotes "$page" >"$tmp/page"
         cmp -s "$tmp/page" "$page" || { cp "$tmp/page" "$page"; echo "$page written"; }
