@@ -3,7 +3,7 @@
 # links in README.md and docs/ that lead nowhere, and files and functions that they name and that do
 # not exist. With --quotes it renews quoted outputs instead, which takes minutes: in docs/guides,
 # the lines below an indented "$ build/plimsoll plan ..." become what that command prints now, and
-# the table of published models in what-fits.md is made again (tools/what_fits.sh).
+# the table of published models in what-fits.md is renewed (tools/what_fits.sh).
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints the table of docs/guides/what-fits.md: the models of `plimsoll models` up to 15 B weights on
-# one GPU, by `plimsoll fits`. tools/docs.sh --quotes calls it; it takes minutes.
+# Prints the table of docs/guides/what-fits.md: the models of `plimsoll models` up to 15 B weights
+# on one GPU, by `plimsoll fits`. tools/docs.sh --quotes calls it; it takes minutes.
 #
 #   tools/what_fits.sh PLIMSOLL GIB
 set -euo pipefail
@@ -20,7 +20,7 @@ row() {
     function cell(w) {
         if (!(w in arena)) return ""
         return (fits[w] ? "" : "needs ") sprintf("%.1f", arena[w]) (host[w] >= 1 ? sprintf(" + %.0f", host[w]) : "") " GiB" \
-            (!fits[w] ? "" : w in tokens ? sprintf(", %.3g tokens/s", tokens[w]) : sprintf(", %.2g images/s", samples[w]))
+            (!fits[w] ? "" : w in tokens ? sprintf(", %d tokens/s", tokens[w] < 1000 ? tokens[w] : int(tokens[w] / 10 + 0.5) * 10) : sprintf(", %.2g images/s", samples[w]))
     }
     END { printf "| %s | %s | %s | %s |\n", model, cell("full"), cell("lora"), cell("qlora") }'
 }
