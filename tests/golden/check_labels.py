@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""Compares the labels of `plimsoll tokenize --chat` with transformers' return_assistant_tokens_mask.
+"""Compares the labels of `plimsoll tokenize --chat` with transformers' return_assistant_tokens_mask, or the rule of prefixes.
 
     python3 tests/golden/check_labels.py [PLIMSOLL] TEMPLATE.jinja ...      from the repository's root
 
-Each template with {% generation %} meets tokenizers (byte-level, with and without trimmed offsets, and SentencePiece-like
+Each template meets tokenizers (byte-level, with and without trimmed offsets, and SentencePiece-like
 with bytes for unknown characters) and conversations with answers of one word, several turns, blanks at the ends and
-characters that become bytes. A conversation is
+characters that become bytes, and thoughts. Answers are what stands in {% generation %}; in a template without it, what messages
+up to an answer add to those before it with the generation prompt. A conversation is
     same       the ids are equal, and a token has a label where it overlaps an answer, the rule of transformers' processors
     blank      the same but for tokens that begin with the blanks which end an answer and go on behind it (" U" of "no USER:"):
                we train nothing beyond an answer
-    refused    the template needs what the conversation has not
+    own        the ids are equal, but the template writes messages otherwise once others follow: no rule to compare with
+    refused    the template needs what the conversation has not, or drops thoughts of earlier answers
     wrong      anything else: printed, and the exit code is 1
 How often the mask of transformers' tokenizers is equal is counted too: it takes one character at each end (char_to_token) and
 so misses the bytes of a last character, and with trimmed offsets whatever stands at a blank. Needs transformers, tokenizers.
 trl/chat_templates/*.jinja of the package trl are templates of 2026, and transformers' tests/models/llava has LLaVA 1.5's.
 """
-import collections, datetime, json, pathlib, subprocess, sys, tempfile
+import collections, datetime, json, pathlib, re, subprocess, sys, tempfile
 
 import tokenizers, transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -34,6 +36,13 @@ def training_day():
     chat_template_utils.datetime = Day
 
 
+def published(t, left_out=()):
+    """As published files have them: tokens of thoughts are no special tokens, and so are found in what the data says."""
+    d = json.loads(t.to_str())
+    d["added_tokens"] = [{**a, "special": "think>" not in a["content"]} for a in d["added_tokens"] if a["content"] not in left_out]
+    return tokenizers.Tokenizer.from_str(json.dumps(d))
+
+
 def make_tokenizers():
     for name, trim in (("bytes", False), ("trimmed", True)):
         t = tokenizers.Tokenizer(models.BPE())
@@ -41,16 +50,14 @@ def make_tokenizers():
         t.decoder = decoders.ByteLevel()
         t.post_processor = processors.ByteLevel(trim_offsets=trim)
         t.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-        yield name, t
+        yield name, published(t)
     t = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=SPECIAL + bytes_, show_progress=False)
     t.train_from_iterator([w for line in CORPUS for w in line.split()], trainer)
-    model = json.loads(t.to_str())
-    model["added_tokens"] = [a for a in model["added_tokens"] if a["content"] not in bytes_]
-    yield "pieces", tokenizers.Tokenizer.from_str(json.dumps(model))
+    yield "pieces", published(t, bytes_)
 
 
 def conversations():
@@ -64,6 +71,8 @@ def conversations():
     yield chat("Blanks", "  no  ", "More", "a\n\nb\n", "Last", " no")
     yield chat("Lines", "no.\n", "Last", "yes.", system="You are kind.")
     yield chat("Dots...", "...", "one", "1. no\n2. yes")
+    yield chat("Why?", "<think>\na blue square\n</think>\n\nno")
+    yield chat("Why?", "<think>\n\n</think>\n\nno", "And?", "<think>\n\n</think>\n\nyes", system="You are kind. /no_think")
 
 
 def write_folder(folder, tokenizer):
@@ -82,11 +91,24 @@ def ours(binary, folder, template, messages):
         json.dump(messages, f)
         f.flush()
         run = subprocess.run([binary, "tokenize", "--model", folder, "--template", template, "--chat", f.name, "--json"], capture_output=True, text=True)
-    return (json.loads(run.stdout), None) if not run.returncode else (None, run.stderr.strip())
+    got = json.loads(run.stdout) if not run.returncode else None
+    return (got, None) if got and got["labels"] is not None else (None, run.stderr.strip())
 
 
 def parts(messages):
     return [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+
+
+def prefixes(text, messages):
+    """The answers by the rule of prefixes, `text` renders messages; None: it does not hold."""
+    spans, whole = [], text(messages)
+    for i, m in enumerate(messages):
+        if m["role"] == "assistant":
+            before, after = text(messages[:i], add_generation_prompt=True), text(messages[:i + 1])
+            if not (after.startswith(before) and whole.startswith(after)):
+                return None
+            spans.append((len(before), len(after)))
+    return spans
 
 
 def render(tokenizer, source, messages):
@@ -94,6 +116,8 @@ def render(tokenizer, source, messages):
     try:
         texts, spans = chat_template_utils.render_jinja_template(conversations=[messages], chat_template=source, return_assistant_tokens_mask=True, **tokenizer.special_tokens_map)
         encoded = tokenizer(texts[0], add_special_tokens=False, return_offsets_mapping=True)
+        if not re.search(r"\{%-?\s*generation", source):
+            return texts[0], encoded["input_ids"], encoded["offset_mapping"], prefixes(lambda m, **o: tokenizer.apply_chat_template(m, chat_template=source, tokenize=False, **o), messages), None
         mask = tokenizer.apply_chat_template(messages, chat_template=source, return_assistant_tokens_mask=True, return_dict=True)["assistant_masks"]
     except Exception:
         return None
@@ -102,9 +126,11 @@ def render(tokenizer, source, messages):
 
 def compare(got, want):
     text, ids, offsets, spans, mask = want
+    if spans is None:
+        return "own" if got["ids"] == ids else "wrong", None
     overlap = [any(b < end and e > begin for begin, end in spans) for b, e in offsets]
     labels = [x != -100 for x in got["labels"]]
-    exact = labels == [bool(m) for m in mask]
+    exact = mask and labels == [bool(m) for m in mask]
     if got["ids"] != ids:
         return "wrong", exact
     kind = "same"
@@ -136,12 +162,12 @@ def main():
                     same = [x for x in both if x and got and x[0] == got["text"]]
                     if same:
                         kind, equal = compare(got, same[0])
-                        exact[name, equal] += 1
+                        exact[name, equal] += equal is not None
                     else:
                         kind = "refused" if got is None else "wrong"
                     if kind == "wrong":
                         print(f"{name}, {template}, conversation {number}: {kind}: {why or got['text'][:200]!r}")
-                        if same:
+                        if same and same[0][3]:
                             print("  ours  ", [(tokenizer.convert_ids_to_tokens(i)) for i, l in zip(got["ids"], got["labels"]) if l != -100])
                             print("  theirs", [(tokenizer.convert_ids_to_tokens(i)) for i, (b, e) in zip(same[0][1], same[0][2]) if any(b < y and e > x for x, y in same[0][3])])
                     total[name, kind] += 1
