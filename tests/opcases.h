@@ -857,6 +857,7 @@ static id build_copy(struct scene *s, const int64_t *n)
 static const struct opcase case_COPY = {build_copy, PLANE_SHAPES};
 
 #include "ops_shapes.inc"
+#include "ops_experts.inc"
 
 /* --- update ---------------------------------------------------------------------------------- */
 

@@ -60,6 +60,14 @@ EXTENTS_OF(matmul_extents)
     product_extents(out[0], m, elements(in[0]) / m, at);
 }
 
+/* The average rows of an expert are summed. */
+EXTENTS_OF(grouped_dw_extents)
+{
+    UNUSED;
+    const double experts = (double)out[0]->dim[0];
+    product_extents(out[0], (double)out[0]->dim[1], elements(in[1]) / last_dim(in[1]) / experts, at);
+}
+
 /* The extents of one matrix of the batch. */
 EXTENTS_OF(bmm_extents)
 {
@@ -111,6 +119,7 @@ const struct op_class_rule class_rows = {.extents = rows_extents}, class_flat = 
                            class_linear = {.extents = linear_extents},
                            class_matmul = {product_variant, NAMES(product_names), matmul_extents},
                            class_bmm = {product_variant, NAMES(product_names), bmm_extents},
+                           class_grouped_dw = {.extents = grouped_dw_extents},
                            class_attention = {attention_variant, NAMES(attention_names), forward_extents},
                            class_attention_bwd = {attention_bwd_variant, NAMES(attention_names), backward_extents},
                            class_grid = {.extents = forward_extents}, class_grid_bwd = {.extents = backward_extents},

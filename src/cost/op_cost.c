@@ -66,6 +66,16 @@ COST(matmul)
     return (struct cost){2.0 * elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
+COST(grouped_linear)
+{
+    return (struct cost){2.0 * elements(out[0]) * (double)tensor_last(in[0]), bytes_of(in, 3) + bytes_of(out, 1)};
+}
+
+COST(grouped_dw)
+{
+    return (struct cost){2.0 * elements(in[0]) * (double)tensor_last(in[1]), bytes_of(in, 4) + bytes_of(out, 1)};
+}
+
 COST(bmm)
 {
     double k = (double)in[0]->dim[in[0]->rank - (attr->matmul.ta ? 2 : 1)];

@@ -106,6 +106,14 @@ void vjp_matmul(struct vjp *v)
     if (v->need[2]) v->din[2] = dy;
 }
 
+/* Differentiates y = x w[e]^T, as LINEAR for each expert. dx is a grouped product with w^T. */
+void vjp_grouped_linear(struct vjp *v)
+{
+    id dy = v->dout[0], x = v->in[0], w = v->in[1], offsets = v->in[2];
+    if (v->need[1]) v->din[1] = op_apply(v->g, OP_GROUPED_DW, NULL, (id[]){dy, x, offsets}, 3);
+    if (v->need[0]) v->din[0] = op_grouped_linear(v->g, dy, op_permute(v->g, w, (int[]){0, 2, 1}), offsets);
+}
+
 /* Rotates the gradient back: the transpose of a rotation is the inverse rotation. */
 void vjp_rope(struct vjp *v)
 {
@@ -246,6 +254,23 @@ void vjp_gather(struct vjp *v)
 {
     if (v->in[2]) v->din[0] = op_gather_unique(v->g, v->dout[0], v->in[2], v->in[1]);
     else v->din[0] = op_scatter_add(v->g, v->dout[0], v->in[1], tensor_at(v->g, v->in[0])->dim[1]);
+}
+
+/* Sums the gradients of a row's copies. */
+void vjp_dispatch(struct vjp *v) { v->din[0] = op_combine(v->g, v->dout[0], v->in[1], 0); }
+
+/* Differentiates x = sum of w y: dy = w dx, dw = dx . y; without weights the rows of dx are
+ * dispatched. */
+void vjp_combine(struct vjp *v)
+{
+    if (!v->in[2]) {
+        v->din[0] = op_dispatch(v->g, v->dout[0], v->in[1]);
+        return;
+    }
+    const struct outputs d =
+        op_outputs(v->g, OP_COMBINE_BWD, NULL, (id[]){v->dout[0], v->in[0], v->in[1], v->in[2]}, 4);
+    v->din[0] = d.at[0];
+    v->din[2] = d.at[1];
 }
 
 /* Differentiates the transpose of GATHER, which is linear too. */
