@@ -36,3 +36,13 @@ struct spelled spelling_in_memory(const struct spelling *list)
     for (int i = 0; list && list[i].name; i++) how.by[i] = list[i].others[0] ? 1 : 0;
     return how;
 }
+
+bool name_is_stack(const char *name) { return strchr(name, '*') != NULL; }
+
+const char *name_in_stack(const char *name, int64_t i, char *out, size_t room)
+{
+    const char *star = strchr(name, '*');
+    if (!star) return name;
+    snprintf(out, room, "%.*s%lld%s", (int)(star - name), name, (long long)i, star + 1);
+    return out;
+}

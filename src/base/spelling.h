@@ -9,6 +9,7 @@
 #ifndef SPELLING_H
 #define SPELLING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,5 +38,15 @@ int spelling_of(const struct spelling *list, const char *name);
 const char *spelling_apply(const struct spelling *list, struct spelled how, const char *name, char *out, size_t room);
 /* Returns the spelling of modules in memory. */
 struct spelled spelling_in_memory(const struct spelling *list);
+
+/* A stack is a parameter that folders have as several tensors, one for each index of its first
+ * dimension: in its name * is the number of the tensor,
+ *
+ *     model.layers.0.mlp.experts.*.up_proj.weight [experts,inner,hidden]
+ *
+ * Returns whether a name is a stack's; and the name of its tensor i, or `name` itself if it is not
+ * a stack's. */
+bool name_is_stack(const char *name);
+const char *name_in_stack(const char *name, int64_t i, char *out, size_t room);
 
 #endif

@@ -57,6 +57,7 @@ struct out {
     struct st_spec spec;
     id tensor;
     float scale; /* by which its values are multiplied */
+    const struct param *param; /* of which it is the gradient; NULL: an output */
 };
 
 static struct out output(const struct graph *g, const char *name)
@@ -91,7 +92,7 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
         const struct param *p = &g->params.at[i];
         if (p->frozen) continue;
         const struct tensor *t = tensor_at(g, p->tensor);
-        list[n++] = (struct out){{gradient_name(s, p, names), DT_F32, t->rank, t->dim}, p->grad, s->loss_scale};
+        list[n++] = (struct out){{gradient_name(s, p, names), DT_F32, t->rank, t->dim}, p->grad, s->loss_scale, p};
     }
     return n;
 }
@@ -105,15 +106,19 @@ static int write_outputs(struct step *s, const char *path, struct error *e)
     if (temporary_file(&t, path, e)) return e->code;
     uint32_t most = s->run.planned.graph.params.n + s->run.planned.model.n_outputs + 1;
     struct out *list = mem_alloc(most * sizeof *list);
-    struct st_spec *specs = mem_alloc(most * sizeof *specs);
     struct bump names = {0};
+    VEC(struct st_spec) specs = {0};
     uint32_t n = list_outputs(s, list, &names);
-    for (uint32_t i = 0; i < n; i++) specs[i] = list[i].spec;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!list[i].param) vec_push(&specs, list[i].spec);
+        for (int64_t k = 0; list[i].param && k < weight_tensors(&s->run.planned.graph, list[i].param); k++)
+            vec_push(&specs, weight_spec(&s->run.planned.graph, list[i].param, list[i].spec.name, k, DT_F32, &names));
+    }
     struct st_writer w = {.fd = -1};
-    int rc = st_write_begin(&w, t.path, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
+    int rc = st_write_begin(&w, t.path, specs.at, specs.n, (struct st_pair[]){{"format", "pt"}}, 1, e);
     for (uint32_t i = 0; i < n && !rc; i++) {
         uint64_t elements = 1;
-        for (int d = 0; d < specs[i].rank; d++) elements *= (uint64_t)specs[i].dims[d];
+        for (int d = 0; d < list[i].spec.rank; d++) elements *= (uint64_t)list[i].spec.dims[d];
         rc = write_tensor(s, &w, list[i].tensor, elements, list[i].scale, e);
     }
     if (!rc) rc = st_write_end(&w, e);
@@ -121,7 +126,7 @@ static int write_outputs(struct step *s, const char *path, struct error *e)
     else rc = temporary_keep(&t, path, true, e);
     temporary_drop(&t);
     bump_free(&names);
-    mem_free(specs);
+    vec_free(&specs);
     mem_free(list);
     return rc;
 }

@@ -116,7 +116,9 @@ static int hash_source(const struct weights *w, uint32_t param, const char *name
     const struct weights *of = weights_of(w, param);
     if (!of)
         return error_set(e, PL_USAGE, "%s: the folder has no weights of the encoder: %s is missing", w->in.dir, name);
-    return hash_weight(of, &of->in.slots[of->source[param] - 1], h, e);
+    for (uint32_t slot = of->source[param]; slot; slot = of->in.slots[slot - 1].next)
+        TRY(hash_weight(of, &of->in.slots[slot - 1], h, e));
+    return PL_OK;
 }
 
 static int hash_weights(const struct model *m, const struct graph *g, uint64_t *out, struct error *e)

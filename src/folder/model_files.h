@@ -19,6 +19,8 @@ struct weight_slot {
     const struct st_entry *entry;
     uint32_t file;        /* into files */
     uint32_t param;       /* into the graph's params, + 1; 0: extra, copied through */
+    uint32_t number;      /* of the tensor in a stack (base/spelling.h)... */
+    uint32_t next;        /* ...and the slot of the one after it, + 1; 0: it is the last */
     bool listed;          /* false: the index does not list it in this file, so it is not read */
 };
 

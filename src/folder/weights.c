@@ -40,6 +40,26 @@ const char *weight_name(const struct graph *g, const struct param *p)
     return graph_name(g, tensor_at(g, p->tensor)->name);
 }
 
+int64_t weight_tensors(const struct graph *g, const struct param *p)
+{
+    return name_is_stack(weight_name(g, p)) ? tensor_at(g, p->tensor)->dim[0] : 1;
+}
+
+int64_t weight_tensor_elements(const struct graph *g, const struct param *p)
+{
+    return tensor_elements(tensor_at(g, p->tensor)) / weight_tensors(g, p);
+}
+
+struct st_spec weight_spec(const struct graph *g, const struct param *p, const char *name, int64_t i, enum dtype dtype,
+                           struct bump *names)
+{
+    const struct tensor *t = tensor_at(g, p->tensor);
+    const int stacked = name_is_stack(name);
+    char full[NAME_MOST];
+    return (struct st_spec){bump_string(names, name_in_stack(name, i, full, sizeof full)), dtype, t->rank - stacked,
+                            t->dim + stacked};
+}
+
 bool weight_is_adapted(const struct param *p) { return p->added || !p->frozen || p->running; }
 
 bool weight_is_constant(const struct graph *g, const struct param *p)
@@ -74,13 +94,28 @@ static const char *stripped(const char *name, const char *root)
     return strncmp(name, root, n) ? name : name + n;
 }
 
-/* Returns the tensor's name in the folder by a rule. */
-static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
+/* Returns a parameter's name in the folder by a rule; that of a stack has its star. */
+static const char *stack_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
 {
     char other[NAME_MOST];
     name = spelling_apply(rule->spellings, rule->spelled, name, other, sizeof other);
     snprintf(out, NAME_MOST, "%s%s", rule->prefix, stripped(name, rule->strip));
     return out;
+}
+
+/* Returns the name in the folder of a parameter's tensor i. */
+static const char *file_name_at(const struct weight_naming *rule, const char *name, int64_t i, char out[NAME_MOST])
+{
+    char full[NAME_MOST];
+    name = name_in_stack(stack_name(rule, name, out), i, full, sizeof full);
+    if (name == full) snprintf(out, NAME_MOST, "%s", full);
+    return out;
+}
+
+/* Returns the name of a parameter's tensor, or of the first of a stack. */
+static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
+{
+    return file_name_at(rule, name, 0, out);
 }
 
 static uint32_t count_found(const struct weights *w, const struct graph *g, const struct weight_naming *rule)
@@ -118,8 +153,10 @@ typedef VEC(char *) prefix_list;
 static void collect_prefixes(const struct weights *w, const struct graph *g, prefix_list *out)
 {
     for (uint32_t i = 0; i < g->params.n; i++) {
-        const char *name = own_name(w, g, &g->params.at[i]);
-        if (!name) continue;
+        const char *own = own_name(w, g, &g->params.at[i]);
+        if (!own) continue;
+        char first[NAME_MOST];
+        const char *name = name_in_stack(own, 0, first, sizeof first);
         size_t n = strlen(name);
         for (uint32_t k = 0; k < w->in.n_listed; k++) {
             const char *full = w->in.slots[w->in.by_name[k]].entry->name;
@@ -172,7 +209,7 @@ static int choose_naming(struct weights *w, const struct graph *g, const struct 
 
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[NAME_MOST])
 {
-    return file_name(&w->naming, published, out);
+    return stack_name(&w->naming, published, out);
 }
 
 bool weights_spelled_otherwise(const struct weights *w)
@@ -228,15 +265,16 @@ static bool is_readable(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t 
 static int check_slot(const struct weights *w, const struct graph *g, const struct param *p,
                       const struct weight_slot *s, struct error *e)
 {
-    const struct tensor *x = tensor_at(g, p->tensor);
+    const int stacked = name_is_stack(weight_name(g, p)), rank = tensor_at(g, p->tensor)->rank - stacked;
+    const int64_t *dim = tensor_at(g, p->tensor)->dim + stacked;
     const struct st_entry *t = s->entry;
     char found[160], expected[160];
     if (p->form) return weights_4bit_check(w, g, p, s, e);
-    if (t->rank != x->rank || memcmp(t->dims, x->dim, (size_t)t->rank * sizeof *t->dims))
+    if (t->rank != rank || memcmp(t->dims, dim, (size_t)rank * sizeof *dim))
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->in.dir,
                          w->in.names[s->file], t->name, shape_print(t->rank, t->dims, found),
                          w->is_adapter ? "the base model and adapter_config.json ask for" : "config.json asks for",
-                         shape_print(x->rank, x->dim, expected));
+                         shape_print(rank, dim, expected));
     if (!is_readable(t->dtype))
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->in.dir,
                          w->in.names[s->file], t->name, t->dtype_name);
@@ -246,6 +284,27 @@ static int check_slot(const struct weights *w, const struct graph *g, const stru
 const struct param *weight_origin(const struct graph *g, const struct param *p)
 {
     return p->like ? &g->params.at[p->like - 1] : p;
+}
+
+/* Takes the slot of each tensor of a parameter, the first of which is `slot`; `name` is the
+ * parameter's as file_name takes it. */
+static int take_slots(struct weights *w, const struct graph *g, uint32_t param, const char *name, uint32_t slot,
+                      struct error *e)
+{
+    const struct param *p = &g->params.at[param];
+    uint32_t *link = &w->source[param];
+    char full[NAME_MOST];
+    for (int64_t k = 0; k < weight_tensors(g, p); k++) {
+        if (k) slot = model_files_find_slot(&w->in, file_name_at(&w->naming, name, k, full));
+        if (!slot) return missing(w, g, full, e);
+        struct weight_slot *s = &w->in.slots[slot - 1];
+        TRY(check_slot(w, g, p, s, e));
+        s->param = param + 1;
+        s->number = (uint32_t)k;
+        *link = slot;
+        link = &s->next;
+    }
+    return PL_OK;
 }
 
 static int match_params(struct weights *w, const struct graph *g, struct error *e)
@@ -258,12 +317,12 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
         const char *own = own_name(w, g, p);
         if (!own) continue;
         uint32_t slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
-        if (!slot && p->like && !p->added)
-            slot = model_files_find_slot(&w->in, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
+        if (!slot && p->like && !p->added) {
+            own = own_name(w, g, weight_origin(g, p));
+            slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
+        }
         if (!slot) return missing(w, g, name, e);
-        if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
-        w->source[i] = slot;
-        w->in.slots[slot - 1].param = i + 1;
+        TRY(take_slots(w, g, i, own, slot, e));
     }
     return PL_OK;
 }
@@ -354,7 +413,7 @@ const char *weights_name_in_adapter(const struct weights *w, const struct graph 
     const char *name = weight_name(g, p), *dot = strrchr(name, '.');
     snprintf(a, sizeof a, "%.*s.lora_A.weight", (int)(dot ? dot - name : 0), name);
     const bool has_adapter = !p->added && param_by_name(w, g, a);
-    return file_name(&w->naming, has_adapter ? wrapped_name(name, wrapped) : name, out);
+    return stack_name(&w->naming, has_adapter ? wrapped_name(name, wrapped) : name, out);
 }
 
 /* Reports whether PEFT stores a tensor under a further name: the frozen weight of an adapted head,
@@ -374,16 +433,14 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
         const struct param *p = &g->params.at[i];
         const char *own = own_name(w, g, p);
         char wrapped[NAME_MOST];
-        uint32_t slot =
-            own ? model_files_find_slot(&w->in, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
+        const char *base = own ? wrapped_name(own, wrapped) : NULL;
+        uint32_t slot = own ? model_files_find_slot(&w->in, file_name(&w->naming, base, name)) : 0;
+        if (slot) own = base;
         if (own && !slot) slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
         if (own && !slot && (p->added || !p->frozen))
             return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it "
                              "an adapter for this base model?", w->in.dir, adapter_file, name, nearest_name(w, name));
-        if (!slot) continue;
-        if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
-        w->source[i] = slot;
-        w->in.slots[slot - 1].param = i + 1;
+        if (slot) TRY(take_slots(w, g, i, own, slot, e));
     }
     for (uint32_t i = 0; i < w->in.n_slots && !partial; i++)
         if (!w->in.slots[i].param && !is_second_name(w->in.slots[i].entry->name))

@@ -56,7 +56,9 @@ struct weights {
     struct weights *adapter;     /* the adapter's folder, dir "" if it is new; NULL: the run has no adapter */
     bool is_adapter;             /* this is such a folder */
     const char *adapter_config;  /* of a new adapter: the text of its adapter_config.json */
-    uint32_t *source;            /* by parameter: slot + 1; 0: a constant, or of another part */
+    /* by parameter: slot + 1, of a stack its first (weight_slot.next); 0: a constant, or of another
+     * part */
+    uint32_t *source;
     uint32_t n_params;
     struct weight_naming naming;
     uint64_t other_bytes;        /* config.json, tokenizer and so on */
@@ -109,14 +111,15 @@ char *weights_describe_naming(const struct weights *w, char out[160]);
  * prefix. */
 bool weights_spelled_otherwise(const struct weights *w);
 
-/* Returns the name of a parameter's tensor in the folder, in `out`; for a preset the published
- * one. */
+/* Returns the name of a parameter in the folder, in `out`, with the star of a stack; for a preset
+ * the published one. */
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);
 
 /* Reports whether a parameter is saved with the adapter. */
 bool weight_is_adapted(const struct param *p);
 
-/* Returns the name of a parameter in the adapter's file, as PEFT writes it. */
+/* Returns the name of a parameter in the adapter's file, as PEFT writes it, with the star of a
+ * stack. */
 const char *weights_name_in_adapter(const struct weights *adapter, const struct graph *g, const struct param *p,
                                     char out[1024]);
 
@@ -128,6 +131,14 @@ const struct weights *weights_of(const struct weights *w, uint32_t param);
 void weights_close(struct weights *w);
 
 /* Shared by weights.c, weights_load.c and weights_save.c. */
+/* Counts the tensors that a parameter is in folders, and the elements of each: 1, or those of a
+ * stack. */
+int64_t weight_tensors(const struct graph *g, const struct param *p);
+int64_t weight_tensor_elements(const struct graph *g, const struct param *p);
+/* Describes tensor i of a parameter for a writer; its data are a part of the parameter's, in
+ * order. */
+struct st_spec weight_spec(const struct graph *g, const struct param *p, const char *name, int64_t i, enum dtype dtype,
+                           struct bump *names);
 /* The parameter that names where another one's initial values are: mostly itself. */
 const struct param *weight_origin(const struct graph *g, const struct param *p);
 const char *weight_name(const struct graph *g, const struct param *p);    /* published */

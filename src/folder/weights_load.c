@@ -22,12 +22,13 @@ static int load_constant(struct transfer *x, const struct graph *g, const struct
     return transfer_write(x, p->tensor, 0, tensor_elements(tensor_at(g, p->tensor)), &g->blob.at[p->init.data], e);
 }
 
-/* Extends *crc by the bytes of a frozen tensor. */
-static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot,
+/* Loads one tensor of the parameter; extends *crc by the bytes of a frozen one. */
+static int load_tensor(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot,
                           uint32_t *crc, struct error *e)
 {
     const struct st_entry *t = w->in.slots[slot].entry;
     const struct st_file *f = &w->in.files[w->in.slots[slot].file];
+    const int64_t first = w->in.slots[slot].number * t->elements; /* in the parameter */
     uint32_t size = dtype_size(t->dtype);
     struct bad bad = {.index = -1};
     if (p->form) return weights_4bit_load(w, x, p, &w->in.slots[slot], crc, e);
@@ -35,14 +36,21 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
         int64_t n = min_i64(x->room, t->elements - at);
         if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
         if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
-        if (transfer_put(x, p, t->dtype, at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
+        if (transfer_put(x, p, t->dtype, first + at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
         if (bad.index >= 0)
             return error_set(e, PL_USAGE,
                              "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is "
                              "damaged, or training diverged before it was saved",
-                             f->path, t->name, (long long)bad.index, bad.value, bad.as == t->dtype ? "" : ", as ",
+                             f->path, t->name, (long long)(bad.index - first), bad.value, bad.as == t->dtype ? "" : ", as ",
                              bad.as == t->dtype ? "" : dtype_name(bad.as));
     }
+    return PL_OK;
+}
+
+static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t source,
+                          uint32_t *crc, struct error *e)
+{
+    for (uint32_t slot = source; slot; slot = w->in.slots[slot - 1].next) TRY(load_tensor(w, x, p, slot - 1, crc, e));
     return PL_OK;
 }
 
@@ -121,7 +129,7 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
         const struct param *p = &g->params.at[i];
         const struct weights *from = weights_of(w, i);
         if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
-        else if (from) rc = load_from_file(from, &x, p, from->source[i] - 1, &crc, e);
+        else if (from) rc = load_from_file(from, &x, p, from->source[i], &crc, e);
         else if (p->init.kind != INIT_ROW_NORMS) rc = load_by_init(&x, g, p, seed, e);
         else norms = true;
     }

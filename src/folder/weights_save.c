@@ -31,13 +31,12 @@ static int path_print(char out[PATH_ROOM], const char *dir, const char *name, st
 
 /* --- tensors -------------------------------------------------------------------------- */
 
-/* Appends the master weights' values in dtype `to` to the file. */
-static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to,
-                         struct st_writer *out, struct error *e)
+/* Appends elements [first, end) of the master weights in dtype `to` to the file. */
+static int write_part(struct transfer *x, const struct graph *g, const struct param *p, int64_t first, int64_t end,
+                      enum dtype to, struct st_writer *out, struct error *e)
 {
-    int64_t elements = tensor_elements(tensor_at(g, p->master));
-    for (int64_t at = 0; at < elements; at += x->room) {
-        int64_t n = min_i64(x->room, elements - at);
+    for (int64_t at = first; at < end; at += x->room) {
+        int64_t n = min_i64(x->room, end - at);
         const void *data;
         struct bad bad;
         if (transfer_get(x, p->master, to, at, n, &data, &bad, e))
@@ -50,6 +49,12 @@ static int write_trained(struct transfer *x, const struct graph *g, const struct
         if (st_write_bytes(out, data, (uint64_t)n * dtype_size(to), e)) return e->code;
     }
     return PL_OK;
+}
+
+static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to,
+                         struct st_writer *out, struct error *e)
+{
+    return write_part(x, g, p, 0, tensor_elements(tensor_at(g, p->master)), to, out, e);
 }
 
 static int copy_tensor(struct transfer *x, const struct st_file *f, const struct st_entry *t, struct st_writer *out,
@@ -108,7 +113,9 @@ static int save_slots(const struct weights *w, const struct graph *g, struct tra
         const struct weight_slot *s = &w->in.slots[i];
         if (s->file != file) continue;
         const struct param *p = s->param ? &g->params.at[s->param - 1] : NULL;
-        if (p && (!p->frozen || p->running)) TRY(write_trained(x, g, p, s->entry->dtype, out, e));
+        const int64_t first = s->number * s->entry->elements;
+        if (p && (!p->frozen || p->running))
+            TRY(write_part(x, g, p, first, first + s->entry->elements, s->entry->dtype, out, e));
         else TRY(copy_tensor(x, &w->in.files[file], s->entry, out, e));
     }
     return PL_OK;
@@ -151,29 +158,33 @@ static int save_new_tensors(const struct weights *w, const struct graph *g, stru
         if (weight_is_constant(g, p)) continue;
         const struct weights *from = weights_of(w, i);
         const struct weight_slot *s = slot_of(from, i);
-        if (s && p->frozen && !p->running) TRY(copy_tensor(x, &from->in.files[s->file], s->entry, out, e));
-        else TRY(write_trained(x, g, p, dtype_to_save(w, i), out, e));
+        if (!s || !p->frozen || p->running) TRY(write_trained(x, g, p, dtype_to_save(w, i), out, e));
+        else
+            for (; s; s = s->next ? &from->in.slots[s->next - 1] : NULL)
+                TRY(copy_tensor(x, &from->in.files[s->file], s->entry, out, e));
     }
     return PL_OK;
 }
+
+typedef VEC(struct st_spec) spec_list;
 
 static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
                     struct error *e)
 {
     static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
-    struct st_spec *specs = mem_alloc(g->params.n * sizeof *specs);
+    struct bump names = {0};
+    spec_list specs = {0};
     struct st_writer out;
     char path[PATH_ROOM];
-    uint32_t n = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        const struct tensor *t = tensor_at(g, p->tensor);
-        if (!weight_is_constant(g, p))
-            specs[n++] = (struct st_spec){weight_name(g, p), dtype_to_save(w, i), t->rank, t->dim};
+        for (int64_t k = 0; !weight_is_constant(g, p) && k < weight_tensors(g, p); k++)
+            vec_push(&specs, weight_spec(g, p, weight_name(g, p), k, dtype_to_save(w, i), &names));
     }
     int rc = path_print(path, dir, "model.safetensors", e);
-    if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
-    mem_free(specs);
+    if (!rc) rc = st_write_begin(&out, path, specs.at, specs.n, &format, 1, e);
+    vec_free(&specs);
+    bump_free(&names);
     if (rc) return rc;
     if (save_new_tensors(w, g, x, &out, e)) {
         st_write_abort(&out);
@@ -257,19 +268,17 @@ static int save_new_adapter(const struct weights *w, const struct graph *g, stru
 {
     static const struct st_pair format = {"format", "pt"};
     struct bump names = {0};
-    struct st_spec *specs = bump_alloc(&names, g->params.n * sizeof *specs);
+    spec_list specs = {0};
     struct st_writer out;
     char path[PATH_ROOM], name[1024];
-    uint32_t n = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        const struct tensor *t = tensor_at(g, p->tensor);
-        if (in_adapter(g, p))
-            specs[n++] = (struct st_spec){bump_string(&names, weights_name_in_adapter(w->adapter, g, p, name)), DT_F32,
-                                          t->rank, t->dim};
+        for (int64_t k = 0; in_adapter(g, p) && k < weight_tensors(g, p); k++)
+            vec_push(&specs, weight_spec(g, p, weights_name_in_adapter(w->adapter, g, p, name), k, DT_F32, &names));
     }
     int rc = path_print(path, dir, "adapter_model.safetensors", e);
-    if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
+    if (!rc) rc = st_write_begin(&out, path, specs.at, specs.n, &format, 1, e);
+    vec_free(&specs);
     bump_free(&names);
     if (rc) return rc;
     for (uint32_t i = 0; i < g->params.n && !rc; i++)
@@ -340,7 +349,7 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
         const enum dtype t = w->adapter ? DT_F32 : dtype_to_save(w, i);
         bytes +=
             stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) +
-            6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+            (uint64_t)weight_tensors(g, p) * (6 * strlen(weight_name(g, p)) + HEADER_ENTRY);
     }
     return bytes + HEADER_FIXED;
 }

@@ -7,7 +7,10 @@
  *                  x = x + norm(down(act(gate(n)) * up(n)))                               n = norm(x)
  *     loss = cross-entropy(norm(x) head^T, labels shifted by one)
  *
- * A family has some of these norms, and factors or biases where decoder.h names them.
+ * A family has some of these norms, and factors or biases where decoder.h names them. With experts
+ * the MLP is
+ *
+ *     sum over the k largest of router(n), in order:  softmax(router(n)) down_e(act(gate_e(n)) * up_e(n))
  *
  * In generation (batch.cache) k and v of each token are kept in the token's slot of the cache,
  * attention sees those of the text so far, and the head gives the logits of the last token of each
@@ -130,6 +133,11 @@ static id attend(const struct at *a, id x)
     return project(a, o, c->names.o, c->hidden, c->o_bias);
 }
 
+static id gated(struct graph *g, enum act_kind act, id gate, id up)
+{
+    return act == ACT_SILU ? op_silu_gate(g, gate, up) : op_gelu_gate(g, gate, up);
+}
+
 /* Returns the inner numbers of the MLP, after the activation. */
 static id inner(const struct at *a, id x)
 {
@@ -146,14 +154,65 @@ static id inner(const struct at *a, id x)
         gate = project(a, x, c->names.gate, c->inner, c->mlp_bias);
         up = project(a, x, c->names.up, c->inner, c->mlp_bias);
     }
-    return c->act == ACT_SILU ? op_silu_gate(g, gate, up) : op_gelu_gate(g, gate, up);
+    return gated(g, c->act, gate, up);
+}
+
+/* --- experts -------------------------------------------------------------------------- */
+
+/* Returns rows of an expert times its matrix, of the stack of this name. */
+static id expert_product(const struct at *a, id rows, const char *name, int64_t out, id offsets)
+{
+    struct graph *g = a->b->g;
+    char full[128];
+    snprintf(full, sizeof full, "%s.weight", name);
+    if (!rows) return 0;
+    const int64_t dim[] = {a->b->c->experts.n, out, tensor_last(tensor_at(g, rows))};
+    return op_grouped_linear(g, rows, layer_param(g, a->prefix, full, 3, dim, a->b->c->std), offsets);
+}
+
+/* Returns of each row of x [R,N] the columns in index [R,k]. */
+static id columns(struct graph *g, id x, id index)
+{
+    const struct tensor t = *tensor_at(g, x), k = *tensor_at(g, index);
+    return op_reshape(g, op_gather(g, op_reshape(g, x, 3, (int64_t[]){t.dim[0], t.dim[1], 1}), index), 2, k.dim);
+}
+
+/* Returns the weights of the chosen experts. That they add up to 1 makes them the softmax of the
+ * chosen logits. */
+static id expert_weights(const struct at *a, id logits, id index)
+{
+    struct graph *g = a->b->g;
+    if (!logits || !index) return 0;
+    return a->b->c->experts.normalised ? op_softmax(g, columns(g, logits, index))
+                                       : columns(g, op_softmax(g, logits), index);
+}
+
+static id mixture(const struct at *a, id x)
+{
+    const struct decoder *c = a->b->c;
+    struct graph *g = a->b->g;
+    x = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
+    id logits = project(a, x, c->names.router, c->experts.n, false);
+    id index = op_topk(g, logits, c->experts.chosen);
+    const struct outputs order =
+        op_outputs(g, OP_EXPERT_ROWS, &(union attr){.expert_rows = {c->experts.n}}, &index, 1);
+    id position = order.at[0], offsets = order.at[1];
+    id rows = op_dispatch(g, x, position);
+    id gate = expert_product(a, rows, c->names.expert_gate, c->experts.inner, offsets);
+    id up = expert_product(a, rows, c->names.expert_up, c->experts.inner, offsets);
+    id y = expert_product(a, gated(g, c->act, gate, up), c->names.expert_down, c->hidden, offsets);
+    y = op_combine(g, y, position, expert_weights(a, logits, index));
+    return op_reshape(g, y, 3, (int64_t[]){a->b->B, a->b->T, c->hidden});
 }
 
 static id mlp(const struct at *a, id x)
 {
     const struct decoder *c = a->b->c;
+    if (c->experts.n && !a->layer->dense) return mixture(a, x);
     return project(a, inner(a, x), c->names.down, c->hidden, c->mlp_bias);
 }
+
+/* --- a layer -------------------------------------------------------------------------- */
 
 /* Returns x times a factor; 0: x. */
 static id scaled(struct graph *g, id x, double factor) { return factor && factor != 1 ? op_scale(g, x, factor) : x; }

@@ -22,6 +22,8 @@ struct decoder_names {
     const char *q_norm, *k_norm;                       /* norms of each head of q and k */
     const char *mlp, *gate, *up, *down;                /* without a gate the activation is that of up */
     const char *gate_up;                               /* gate and up as one matrix, in this order */
+    /* of a mixture of experts; * is the number of an expert */
+    const char *router, *expert_gate, *expert_up, *expert_down;
 };
 
 /* Tables of rotary positions: layers with a sliding window may have their own. */
@@ -30,6 +32,13 @@ enum { TABLE_FULL, TABLE_SLIDING, TABLES, TABLE_NONE = -1 };
 struct decoder_layer {
     int64_t window; /* number of keys that a query sees; 0: all */
     int table;      /* of rotary positions; TABLE_NONE: they are not rotated */
+    bool dense;     /* an MLP where other layers have experts */
+};
+
+/* A mixture of experts in place of the MLP: each token goes through a few of them. */
+struct experts {
+    int64_t n, chosen, inner; /* n 0: there are none; those that a token chooses; their inner numbers */
+    bool normalised;          /* the weights of the chosen ones add up to 1 */
 };
 
 struct decoder {
@@ -55,6 +64,7 @@ struct decoder {
     struct rotary rotary[TABLES]; /* the second only if layered_rotary is set */
     bool layered_rotary;
     struct decoder_layer *layer; /* [layers] */
+    struct experts experts;
     const char *root;            /* names of parameters begin with it, but for the head's */
     bool head_outside;           /* the head is beside the part, not in it */
     /* Where layer_types does not say which layers have the sliding window: those from the first on,

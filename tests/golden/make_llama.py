@@ -183,11 +183,22 @@ CASES.update({
     # Weights are [inputs,outputs]; n_inner is 4 n_embd where it is null.
     "gpt2": case(family="gpt2", vocab=37, heads=3, hidden=18, inter=None, T=9, positions=11, eps=1e-2, tied=True, extra=dict(pad_token_id=3)),
     "gpt2_padded": case(family="gpt2", **PADDED, positions=16, extra=dict(activation_function="relu", scale_attn_weights=False)),
+    # Experts: some without a row, all but one layer with them; weights that add up to 1 or do not.
+    "mixtral": case(family="mixtral", style=4, vocab=37, heads=2, kv_heads=1, hidden=16, inter=12, layers=2, T=9,
+                    extra=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=4)),
+    "mixtral_packed": case(family="mixtral", **PACKED, style=5,
+                           extra=dict(num_local_experts=3, num_experts_per_tok=1, sliding_window=None)),
+    "qwen3_moe": case(family="qwen3_moe", style=4, vocab=37, heads=2, kv_heads=1, hidden=16, head_dim=10, inter=20, layers=3, T=9, tied=True,
+                      extra=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=7, norm_topk_prob=False, mlp_only_layers=[1],
+                                 attention_bias=True)),
+    "qwen3_moe_padded": case(family="qwen3_moe", **PADDED, style=5, head_dim=8,
+                             extra=dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10, norm_topk_prob=True,
+                                        decoder_sparse_step=2, attention_bias=False)),
     "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
 })
 CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2",
                phi3="Phi3", gemma2="Gemma2", gemma3_text="Gemma3", gemma="Gemma", olmo3="Olmo3",
-               ministral3="Ministral3", gpt2="GPT2")
+               ministral3="Ministral3", gpt2="GPT2", mixtral="Mixtral", qwen3_moe="Qwen3Moe")
 UNIT_OFFSET = ("gemma", "gemma2", "gemma3_text")
 
 
@@ -252,7 +263,30 @@ def random_weights(c, config, generator):
         w = torch.randn(shape, generator=generator) * c["std"]
         if ("norm.weight" in name or ".ln_" in name and name.endswith("weight")) and c["family"] not in UNIT_OFFSET:
             w += 1
+        if name.endswith("mlp.gate.weight") and w.shape[0] < 10:
+            w *= 12  # experts are chosen by a margin that 16 bits do not cross
         out[name] = w.to(getattr(torch, c["dtype"]))
+    return published(c["family"], out)
+
+
+def published(family, tensors):
+    """Tensors by the names of published folders, which have a tensor for each expert; transformers holds
+    them fused, gate before up."""
+    mixtral = family == "mixtral"
+    out = {}
+    for name, t in tensors.items():
+        root, kind = name.split("mlp.experts.")[0], name.rsplit(".", 1)[-1]
+        if mixtral and ".mlp." in name:
+            name, root = name.replace(".mlp.", ".block_sparse_moe."), root + "block_sparse_moe.experts."
+        elif ".mlp.experts." in name:
+            root += "mlp.experts."
+        if ".experts." not in name:
+            out[name] = t
+            continue
+        names = [("w1", "w3") if mixtral else ("gate_proj", "up_proj"), ("w2",) if mixtral else ("down_proj",)][kind == "down_proj"]
+        for e, expert in enumerate(t):
+            for part, half in zip(names, expert.chunk(len(names))):
+                out[f"{root}{e}.{part}.weight"] = half.clone()
     return out
 
 
@@ -288,7 +322,7 @@ def write_model(folder, c, generator):
 def load_model(folder, dtype=torch.float32):
     """The reference, only from the folder. Refuses a folder that does not fill it."""
     model, info = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v}
     if bad:
         raise SystemExit(f"{folder}: transformers did not load this cleanly: {bad}")
@@ -373,7 +407,8 @@ def reference(folder, batch, dtype=torch.float32):
     """logits, loss and gradients of the folder's model on the batch."""
     model = load_model(folder, dtype)
     result = outputs(model, batch)
-    return backward(result, model.named_parameters())
+    expect = backward(result, model.named_parameters())
+    return published(model.config.model_type, expect)
 
 
 def random_case(r):
