@@ -431,12 +431,11 @@ TEST(test_unsupported)
     } some[] = {
         {"qwen3_5", "config.json: model_type qwen3_5: Qwen3.5 (a gated delta rule in three of four layers) is not "
                     "supported; Qwen2, Qwen2.5 and Qwen3 are; docs/reference/model-folders.md lists what is"},
-        {"qwen3_moe", "(a mixture of experts)"},
+        {"olmoe", "(a mixture of experts)"},
         {"qwen2_moe", "Qwen2.5 and Qwen3 are"},
         {"gemma3n_text", "Gemma 3n (embeddings for each layer"},
         {"gemma3", "LLaVA 1.5"},
         {"phi", "Phi-2"},
-        {"mixtral", "mixture of experts) is not supported; Mistral is"},
         {"deepseek_v3", "R1"},
         {"gpt_oss", "attention sinks"},
         {"gemma4", "embeddings for each layer"},

@@ -36,13 +36,14 @@ static int load_tensor(const struct weights *w, struct transfer *x, const struct
         int64_t n = min_i64(x->room, t->elements - at);
         if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
         if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
-        if (transfer_put(x, p, t->dtype, first + at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
+        if (transfer_put(x, p, t->dtype, first + at, n, &bad, e))
+            return error_prepend(e, "loading %s", t->name);
         if (bad.index >= 0)
             return error_set(e, PL_USAGE,
                              "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is "
                              "damaged, or training diverged before it was saved",
-                             f->path, t->name, (long long)(bad.index - first), bad.value, bad.as == t->dtype ? "" : ", as ",
-                             bad.as == t->dtype ? "" : dtype_name(bad.as));
+                             f->path, t->name, (long long)(bad.index - first), bad.value,
+                             bad.as == t->dtype ? "" : ", as ", bad.as == t->dtype ? "" : dtype_name(bad.as));
     }
     return PL_OK;
 }
