@@ -243,13 +243,17 @@ static bool is_inside(const struct adapter *a, const struct name_pattern *p, con
     return false;
 }
 
-/* Returns the module's name as the adapter's patterns have it. */
+/* Returns the module's name as the adapter's patterns have it, in `out`; of a stack that of its
+ * first. */
 static const char *adapter_name(const struct adapter *a, const char *module, char out[NAME_ROOM])
 {
+    char spelled[NAME_ROOM], first[NAME_ROOM];
     CHECK(a->compiled, "adapter_check comes first");
     const size_t n = a->root ? strlen(a->root) : 0;
-    module = spelling_apply(a->spellings, a->spelled, module, out, NAME_ROOM);
-    return n && !strncmp(module, a->root, n) ? module + n : module;
+    module = name_in_stack(spelling_apply(a->spellings, a->spelled, module, spelled, sizeof spelled), 0, first,
+                           sizeof first);
+    snprintf(out, NAME_ROOM, "%s", n && !strncmp(module, a->root, n) ? module + n : module);
+    return out;
 }
 
 static bool saves(const struct adapter *a, const char *module)

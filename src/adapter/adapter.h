@@ -130,9 +130,10 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B);
  * one. */
 int lora_check(const struct graph *g, const struct adapter *a, struct error *e);
 
-/* Lists the names of the modules that have an adapter, in the order of the forward, in `b`; returns
- * their number. */
-uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const **names);
+/* Lists what target_modules are for all-linear, in `b`: the names of the modules that have an
+ * adapter, in the order of the forward; for a model with experts the last parts of these names, as
+ * PEFT shortens long lists. Returns their number. */
+uint32_t lora_targets(const struct graph *g, struct bump *b, const char *const **names);
 /* Prints "LoRA on 64 modules (q_proj 32, v_proj 32); 4,194,304 of 6,742,609,920 weights are trained
  * (0.0622 %)" for a forward with adapters. */
 void lora_print(const struct graph *g, struct text *out);

@@ -15,6 +15,9 @@
  *     y = f (x w^T + d) + bias
  *     y = x w^T + bias + f (dropout(x) w^T + d) - dropout(x) w^T     with dropout
  *
+ * The experts of a layer have adapters of their own, which are stacks as their weights are: A
+ * [experts,r,in], B [experts,out,r].
+ *
  * The pass runs when the forward is built, before the parameters are frozen and grouped by the
  * configuration: the names of adapters are parameter names like others.
  */
@@ -93,16 +96,19 @@ static void modules_end(struct modules *m)
 struct linear {
     id weight, model; /* the parameter; the one in the model, if the head is not tied any more */
     bool head;
+    id offsets; /* of a grouped product: the weight is a stack; else 0 */
     char name[NAME_ROOM];
 };
 
 static bool linear_of(const struct modules *m, const struct node *n, struct linear *out)
 {
     const struct graph *g = m->g;
-    if (n->op != OP_LINEAR || !(out->weight = root_of(g, n->in[1]))) return false;
+    const bool grouped = n->op == OP_GROUPED_LINEAR;
+    if ((n->op != OP_LINEAR && !grouped) || !(out->weight = root_of(g, n->in[1]))) return false;
     const char *name = tensor_name(g, out->weight);
     if (!text_ends_with(name, weight_end)) return false;
     out->model = out->weight;
+    out->offsets = grouped ? n->in[2] : 0;
     snprintf(out->name, sizeof out->name, "%.*s", (int)(strlen(name) - strlen(weight_end)), name);
     if (m->table[out->weight]) snprintf(out->name, sizeof out->name, "%s", graph_name(g, g->scopes.at[n->scope].name));
     out->head = m->logits[n->out[0]];
@@ -155,13 +161,16 @@ static id param_named(struct graph *g, const char *name, int rank, const int64_t
     return t;
 }
 
-/* Declares a parameter of the adapter: a matrix, or with columns 0 a vector. */
-static id lora_param(struct lora *l, const char *module, const char *end, int64_t rows, int64_t columns,
+/* Declares a parameter of the adapter: a matrix, or a stack of them, or with columns 0 a vector. */
+static id lora_param(struct lora *l, const struct linear *m, const char *end, int64_t rows, int64_t columns,
                      struct init init)
 {
     char name[NAME_ROOM + 32];
-    snprintf(name, sizeof name, "%s%s", module, end);
-    const id t = param_named(l->g, name, columns ? 2 : 1, (int64_t[]){rows, columns}, init);
+    const struct tensor w = *tensor_at(l->g, m->weight);
+    const int64_t dim[] = {w.dim[0], rows, columns};
+    snprintf(name, sizeof name, "%s%s", m->name, end);
+    const id t = m->offsets ? param_named(l->g, name, 3, dim, init)
+                            : param_named(l->g, name, columns ? 2 : 1, dim + 1, init);
     if (t) graph_param_of(l->g, t)->added = true;
     return t;
 }
@@ -180,11 +189,10 @@ static struct init init_of_b(const struct adapter *a, int64_t r)
 
 /* Applies dropout to x. Random numbers are keyed by the sample, so the first dimension must be
  * samples, and by the module and how often the model has applied it. */
-static id drop(struct lora *l, id x, const struct linear *m)
+static id drop_samples(struct lora *l, id x, const struct linear *m)
 {
     struct graph *g = l->g;
     struct tensor t = *tensor_at(g, x);
-    if (!l->a->dropout || !program_is(g->at.program, PROGRAM_TRAINS)) return x;
     if (!l->samples) l->samples = op_samples(g, l->B);
     const float p = (float)l->a->dropout;
     const uint32_t key = (uint32_t)hash_bytes(m->name, strlen(m->name), ++l->shared[m->model].calls);
@@ -194,6 +202,18 @@ static id drop(struct lora *l, id x, const struct linear *m)
                           (long long)t.dim[0], (long long)l->B);
     return op_reshape(g, op_dropout_keyed(g, op_reshape(g, x, 2, (int64_t[]){l->B, -1}), l->samples, p, key), t.rank,
                       t.dim);
+}
+
+/* Does the same where the adapter has dropout and the program trains. Rows of experts are brought
+ * into the order of their samples, and back. */
+static id drop(struct lora *l, id x, const struct linear *m)
+{
+    struct graph *g = l->g;
+    if (!l->a->dropout || !program_is(g->at.program, PROGRAM_TRAINS)) return x;
+    if (!m->offsets) return drop_samples(l, x, m);
+    const id position = node_at(g, tensor_at(g, m->offsets)->node)->out[0];
+    const id place = op_reshape(g, position, 2, (int64_t[]){tensor_at(g, x)->dim[0], 1});
+    return op_dispatch(g, drop_samples(l, op_combine(g, x, place, 0), m), place);
 }
 
 /* Returns the rows of B that belong to `view`, some rows of the weight w: the same views, with rows
@@ -221,14 +241,20 @@ struct parts {
     id x, d;    /* x: what A reads; d: s (x A^T) B^T */
 };
 
+/* Returns the product of rows with a matrix of the adapter, or with a stack of them. */
+static id multiply(struct lora *l, const struct linear *m, id x, id w)
+{
+    return m->offsets ? op_grouped_linear(l->g, x, w, m->offsets) : op_linear(l->g, x, w, 0);
+}
+
 static struct parts declare(struct lora *l, const struct linear *m)
 {
     const struct tensor w = *tensor_at(l->g, m->weight);
-    const int64_t out = w.dim[0], in = w.dim[1], r = adapter_rank(l->a, m->name);
-    struct parts p = {.a = lora_param(l, m->name, ".lora_A.weight", r, in, init_of_a(l->a, r, in)),
-                      .b = lora_param(l, m->name, ".lora_B.weight", out, r, init_of_b(l->a, r))};
+    const int64_t out = w.dim[w.rank - 2], in = w.dim[w.rank - 1], r = adapter_rank(l->a, m->name);
+    struct parts p = {.a = lora_param(l, m, ".lora_A.weight", r, in, init_of_a(l->a, r, in)),
+                      .b = lora_param(l, m, ".lora_B.weight", out, r, init_of_b(l->a, r))};
     if (!l->a->dora) return p;
-    p.m = lora_param(l, m->name, ".lora_magnitude_vector", out, 0, (struct init){.kind = INIT_ROW_NORMS});
+    p.m = lora_param(l, m, ".lora_magnitude_vector", out, 0, (struct init){.kind = INIT_ROW_NORMS});
     if (p.m) graph_param_of(l->g, p.m)->like = (uint32_t)(graph_param_of(l->g, m->weight) - l->g->params.at) + 1;
     return p;
 }
@@ -236,6 +262,11 @@ static struct parts declare(struct lora *l, const struct linear *m)
 static struct parts adapter_product(struct lora *l, const struct node *n, const struct linear *m)
 {
     struct graph *g = l->g;
+    if (m->offsets && l->a->dora) {
+        graph_fail(g, "adapter.use_dora: %s is a layer of experts, which takes LoRA without DoRA; name other modules in "
+                   "adapter.target_modules", m->name);
+        return (struct parts){0};
+    }
     const id view = tensor_at(g, n->in[1])->node;
     if (view && node_at(g, view)->op == OP_PERMUTE) {
         graph_fail(g, "LoRA: the weight of %s is [inputs,outputs], as GPT-2 stores it; adapters need [outputs,inputs]",
@@ -247,10 +278,10 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
     if (s->input != n->in[0]) {
         s->input = n->in[0];
         s->dropped = drop(l, n->in[0], m);
-        s->hidden = op_scale(g, op_linear(g, s->dropped, p.a, 0), adapter_scale(l->a, m->name));
+        s->hidden = op_scale(g, multiply(l, m, s->dropped, p.a), adapter_scale(l->a, m->name));
     }
     p.x = s->dropped;
-    p.d = op_linear(g, s->hidden, same_rows(l, n->in[1], m->weight, p.b), 0);
+    p.d = multiply(l, m, s->hidden, same_rows(l, n->in[1], m->weight, p.b));
     return p;
 }
 
@@ -516,6 +547,24 @@ static void respell(module_list *list, const struct adapter *a)
     }
 }
 
+/* Checks that the adapter treats the experts of a layer alike. */
+static int check_experts(const struct graph *g, const struct adapter *a, const module_list *linears, struct error *e)
+{
+    for (uint32_t i = 0; i < linears->n; i++) {
+        const struct linear *x = &linears->at[i];
+        const int64_t experts = x->offsets ? tensor_at(g, x->weight)->dim[0] : 0;
+        for (int64_t k = 1; k < experts; k++) {
+            char name[NAME_ROOM];
+            name_in_stack(x->name, k, name, sizeof name);
+            if (adapter_adapts(a, name, false) != adapter_adapts(a, x->name, false) ||
+                adapter_rank(a, name) != adapter_rank(a, x->name) || adapter_saves(a, name) != adapter_saves(a, x->name))
+                return error_set(e, PL_USAGE, "the adapter is not the same for all experts of %s: %s differs from the "
+                                 "first; name all experts or none, without their numbers", x->name, name);
+        }
+    }
+    return PL_OK;
+}
+
 int lora_check(const struct graph *g, const struct adapter *a, struct error *e)
 {
     module_list linears = {0}, others = {0};
@@ -523,6 +572,7 @@ int lora_check(const struct graph *g, const struct adapter *a, struct error *e)
     respell(&linears, a);
     respell(&others, a);
     int rc = check_targets(a, &linears, &others, e);
+    if (!rc) rc = check_experts(g, a, &linears, e);
     if (!rc) rc = adapter_unanswered(a, "adapter.", e);
     if (!rc) rc = check_saved(g, a, &linears, &others, e);
     vec_free(&linears);
@@ -534,7 +584,8 @@ int lora_check(const struct graph *g, const struct adapter *a, struct error *e)
 
 static const char a_end[] = ".lora_A.weight";
 
-uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const **names)
+/* Lists the names of the modules that have an adapter, in the order of the forward. */
+static uint32_t adapted_modules(const struct graph *g, struct bump *b, const char ***names)
 {
     const char **list = bump_alloc(b, (g->params.n + 1) * sizeof *list);
     uint32_t n = 0;
@@ -547,6 +598,30 @@ uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const *
     return n;
 }
 
+static const char *last_part(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
+}
+
+uint32_t lora_targets(const struct graph *g, struct bump *b, const char *const **names)
+{
+    const char **list;
+    const uint32_t n = adapted_modules(g, b, &list);
+    uint32_t kept = 0;
+    bool experts = false;
+    *names = list;
+    for (uint32_t i = 0; i < n; i++) experts |= name_is_stack(list[i]);
+    if (!experts) return n;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *last = last_part(list[i]);
+        uint32_t k = 0;
+        while (k < kept && strcmp(list[k], last)) k++;
+        if (k == kept) list[kept++] = last;
+    }
+    return kept;
+}
+
 /* Prints how many modules have each last part of a name, in the order of the forward. */
 static void print_leaves(const char *const *names, uint32_t n, struct text *out)
 {
@@ -557,7 +632,7 @@ static void print_leaves(const char *const *names, uint32_t n, struct text *out)
     } leaves[LEAVES] = {0};
     uint32_t found = 0, others = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const char *dot = strrchr(names[i], '.'), *leaf = dot ? dot + 1 : names[i];
+        const char *leaf = last_part(names[i]);
         uint32_t k = 0;
         while (k < found && strcmp(leaves[k].leaf, leaf)) k++;
         if (k == LEAVES) others++;
@@ -571,8 +646,8 @@ static void print_leaves(const char *const *names, uint32_t n, struct text *out)
 void lora_print(const struct graph *g, struct text *out)
 {
     struct bump b = {0};
-    const char *const *names;
-    const uint32_t n = lora_modules(g, &b, &names);
+    const char **names;
+    const uint32_t n = adapted_modules(g, &b, &names);
     uint64_t trained = 0, whole = 0, all = 0;
     char digits[3][32];
     for (uint32_t i = 0; i < g->params.n; i++) {

@@ -95,7 +95,7 @@ static int open_weights(struct run *r, struct error *e)
     if (!r->planned.has_adapter) return weights_open(&r->weights, &r->planned.model, &r->planned.graph, NULL, e);
     if (!r->planned.config->adapter_path) {
         const char *const *modules;
-        const uint32_t n = lora_modules(&r->planned.graph, &names, &modules);
+        const uint32_t n = lora_targets(&r->planned.graph, &names, &modules);
         const char **spelled = bump_alloc(&names, (n + 1) * sizeof *spelled);
         for (uint32_t i = 0; i < n; i++) {
             char name[512];

@@ -26,6 +26,7 @@ The last columns of the table are the distance between these float32 numbers and
 correct implementation may differ by.
 """
 import argparse
+import json
 import os
 import random
 import re
@@ -126,6 +127,11 @@ CASES = {
     "nf4_bf16": case("bf16", ["q_proj", "v_proj", "down_proj"], r=2, nf4=NF4),
     "nf4_dora": case("odd", ["q_proj", "down_proj"], r=2, nf4=NF4, use_dora=True),
     "qwen3": case("qwen3", "all-linear", r=2),
+    # Experts: an adapter of each, and of the router.
+    "mixtral": case("mixtral", ["q_proj", "gate", "w1", "w2", "w3"], r=2),
+    # Under transformers 5 PEFT adapts the experts, but not the MLP of a layer without them.
+    "qwen3_moe": case("qwen3_moe", ["v_proj", "gate_proj", "up_proj", "down_proj"], r=3,
+                      exclude_modules=["1.mlp.gate_proj", "1.mlp.up_proj", "1.mlp.down_proj"]),
     "phi3": case("phi3", ["qkv_proj", "gate_up_proj", "down_proj"], r=2),  # PEFT takes the fused matrices as they are
     "phi3_nf4": case("phi3", "all-linear", r=2, nf4=NF4),
     "gemma3": case("gemma3", "all-linear", r=2, modules_to_save=["norm"]),
@@ -226,6 +232,37 @@ def save_as(folder, change):
     common.write_tensors(path, dict(change(n, t) for n, t in load_file(path).items()), {"format": "pt"})
 
 
+EXPERTS = {"mixtral": ("w1", "w3", "w2"), "qwen3_moe": ("gate_proj", "up_proj", "down_proj")}
+
+
+def by_expert(c, tensors):
+    """Adapters of experts one by one, with the names of published folders. PEFT has those of a layer in two matrices
+    each of A and B, [experts x ranks, inputs] and [outputs, ranks x experts], of gate and up, and of down."""
+    if c["base"] not in EXPERTS:
+        return tensors
+    gate, up, down = EXPERTS[c["base"]]
+    with open(os.path.join(base_path(c), "config.json")) as f:
+        config = json.load(f)
+    experts, out = config.get("num_experts", config.get("num_local_experts")), {}
+    for name, t in tensors.items():
+        if c["base"] == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        root, _, end = name.partition(".experts.")
+        if not end:
+            out[name] = t
+            continue
+        parts = (gate, up) if end.startswith("base_layer.") else (down,)
+        end, r, n = end.removeprefix("base_layer."), c["config"]["r"], len(parts)
+        for e in range(experts):
+            if "lora_A" in end:
+                rows = t.reshape(experts, n * r, -1)[e].chunk(n)
+            else:
+                blocks = t.reshape(t.shape[0], n * r, experts)[:, :, e]
+                rows = [half.chunk(n, 1)[k] for k, half in enumerate(blocks.chunk(n))]
+            out.update({f"{root}.experts.{e}.{part}.{end}": x.clone().contiguous() for part, x in zip(parts, rows)})
+    return out
+
+
 def write_adapter(folder, c, generator):
     """The folder, as peft saves it."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -234,6 +271,10 @@ def write_adapter(folder, c, generator):
     spread(model, generator)
     model.save_pretrained(folder, safe_serialization=not c["binary"])
     os.remove(os.path.join(folder, "README.md"))
+    if c["base"] in EXPERTS:  # as PEFT writes them where each expert is a module, with the settings that it began with
+        path = os.path.join(folder, "adapter_model.safetensors")
+        common.write_tensors(path, by_expert(c, load_file(path)), {"format": "pt"})
+        LoraConfig(**c["config"], base_model_name_or_path=os.path.relpath(base_path(c)), inference_mode=True).save_pretrained(folder)
     if c["old"]:
         save_as(folder, lambda name, t: (PREFIX + c["old"] + name.removeprefix(PREFIX), t))
     if c["dtype"]:
@@ -287,7 +328,7 @@ def run(model, c, batch, dtype=torch.float32):
     for name, p in trained_parameters(model):
         grad = torch.zeros_like(p) if p.grad is None else p.grad
         result["grad." + file_name(c, name)] = grad.contiguous()
-    return result
+    return by_expert(c, result)
 
 
 def reference(folder, c, dtype=torch.float32):
@@ -303,7 +344,7 @@ def check_loaded(folder, c, model):
     saved = load_file(path) if os.path.exists(path) else torch.load(path.replace(".safetensors", ".bin"))
     second = (".original_module.", ".modules_to_save.")  # with bias all, peft also saves the biases of a module twice more
     saved = {base_name(c, n): t for n, t in saved.items() if not n.endswith(".base_layer.weight") and not any(s in n for s in second)}
-    trained = {base_name(c, n): p.detach() for n, p in trained_parameters(model)}
+    trained = {base_name(c, n): p.detach() for n, p in by_expert(c, dict(trained_parameters(model))).items()}
     if saved.keys() != trained.keys() or any(not torch.equal(trained[n], t.to(trained[n].dtype)) for n, t in saved.items()):
         raise SystemExit(f"{folder}: peft loaded another adapter than the folder's: {sorted(saved.keys() ^ trained.keys())}")
 
