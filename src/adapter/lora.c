@@ -263,8 +263,8 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
 {
     struct graph *g = l->g;
     if (m->offsets && l->a->dora) {
-        graph_fail(g, "adapter.use_dora: %s is a layer of experts, which takes LoRA without DoRA; name other modules in "
-                   "adapter.target_modules", m->name);
+        graph_fail(g, "adapter.use_dora: %s is a layer of experts, which takes LoRA without DoRA; name other modules "
+                   "in adapter.target_modules", m->name);
         return (struct parts){0};
     }
     const id view = tensor_at(g, n->in[1])->node;
@@ -557,7 +557,8 @@ static int check_experts(const struct graph *g, const struct adapter *a, const m
             char name[NAME_ROOM];
             name_in_stack(x->name, k, name, sizeof name);
             if (adapter_adapts(a, name, false) != adapter_adapts(a, x->name, false) ||
-                adapter_rank(a, name) != adapter_rank(a, x->name) || adapter_saves(a, name) != adapter_saves(a, x->name))
+                adapter_rank(a, name) != adapter_rank(a, x->name) ||
+                adapter_saves(a, name) != adapter_saves(a, x->name))
                 return error_set(e, PL_USAGE, "the adapter is not the same for all experts of %s: %s differs from the "
                                  "first; name all experts or none, without their numbers", x->name, name);
         }

@@ -54,6 +54,14 @@
 #define QWEN3(hidden, inner, layers, heads, positions, tied)                                          \
     DECODER("Qwen3", "qwen3", 151936, hidden, inner, layers, heads, 8, positions, tied,               \
             SILU EPS(1e-06) THETA(1000000) HEAD_DIM(128) ",\n  \"use_sliding_window\": false")
+#define MIXTRAL(hidden, inner, layers, heads, positions)                                              \
+    DECODER("Mixtral", "mixtral", 32000, hidden, inner, layers, heads, 8, positions, UNTIED,          \
+            SILU EPS(1e-05) THETA(1000000) ",\n  \"num_local_experts\": 8,\n  \"num_experts_per_tok\": 2")
+#define QWEN3_MOE(hidden, inner, expert, layers, heads, positions, theta)                             \
+    DECODER("Qwen3Moe", "qwen3_moe", 151936, hidden, inner, layers, heads, 4, positions, UNTIED,      \
+            SILU EPS(1e-06) THETA(theta) HEAD_DIM(128)                                                \
+            ",\n  \"num_experts\": 128,\n  \"num_experts_per_tok\": 8,\n  \"moe_intermediate_size\": " #expert \
+            ",\n  \"norm_topk_prob\": true,\n  \"decoder_sparse_step\": 1,\n  \"use_sliding_window\": false")
 #define GELU_TANH(key) ",\n  \"" key "\": \"gelu_pytorch_tanh\""
 #define GEMMA(hidden, inner, layers, heads, kv_heads)                                                 \
     DECODER("Gemma", "gemma", 256000, hidden, inner, layers, heads, kv_heads, 8192, TIED,             \
