@@ -7,7 +7,7 @@
 # measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine feed infer train calibrate report lib cli'
+order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch feed infer train calibrate report lib cli'
 passed=0 failed=0
 check() { # check TEXT LINES: LINES is empty if all is well
     if [[ $2 ]]; then
@@ -32,6 +32,8 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
         else if (rank[b[1]] > rank[a[1]]) print "      src/" $1 " includes " $2
         else if ((b[1] == "cpu" || b[1] == "cuda") && a[1] != "planning" && a[1] != "calibrate") print "      src/" $1 " includes " $2
     }' <<<"$edges")"
+
+check 'inputs: only the batch writer writes them' "$(grep -rnE '\brun_write_(input|batch|bytes)\(' src --include=*.c | grep -vE '^src/(batch|engine)/' | sed 's/^/      /')"
 
 # Tables (.def) are left out: a table and its rows name each other.
 check 'files: no circle of headers' "$(grep -E '^[^ ]+\.(h|cuh|inc) ' <<<"$edges" | grep -E '\.(h|cuh|inc)$' | tsort 2>&1 >/dev/null | sed 's/^/      /')"

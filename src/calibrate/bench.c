@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/system.h"
 #include "calibrate/bench.h"
+#include "batch/writer.h"
 #include "dist/agree.h"
 #include "folder/train_state.h"
 #include "graph/ops.h"
@@ -114,7 +115,7 @@ static int put_input(struct run *r, const char *name, struct error *e)
     for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
         uint64_t n = min_u64(bytes - at, PLAN_STAGING);
         make_values(r, &x, kind, key, at / 4, (int64_t)((n + 3) / 4), run_staging(r));
-        rc = run_write_bytes(r, name, at, run_staging(r), n, e);
+        rc = batch_write_part(r, name, at, run_staging(r), n, e);
     }
     return rc;
 }

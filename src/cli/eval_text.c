@@ -44,7 +44,7 @@ static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_s
     for (int64_t at = 0; at < n; at += B) {
         struct feed_batch batch;
         float l = 0;
-        TRY(feed_put(v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e));
+        TRY(feed_put(v->feed, &(struct batch_target){0}, (uint64_t)at, min_i64(B, n - at), B, &batch, e));
         TRY(loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e));
         if (!isfinite(l))
             return error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at,

@@ -277,7 +277,6 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
     struct planned_input x;
     CHECK(planned_input(&r->planned, input, &x), "no input %s", input);
     if (!planned_input_used(&r->planned, &x)) return PL_OK;
-    at += r->share.row;
     if (x.axis <= 0)
         return write_bytes(r, x.storage, x.axis == INPUT_SHARED ? 0 : (uint64_t)at * x.sample, data, bytes, e);
     for (uint64_t done = 0; done < bytes; done += x.sample, at++)

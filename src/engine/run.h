@@ -17,10 +17,6 @@ struct run {
     struct device device;        /* with has_device */
     struct tape tape;            /* with has_tape */
     struct weights weights;      /* with has_weights */
-    struct {                     /* what run_write_input writes next; 0 but while a share of a step is written */
-        int64_t row;             /* the first row of the inputs that it has */
-        int64_t sample;          /* the index of that row in the step's batch */
-    } share;
     /* counts[storage][sample]: labels != -100 or images of that sample, an upper bound; NULL: no
      * loop depends on the storage */
     uint32_t **counts;
@@ -59,9 +55,9 @@ int run_failed(struct run *r, enum program p, const struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
-/* Writes samples of an input, one after the other, starting at sample `at` of the step's batch. The
- * input must exist, and the samples must be within it (planned_input). A shared input is written
- * whole. */
+/* Writes samples of an input, one after the other, starting at row `at` of it. The input must
+ * exist, and the samples must be within it (planned_input). A shared input is written whole. Only
+ * the batch writer calls this and the next two (batch/writer.h). */
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
 /* Writes the samples of the effective batch in the order of the input's own dimensions: one array
  * [T,batch,C] for an input [T,B,C]. */

@@ -53,7 +53,7 @@ static const char *role_key(enum feed_role role) { return role == FEED_TRAIN ? "
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
     const struct feed_ops *ops = choose(c, &r->planned.model);
-    *f = (struct feed){.config = c, .role = role};
+    *f = (struct feed){.config = c, .run = r, .role = role};
     int rc = check_counts(ops, &r->planned.graph, e);
     if (!rc) rc = ops->open(f, r, role, e);
     if (rc) return error_prepend(e, "%s", role_key(role));
@@ -71,6 +71,7 @@ int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken
 {
     f->start = position;
     f->broken = broken;
+    if (f->ops) f->writer = batch_writer_new(r);
     int rc = f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
     if (!rc && r->planned.ranks && f->max_bad && f->role == FEED_TRAIN) *f->max_bad = 1;
     return rc;
@@ -106,11 +107,11 @@ int feed_passes(const struct feed *f) { return f->ops->passes ? f->ops->n_passes
 const char *feed_pass_name(const struct feed *f, int pass) { return f->ops->passes ? f->ops->passes[pass] : ""; }
 void feed_set_pass(struct feed *f, int pass) { f->pass = pass; }
 
-int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
-             struct error *e)
+int feed_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
+             struct feed_batch *out, struct error *e)
 {
     *out = (struct feed_batch){0};
-    return f->ops->put(f, r, position, samples, rows, out, e);
+    return f->ops->put(f, t, position, samples, rows, out, e);
 }
 
 bool feed_print_left(const struct feed *f, char *out, size_t room)
@@ -148,7 +149,8 @@ int feed_empty(const struct feed *f, struct error *e)
 void feed_close(struct feed *f)
 {
     if (f->ops) f->ops->close(f);
-    f->ops = NULL;
+    batch_writer_free(f->writer);
+    f->ops = NULL, f->writer = NULL;
 }
 
 uint64_t feed_sample(const struct feed *f, uint64_t position)

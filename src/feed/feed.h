@@ -13,7 +13,7 @@
 #ifndef FEED_H
 #define FEED_H
 
-#include "engine/run.h"
+#include "batch/writer.h"
 
 struct dataset;
 struct loader_counts; /* data/faults.h */
@@ -66,14 +66,17 @@ struct feed_ops {
     int (*prepare)(struct feed *f, struct run *r, const char *folder, struct error *e);
     /* after the run's memory is allocated; NULL: nothing to do */
     int (*start)(struct feed *f, struct run *r, struct error *e);
-    int (*put)(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
-               struct error *e);
+    /* feed_put, through feed.writer */
+    int (*put)(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
+               struct feed_batch *out, struct error *e);
     void (*close)(struct feed *f);
 };
 
 struct feed {
     const struct feed_ops *ops; /* NULL: not open */
     const struct config *config;
+    const struct run *run;
+    struct batch_writer *writer; /* of the run, after feed_start */
     enum feed_role role;
     uint64_t samples;           /* in the dataset; known after feed_prepare */
     uint64_t fingerprint;       /* of the dataset; 0: not known */
@@ -123,10 +126,10 @@ static inline bool feed_begins(uint64_t position, uint64_t each, uint64_t every)
 int feed_passes(const struct feed *f);
 const char *feed_pass_name(const struct feed *f, int pass);
 void feed_set_pass(struct feed *f, int pass);
-/* Writes the samples at positions position .. position + samples - 1 into the first rows of the
- * inputs, and padding with weight 0 into the rest of `rows`. Allocates nothing. */
-int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
-             struct error *e);
+/* Writes the samples at positions position .. position + samples - 1 into the target's first rows,
+ * and padding with weight 0 into the rest of `rows`. Allocates nothing. */
+int feed_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
+             struct feed_batch *out, struct error *e);
 /* Returns what the batch has of a count by its name (graph_count): "" is the first. */
 double feed_count(const struct feed *f, const struct feed_batch *b, const char *name);
 /* Prints what was left out, in one line without a newline; false: nothing. Allocates nothing. */

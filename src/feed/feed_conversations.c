@@ -14,7 +14,6 @@
 #include "data/dataset.h"
 #include "data/text/records.h"
 #include "feed/batch_plan.h"
-#include "feed/allocation.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
 #include "feed/text_source.h"
@@ -23,16 +22,12 @@ struct conversation_feed {
     struct text_source source;    /* closed after `prepare` */
     struct conversations set;
     struct token_row row;
-    size_t n_inputs;              /* of inputs[] that the rows need */
     bool open;                    /* `set` */
     /* of a model that takes images: */
     struct image_batches *images; /* NULL: rows are only text */
     struct image_files *files;
     struct image_rows_source rows;
-    int32_t *index;               /* [T] image_index of a row */
-    uint64_t pixels;              /* bytes of the images of a row... */
-    const char *pixels_input;     /* ...and the input that has them */
-    struct allocation *allocation; /* of a model that chooses among an image's tokens; NULL: it takes all */
+    struct image_run *runs;       /* [2 frames + 1] which features the tokens of a row with videos take */
 };
 
 static const struct {
@@ -87,7 +82,6 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
     int rc = check_model(r, e);
     if (rc) return rc;
     struct conversation_feed *s = mem_alloc(sizeof *s);
-    s->n_inputs = r->planned.batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
     s->images = images_of(r);
     rc = text_source_open(&s->source, f->config, role, &r->planned.model, e);
     if (!rc && s->images && (rc = check_images(&s->source, f->config, role, r, e))) text_source_close(&s->source);
@@ -151,9 +145,7 @@ static void prepare_images(struct feed *f)
                                          .shuffle = c->data_shuffle,
                                          .once = f->role == FEED_VALIDATION,
                                          .max_bad = c->data_max_bad};
-    s->index = mem_alloc((size_t)s->set.o.sequence * sizeof *s->index);
-    s->pixels = (s->images->rows.images + s->images->rows.frames) * image_rows_each(&s->images->rows);
-    s->pixels_input = s->images->rows.embedding ? "image_embeddings" : "pixel_values";
+    s->runs = mem_alloc((2 * (size_t)s->images->rows.frames + 1) * sizeof *s->runs);
     if (image_files_store(s->files))
         f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))},
                                     sizeof f->fingerprint, f->fingerprint);
@@ -203,7 +195,7 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
 {
     struct conversation_feed *s = f->state;
     if (!s->images) return PL_OK;
-    s->allocation = allocation_new(r, f->config->data_sequence, &s->images->rows.reader.processor);
+    batch_writer_set_pixels(f->writer, &s->images->rows.reader.processor);
     f->counts = &s->rows.counts;
     f->max_bad = &s->rows.max_bad;
     s->rows.counts.seen = image_rows_seen(&s->rows, f->start);
@@ -217,43 +209,53 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
     return rc;
 }
 
-/* Writes the features of a row's image tokens: those of images, and in videos those of frames,
- * which follow them. */
-static void index_row(struct conversation_feed *s, const struct model *m, int32_t *ids, const struct image_row *x)
+static int64_t count_images(const struct conversation_feed *s, const int32_t *ids, int64_t from, int64_t to)
 {
-    int64_t image = 0, frame = s->images->batch.images * m->images->features, at = 0;
-    for (uint32_t k = 0; x && k < x->n_videos; k++) {
+    int64_t n = 0;
+    for (int64_t t = from; t < to; t++) n += ids[t] == s->set.o.images.token;
+    return n;
+}
+
+/* Finds the features of a row's image tokens: those of images, and in videos those of frames, which
+ * follow them. Returns the number of runs. */
+static uint32_t find_runs(const struct conversation_feed *s, const struct image_row *x)
+{
+    const int32_t *ids = x->tokens.ids;
+    int64_t image = 0, frame = s->images->batch.images * s->set.o.images.features, at = 0, end = 0;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < x->n_videos; k++) {
         const struct byte_range v = x->videos[k];
-        image_index(m, ids + at, v.begin - at, &image, s->index + at);
-        image_index(m, ids + v.begin, v.end - v.begin, &frame, s->index + v.begin);
+        const int64_t before = count_images(s, ids, at, v.begin), inside = count_images(s, ids, v.begin, v.end);
+        s->runs[n++] = (struct image_run){end += before, image};
+        s->runs[n++] = (struct image_run){end += inside, frame};
+        image += before, frame += inside;
         at = v.end;
     }
-    image_index(m, ids + at, s->set.o.sequence - at, &image, s->index + at);
+    s->runs[n++] = (struct image_run){INT64_MAX, image};
+    return n;
 }
 
 /* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes
  * stay. `x` NULL: it has no video. */
-static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row,
-                   const void *pixels, const struct image_row *x, struct error *e)
+static int put_row(struct feed *f, const struct batch_target *t, int64_t i, uint64_t position,
+                   const struct token_row *row, const void *pixels, const struct image_row *x, struct error *e)
 {
-    const uint64_t T = (uint64_t)s->set.o.sequence;
-    int rc = PL_OK;
-    if (s->images) {
-        index_row(s, &r->planned.model, row->ids, x);
-        rc = run_write_input(r, "image_index", i, s->index, T * sizeof *s->index, e);
-        if (!rc && pixels) rc = run_write_input(r, s->pixels_input, i, pixels, s->pixels, e);
-        if (!rc && s->allocation) rc = allocation_put(s->allocation, r, i, position, row, s->index, pixels, e);
-    }
-    for (size_t k = 0; k < s->n_inputs && !rc; k++)
-        rc = run_write_input(r, inputs[k].input, i, *row_array(row, k), T * (uint64_t)inputs[k].each * sizeof(int32_t),
-                             e);
-    return rc;
+    const struct conversation_feed *s = f->state;
+    const bool stored = s->images && s->images->rows.embedding;
+    struct batch_record record = {.is = {[ROW_IDS] = {row->ids},
+                                         [ROW_LABELS] = {row->labels},
+                                         [ROW_POSITIONS] = {row->positions},
+                                         [ROW_RANGES] = {row->ranges}},
+                                  .position = position};
+    record.is[stored ? ROW_EMBEDDINGS : ROW_PIXELS].at = pixels;
+    if (x && x->n_videos) record.runs = s->runs, record.n_runs = find_runs(s, x);
+    return batch_write(f->writer, t, i, &record, e);
 }
 
 /* Writes rows with images. A row of padding refers to no image. It repeats the pixels of the row
  * before it, because the tower computes with them: what is in fresh memory may be NaN. */
-static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
-                          struct feed_batch *out, struct error *e)
+static int put_image_rows(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,
+                          int64_t rows, struct feed_batch *out, struct error *e)
 {
     struct conversation_feed *s = f->state;
     struct image_rows *loader = s->images->loader;
@@ -268,7 +270,7 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
         if (i < samples && (rc = image_rows_next(loader, &x, e))) break;
         if (i < samples) row = x->tokens, pixels = x->pixels;
         else conversations_pad(&s->set, &row);
-        rc = put_row(s, r, i, position + (uint64_t)i, &row, pixels, x, e);
+        rc = put_row(f, t, i, position + (uint64_t)i, &row, pixels, x, e);
         out->count[0] += row.labelled;
         out->units += row.tokens;
     }
@@ -276,17 +278,17 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
     return rc;
 }
 
-static int conversation_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
-                            struct feed_batch *out, struct error *e)
+static int conversation_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,
+                            int64_t rows, struct feed_batch *out, struct error *e)
 {
     struct conversation_feed *s = f->state;
     int rc = PL_OK;
     out->count[1] = (double)samples;
-    if (s->images) return put_image_rows(f, r, position, samples, rows, out, e);
+    if (s->images) return put_image_rows(f, t, position, samples, rows, out, e);
     for (int64_t i = 0; i < rows && !rc; i++) {
         if (i < samples) rc = conversations_read(&s->set, feed_sample(f, position + (uint64_t)i), &s->row, e);
         else conversations_pad(&s->set, &s->row);
-        if (!rc) rc = put_row(s, r, i, position + (uint64_t)i, &s->row, NULL, NULL, e);
+        if (!rc) rc = put_row(f, t, i, position + (uint64_t)i, &s->row, NULL, NULL, e);
         out->count[0] += s->row.labelled;
         out->units += s->row.tokens;
     }
@@ -301,8 +303,7 @@ static void conversation_close(struct feed *f)
         s->images->loader = NULL;
     }
     image_files_close(s->files);
-    allocation_free(s->allocation);
-    mem_free(s->index);
+    mem_free(s->runs);
     if (s->open) conversations_close(&s->set);
     for (size_t i = 0; i < COUNT(inputs); i++) mem_free(*row_array(&s->row, i));
     text_source_close(&s->source);

@@ -21,10 +21,6 @@
 #include "io/file.h"
 #include "text/tokenizer/tokenizer.h"
 
-enum input { IMAGES, IMAGE_VALID, MASKS, IDS, POSITIONS, RANGES, INDEX, TARGETS, CANDIDATES, ANSWERS, INPUTS };
-static const char *const inputs[INPUTS] = {"images", "image_valid", "masks",        "input_ids",  "position_ids",
-                                           "ranges", "query_index", "target_masks", "candidates", "answers"};
-
 struct grounding_feed {
     struct ground_batches *batches; /* owner of the loader */
     struct dataset *set;
@@ -32,10 +28,9 @@ struct grounding_feed {
     struct loader_source source;
     const struct ground_model *model;
     int64_t M, Q, T, patches;
-    bool used[INPUTS];          /* whether a program reads the input */
     /* one row of the batch */
-    void *row[INPUTS];
-    uint64_t bytes[INPUTS];
+    float *areas;               /* [M][patches] */
+    int32_t *ids, *positions, (*ranges)[2], *index;
     /* of all rows */
     struct feed_queries facts;
     int32_t *targets;           /* [rows][Q] */
@@ -136,7 +131,8 @@ static void grounding_close(struct feed *f)
     s->batches->loader = NULL;
     dataset_close(s->set);
     query_set_close(&s->queries);
-    for (int i = 0; i < INPUTS; i++) mem_free(s->row[i]);
+    mem_free(s->areas);
+    mem_free(s->ids), mem_free(s->positions), mem_free(s->ranges), mem_free(s->index);
     mem_free(s->targets);
     mem_free(s->is_mask);
     mem_free(s);
@@ -175,12 +171,10 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
 {
     struct grounding_feed *s = f->state;
     const size_t rows = (size_t)planned_samples(&r->planned);
-    for (int i = 0; i < INPUTS; i++) {
-        struct planned_input x;
-        s->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
-        s->bytes[i] = s->used[i] ? x.sample : 0;
-        if (i != IMAGES) s->row[i] = mem_alloc(s->used[i] ? x.sample : 64);
-    }
+    const size_t T = (size_t)s->T * sizeof(int32_t);
+    s->areas = mem_alloc((size_t)(s->M * s->patches) * sizeof *s->areas);
+    s->ids = mem_alloc(T), s->positions = mem_alloc(T), s->ranges = mem_alloc(2 * T);
+    s->index = mem_alloc((size_t)s->Q * sizeof *s->index);
     s->targets = mem_alloc(rows * (size_t)s->Q * sizeof *s->targets);
     s->is_mask = mem_alloc(rows * (size_t)s->M * sizeof *s->is_mask);
     s->facts = (struct feed_queries){s->M, s->Q, s->targets, s->is_mask};
@@ -204,7 +198,7 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
  * padding. */
 static void put_masks(struct grounding_feed *s, const struct loader_sample *x, bool *is_mask)
 {
-    float *shares = s->row[MASKS];
+    float *shares = s->areas;
     const uint64_t cells = s->batches->options.cells, stride = grid_stride((uint32_t)cells),
                    each = grid_mask_bytes((uint32_t)cells, (uint32_t)cells);
     for (int64_t m = 0; m < s->M; m++, shares += s->patches) {
@@ -231,31 +225,33 @@ static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample
 
 /* Writes row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its
  * queries. */
-static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const struct loader_sample *x, double *queries,
-                   struct error *e)
+static int put_row(struct feed *f, const struct batch_target *t, int64_t at, const struct loader_sample *x,
+                   double *queries, struct error *e)
 {
+    struct grounding_feed *s = f->state;
     bool *is_mask = s->is_mask + at * s->M;
     int32_t *targets = s->targets + at * s->Q;
     const int32_t size[2] = {x ? (int32_t)x->rows : 0, x ? (int32_t)x->columns : 0};
     put_masks(s, x, is_mask);
     *queries += put_targets(s, x, is_mask, targets);
-    memcpy(s->row[IMAGE_VALID], size, sizeof size);
-    memcpy(s->row[TARGETS], targets, (size_t)s->Q * sizeof *targets);
-    ground_candidates(is_mask, s->M, targets, s->Q, s->row[CANDIDATES], s->row[ANSWERS]);
     if (x)
-        query_set_row(&s->queries, (uint32_t)x->sample, s->T, (uint32_t)s->Q, s->row[IDS], s->row[POSITIONS],
-                      s->row[RANGES], s->row[INDEX]);
-    else memset(s->row[RANGES], 0, s->bytes[RANGES]); /* a token of padding sees nothing */
-    int rc = PL_OK;
-    for (int i = 0; i < INPUTS && !rc; i++) {
-        const void *from = i == IMAGES ? x ? x->image : NULL : s->row[i];
-        if (s->used[i] && from) rc = run_write_input(r, inputs[i], at, from, s->bytes[i], e);
-    }
-    return rc;
+        query_set_row(&s->queries, (uint32_t)x->sample, s->T, (uint32_t)s->Q, s->ids, s->positions, s->ranges,
+                      s->index);
+    else memset(s->ranges, 0, (size_t)s->T * sizeof *s->ranges); /* a token of padding sees nothing */
+    const struct batch_record row = {.is = {[ROW_IMAGES] = {x ? x->image : NULL},
+                                            [ROW_IMAGE_VALID] = {size},
+                                            [ROW_AREAS] = {s->areas},
+                                            [ROW_IDS] = {s->ids},
+                                            [ROW_POSITIONS] = {s->positions},
+                                            [ROW_RANGES] = {s->ranges},
+                                            [ROW_QUERY_INDEX] = {s->index},
+                                            [ROW_TARGETS] = {targets}},
+                                     .is_mask = is_mask};
+    return batch_write(f->writer, t, at, &row, e);
 }
 
-static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
-                         struct feed_batch *out, struct error *e)
+static int grounding_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,
+                         int64_t rows, struct feed_batch *out, struct error *e)
 {
     struct grounding_feed *s = f->state;
     struct loader *loader = s->batches->loader;
@@ -266,7 +262,7 @@ static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *x = NULL;
         if (i < samples) rc = loader_next(loader, &x, e);
-        if (!rc) rc = put_row(s, r, i, x, &out->count[0], e);
+        if (!rc) rc = put_row(f, t, i, x, &out->count[0], e);
     }
     const struct loader_counts *k = &s->source.counts;
     f->broken = k->broken;

@@ -30,7 +30,7 @@ struct labelled_feed {
     struct feed_queries facts;
     int32_t *targets;              /* [rows] */
     bool *is_sample;               /* [rows][rows], contrastive: each row says which rows are samples */
-    int32_t *row;                  /* [T] a text; [rows] pair_labels */
+    int32_t *row;                  /* [T] a text */
 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
     const int64_t rows = planned_samples(&r->planned), B = r->planned.plan.settings.micro_batch;
     s->targets = mem_alloc((size_t)rows * sizeof *s->targets);
     s->is_sample = mem_alloc((size_t)(s->T ? B * B : 1) * sizeof *s->is_sample);
-    s->row = mem_alloc((size_t)max_i64(s->T, B) * sizeof *s->row);
+    s->row = mem_alloc((size_t)s->T * sizeof *s->row);
     s->facts = (struct feed_queries){.M = s->T ? B : r->planned.model.head->classes,
                                      .Q = 1,
                                      .targets = s->targets,
@@ -190,47 +190,38 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
 
 /* --- a batch ---------------------------------------------------------------------------------- */
 
-/* Writes the text of a row; x NULL: padding, with the text of sample 0. */
-static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, struct error *e)
+/* Returns the text of a row; x NULL: padding, with the text of sample 0. */
+static const int32_t *find_text(struct labelled_feed *s, const struct list_image *x)
 {
     const uint64_t i = x ? x->sample : 0;
     const int64_t n = (int64_t)(s->first[i + 1] - s->first[i]);
     for (int64_t t = 0; t < s->T; t++) s->row[t] = t < n ? s->ids.at[s->first[i] + (uint64_t)t] : s->padding;
-    int rc = run_write_input(r, "input_ids", at, s->row, (uint64_t)s->T * sizeof *s->row, e);
-    const int32_t end =
-        rc || r->planned.model.head->siglip ? 0 : (int32_t)head_text_end(r->planned.model.head, s->row, s->T);
-    return rc || r->planned.model.head->siglip ? rc : run_write_input(r, "text_end", at, &end, sizeof end, e);
+    return s->row;
 }
 
 /* Writes row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh
  * memory may be NaN. */
-static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, const float *pixels,
-                   struct error *e)
+static int put_row(struct feed *f, const struct batch_target *t, int64_t at, const struct list_image *x,
+                   const float *pixels, struct error *e)
 {
+    struct labelled_feed *s = f->state;
     const bool sample = x && !x->broken;
     s->targets[at] = !sample ? -100 : s->T ? (int32_t)at : s->classes[x->sample];
-    int rc = pixels ? run_write_input(r, "pixel_values", at, pixels, s->pixels, e) : PL_OK;
-    if (rc) return rc;
-    return s->T ? put_text(s, r, at, x, e)
-                : run_write_input(r, "labels", at, &s->targets[at], sizeof s->targets[at], e);
+    const struct batch_record row = {.is = {[ROW_PIXELS] = {pixels},
+                                            [ROW_IDS] = {s->T ? find_text(s, x) : NULL},
+                                            [ROW_LABELS] = {s->T ? NULL : &s->targets[at]}}};
+    return batch_write(f->writer, t, at, &row, e);
 }
 
 /* Writes which rows are each other's negatives: the samples of the batch. */
-static int put_pairs(struct labelled_feed *s, struct run *r, int64_t B, struct error *e)
+static int put_pairs(struct feed *f, const struct batch_target *t, int64_t B, struct error *e)
 {
-    const struct head_model *h = r->planned.model.head;
-    int rc = PL_OK;
+    struct labelled_feed *s = f->state;
     for (int64_t i = 0; i < B * B; i++) s->is_sample[i] = s->targets[i % B] >= 0;
-    for (int64_t i = 0; i < B && !rc; i++) {
-        float mask;
-        head_pair(h, s->is_sample, B, i, s->row, &mask);
-        rc = run_write_input(r, "pair_labels", i, s->row, (uint64_t)(h->siglip ? B : 1) * sizeof *s->row, e);
-        if (!rc && !h->siglip) rc = run_write_input(r, "pair_mask", i, &mask, sizeof mask, e);
-    }
-    return rc;
+    return batch_write_pairs(f->writer, t, s->is_sample, B, e);
 }
 
-static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+static int labelled_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
                         struct feed_batch *out, struct error *e)
 {
     struct labelled_feed *s = f->state;
@@ -244,10 +235,10 @@ static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_
         const struct list_image *x = NULL;
         if (i < samples && (rc = image_list_next(loader, &x, e))) break;
         if (x) pixels = x->pixels, out->count[0] += !x->broken;
-        rc = put_row(s, r, i, x, pixels, e);
+        rc = put_row(f, t, i, x, pixels, e);
     }
-    CHECK(!s->T || rows == r->planned.plan.settings.micro_batch, "a contrastive micro-batch is whole");
-    if (!rc && s->T) rc = put_pairs(s, r, rows, e);
+    CHECK(!s->T || rows == f->run->planned.plan.settings.micro_batch, "a contrastive micro-batch is whole");
+    if (!rc && s->T) rc = put_pairs(f, t, rows, e);
     out->count[1] = out->units = (double)samples;
     f->broken = s->source.counts.broken;
     return rc;

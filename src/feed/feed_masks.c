@@ -29,10 +29,6 @@
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
 
-enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
-static const char *const inputs[INPUTS] = {"images",       "image_valid", "image_embeddings", "input_points",
-                                           "input_labels", "gt_masks",    "gt_valid",         "prompt_keys"};
-
 struct mask_feed {
     struct mask_batches *batches; /* owner of the loader */
     struct dataset *set;
@@ -40,7 +36,6 @@ struct mask_feed {
     struct loader_options o;
     int64_t P;                  /* slots of a prompt */
     struct first_prompts prompts;
-    bool used[INPUTS];          /* whether a program reads the input */
     /* one row of the batch */
     float *coords;              /* [M][P][2] */
     int32_t *kinds;             /* [M][P] */
@@ -256,9 +251,6 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
 static int mask_start(struct feed *f, struct run *r, struct error *e)
 {
     struct mask_feed *m = f->state;
-    struct planned_input x;
-    for (int i = 0; i < INPUTS; i++)
-        m->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
     m->masks = mem_alloc((size_t)planned_samples(&r->planned) * m->o.masks * sizeof *m->masks);
     f->masks = m->masks;
     f->counts = &m->source.counts;
@@ -331,33 +323,24 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
  * have weight 0. Old image bytes are always finite numbers and can stay, but uninitialised
  * memory of an embedding may hold NaN, and NaN times 0 is NaN. So a padding row repeats the
  * previous embedding. */
-static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s,
-                   const struct loader_sample *last, struct error *e)
+static int put_row(struct feed *f, const struct batch_target *t, int64_t at, uint64_t from,
+                   const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
-    uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
-    int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
+    const int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
     describe_row(f, at, from, s);
-    const struct {
-        const void *at; /* NULL: old data stay and have weight 0 */
-        uint64_t bytes;
-    } rows[INPUTS] = {
-        [IMAGES] = {s ? s->image : NULL, side * side * 3},
-        [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
-        [IMAGE_VALID] = {size, sizeof size},
-        [POINTS] = {m->coords, M * P * 2 * sizeof *m->coords},
-        [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
-        [MASKS] = {s ? s->bits : NULL, M * grid_mask_bytes(m->o.cells, m->o.cells)},
-        [MASK_VALID] = {m->valid, M * 2 * sizeof *m->valid},
-        [KEYS] = {m->keys, M * sizeof *m->keys},
-    };
-    int rc = PL_OK;
-    for (int i = 0; i < INPUTS && !rc; i++)
-        if (m->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);
-    return rc;
+    const struct batch_record x = {.is = {[ROW_IMAGES] = {s ? s->image : NULL},
+                                          [ROW_EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL},
+                                          [ROW_IMAGE_VALID] = {size},
+                                          [ROW_POINTS] = {m->coords},
+                                          [ROW_POINT_KINDS] = {m->kinds},
+                                          [ROW_MASKS] = {s ? s->bits : NULL},
+                                          [ROW_MASK_VALID] = {m->valid},
+                                          [ROW_PROMPT_KEYS] = {m->keys}}};
+    return batch_write(f->writer, t, at, &x, e);
 }
 
-static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+static int mask_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
                     struct feed_batch *out, struct error *e)
 {
     struct mask_feed *m = f->state;
@@ -370,7 +353,7 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_next(loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? (uint64_t)r->share.sample : position, s, last, e);
+        if (!rc) rc = put_row(f, t, i, f->role == FEED_TRAIN ? (uint64_t)t->sample : position, s, last, e);
         if (s) out->count[0] += s->n, last = s;
     }
     const struct loader_counts *k = &m->source.counts;

@@ -24,11 +24,6 @@
 #include "io/file.h"
 #include "io/json.h"
 
-enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, CLASS, UNSEEN, INPUTS };
-static const char *const inputs[INPUTS] = {"input_ids", "labels",       "image_index",  "pixel_values",
-                                           "question",  "images",       "image_valid",  "gt_masks",
-                                           "gt_valid",  "class_labels", "question_mask"};
-
 struct question_feed {
     struct prs_batches *batches; /* owner of the threads */
     struct config text;          /* the configuration of the conversations */
@@ -40,10 +35,7 @@ struct question_feed {
     uint32_t *row_of;
     struct question_rows_source source;
     struct token_row padding;
-    int32_t *index;              /* [T] image_index of a row */
-    float *unseen;               /* [T] question_mask of a row */
     struct feed_mask *masks;     /* [rows] */
-    bool used[INPUTS];           /* whether a program reads the input */
 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -204,8 +196,6 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
                                     .labels = mem_alloc(T),
                                     .positions = mem_alloc(T),
                                     .ranges = mem_alloc(2 * T)};
-    s->index = mem_alloc(T);
-    s->unseen = mem_alloc(T);
     if ((rc = match_rows(f, e))) return rc;
     s->source.set = &s->rows;
     s->source.row_of = s->row_of;
@@ -220,11 +210,9 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
 static int question_start(struct feed *f, struct run *r, struct error *e)
 {
     struct question_feed *s = f->state;
-    struct planned_input x;
-    for (int i = 0; i < INPUTS; i++)
-        s->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
     /* training reads the one, evaluations the other */
-    if (s->used[UNSEEN]) s->used[f->role == FEED_TRAIN ? QUESTION : UNSEEN] = false;
+    if (batch_writes(f->writer, ROW_QUESTION_MASK))
+        batch_leave_out(f->writer, f->role == FEED_TRAIN ? ROW_QUESTION : ROW_QUESTION_MASK);
     s->masks = mem_alloc((size_t)planned_samples(&r->planned) * sizeof *s->masks);
     f->masks = s->masks;
     f->counts = &s->source.masks.counts;
@@ -251,8 +239,6 @@ static void question_close(struct feed *f)
     mem_free(s->file);
     mem_free(s->row_of);
     mem_free(s->padding.ids), mem_free(s->padding.labels), mem_free(s->padding.positions), mem_free(s->padding.ranges);
-    mem_free(s->index);
-    mem_free(s->unseen);
     mem_free(s->masks);
     mem_free(s);
 }
@@ -274,55 +260,34 @@ static bool learns_class(const struct feed *f, uint64_t position)
     return f->role != FEED_TRAIN || !epochs || position / f->samples < epochs;
 }
 
-/* Fills in which tokens are unseen. A row of padding sees all of its tokens: it has no weight. */
-static void fill_unseen(float *unseen, int64_t T, const int32_t question[2])
-{
-    for (int64_t t = 0; t < T; t++) unseen[t] = question[1] && (t < question[0] || t >= question[1]) ? PRS_UNSEEN : 0;
-}
-
 /* Writes row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what
  * is in fresh memory may be NaN. */
-static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels,
-                   struct error *e)
+static int put_row(struct feed *f, const struct batch_target *t, int64_t at, const struct question_row *x,
+                   const float *pixels, struct error *e)
 {
     struct question_feed *s = f->state;
-    const struct question_rows_options *o = &s->batches->rows;
     const struct loader_sample *m = x ? x->image : NULL;
     struct token_row row = x ? x->tokens : s->padding;
-    const uint64_t T = (uint64_t)o->sequence * sizeof(int32_t), side = o->masks.side;
-    int64_t next = 0;
-    int rc = PL_OK;
     if (!x) conversations_pad(&s->rows, &row);
-    image_index(&r->planned.model, row.ids, o->sequence, &next, s->index);
     const bool target = m && m->n;
-    fill_unseen(s->unseen, o->sequence, x ? x->question : (const int32_t[]){0, 0});
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
     const int32_t class = target && learns_class(f, m->position) ? dataset_group(s->set, m->sample) : -100;
     const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
     s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area}
                           : (struct feed_mask){0};
-    const struct {
-        const void *at; /* NULL: old data stay and have weight 0 */
-        uint64_t bytes;
-    } rows[INPUTS] = {
-        [IDS] = {row.ids, T},
-        [LABELS] = {row.labels, T},
-        [INDEX] = {s->index, T},
-        [PIXELS] = {pixels, image_reader_floats(&o->reader) * sizeof(float)},
-        [QUESTION] = {x ? x->question : none, sizeof none},
-        [IMAGES] = {m ? m->image : NULL, side * side * 3},
-        [IMAGE_VALID] = {size, sizeof size},
-        [MASKS] = {target ? m->bits : NULL, grid_mask_bytes(o->masks.cells, o->masks.cells)},
-        [MASK_VALID] = {area, sizeof area},
-        [CLASS] = {&class, sizeof class},
-        [UNSEEN] = {s->unseen, T},
-    };
-    for (int i = 0; i < INPUTS && !rc; i++)
-        if (s->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);
-    return rc;
+    const struct batch_record record = {.is = {[ROW_IDS] = {row.ids},
+                                               [ROW_LABELS] = {row.labels},
+                                               [ROW_PIXELS] = {pixels},
+                                               [ROW_QUESTION] = {x ? x->question : none},
+                                               [ROW_IMAGES] = {m ? m->image : NULL},
+                                               [ROW_IMAGE_VALID] = {size},
+                                               [ROW_MASKS] = {target ? m->bits : NULL},
+                                               [ROW_MASK_VALID] = {area},
+                                               [ROW_CLASS] = {&class}}};
+    return batch_write(f->writer, t, at, &record, e);
 }
 
-static int question_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+static int question_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
                         struct feed_batch *out, struct error *e)
 {
     struct question_feed *s = f->state;
@@ -337,7 +302,7 @@ static int question_put(struct feed *f, struct run *r, uint64_t position, int64_
         const struct question_row *x = NULL;
         if (i < samples && (rc = question_rows_next(loader, &x, e))) break;
         if (x) pixels = x->pixels;
-        rc = put_row(f, r, i, x, pixels, e);
+        rc = put_row(f, t, i, x, pixels, e);
         if (!x) continue;
         out->count[0] += x->tokens.labelled;
         out->count[1] += x->image->n;

@@ -14,7 +14,8 @@ enum { BYTE_VOCABULARY = 512 };
 
 struct token_feed {
     struct tokens tokens;
-    int32_t *row;   /* one sample */
+    int32_t *row;              /* one sample */
+    int32_t *zeros, *ignored;  /* a row of padding, and its labels */
 };
 
 /* Checks the model. A built-in family has ports; a user-defined model accepts token files if its
@@ -72,45 +73,37 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
         log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64
                  " ids",
                  r->planned.model.vocabulary);
-    t->row = mem_alloc((size_t)c->data_sequence * sizeof *t->row);
+    const size_t T = (size_t)c->data_sequence;
+    t->row = mem_alloc(T * sizeof *t->row);
+    t->zeros = mem_alloc(T * sizeof *t->zeros);
+    t->ignored = mem_alloc(T * sizeof *t->ignored);
+    for (size_t i = 0; i < T; i++) t->ignored[i] = -100;
     f->samples = tokens_count(&t->tokens);
     f->state = t;
     return PL_OK;
 }
 
-/* Writes row `at` of the batch; `is_sample` false: a padding row. */
-static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool is_sample, struct error *e)
+static int token_put(struct feed *f, const struct batch_target *target, uint64_t position, int64_t samples,
+                     int64_t rows, struct feed_batch *out, struct error *e)
 {
     struct token_feed *t = f->state;
-    uint64_t T = (uint64_t)f->config->data_sequence, bytes = T * sizeof *t->row;
-    int rc = PL_OK;
-    if (is_sample) rc = tokens_read(&t->tokens, sample, t->row, e);
-    else memset(t->row, 0, bytes);
-    if (!rc) rc = run_write_input(r, "input_ids", at, t->row, bytes, e);
-    for (uint64_t i = 0; i < T && !is_sample; i++) t->row[i] = -100;
-    if (!rc) rc = run_write_input(r, "labels", at, t->row, bytes, e);
-    return rc;
-}
-
-static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
-                     struct feed_batch *out, struct error *e)
-{
-    int rc = PL_OK;
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        bool is_sample = i < samples;
-        rc = put_row(f, r, i, is_sample ? feed_sample(f, position + (uint64_t)i) : 0, is_sample, e);
+    for (int64_t i = 0; i < rows; i++) {
+        const struct batch_record padding = {.is = {[ROW_IDS] = {t->zeros}, [ROW_LABELS] = {t->ignored}}},
+                                  sample = {.is = {[ROW_IDS] = {t->row}, [ROW_LABELS] = {t->row}}};
+        if (i < samples) TRY(tokens_read(&t->tokens, feed_sample(f, position + (uint64_t)i), t->row, e));
+        TRY(batch_write(f->writer, target, i, i < samples ? &sample : &padding, e));
     }
     out->count[0] = (double)samples * (double)(f->config->data_sequence - 1);
     out->count[1] = (double)samples;
     out->units = (double)samples * (double)f->config->data_sequence;
-    return rc;
+    return PL_OK;
 }
 
 static void token_close(struct feed *f)
 {
     struct token_feed *t = f->state;
     tokens_close(&t->tokens);
-    mem_free(t->row);
+    mem_free(t->row), mem_free(t->zeros), mem_free(t->ignored);
     mem_free(t);
 }
 

@@ -6,12 +6,9 @@
  * converted row by row, an element of the first dimension, which usually is a sample: the memory
  * does not grow with the batch.
  *
- * Inputs that follow from others are written, too:
- *
- *     position_ids, ranges  from attention_mask and position_ids as in transformers (convert_row)
- *     image_index           where the features of images replace tokens (models/images.h)
- *     candidates, answers   which masks are matched with which texts (models/grounding.h)
- *     text_end              where CLIP pools each text (models/heads.h)
+ * A sample is a record of the batch writer, which adds what follows from it (batch/writer.h).
+ * position_ids and ranges follow from attention_mask and position_ids as in transformers
+ * (convert_row).
  */
 #include "feed/step_inputs.h"
 
@@ -21,6 +18,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "batch/writer.h"
 #include "graph/sizes.h"
 #include "models/grounding.h"
 #include "models/heads.h"
@@ -305,20 +303,15 @@ static int convert_row(struct step *s, const struct model *m, int64_t r, int64_t
     return PL_OK;
 }
 
-/* Goes through all rows; `put`: writes the inputs, if the batch is packed. One without padding and
- * without position_ids needs neither: its graph is the plain one. */
-static int convert_rows(struct step *s, const struct model *m, bool put, struct error *e)
+/* Checks all rows, and finds out whether the batch is packed. One without padding and without
+ * position_ids is not: its graph is the plain one. */
+static int check_rows(struct step *s, const struct model *m, struct error *e)
 {
-    const uint64_t T = (uint64_t)s->T;
     int64_t *row = room(s, s->T, sizeof *row);
     int32_t *at = room(s, s->T, sizeof *at), (*range)[2] = room(s, s->T, sizeof *range);
     const bool any = given(s, m, "position_ids") || given(s, m, "attention_mask");
     s->packed |= given(s, m, "position_ids") != NULL;
-    for (int64_t r = 0; r < s->B && (put ? s->packed : any); r++) {
-        TRY(convert_row(s, m, r, row, at, range, e));
-        if (put) TRY(run_write_input(&s->run, "position_ids", r, at, T * sizeof *at, e));
-        if (put) TRY(run_write_input(&s->run, "ranges", r, range, T * sizeof *range, e));
-    }
+    for (int64_t r = 0; r < s->B && any; r++) TRY(convert_row(s, m, r, row, at, range, e));
     return PL_OK;
 }
 
@@ -361,25 +354,14 @@ static int check_pixel_mask(struct step *s, const struct st_entry *t, struct err
     return PL_OK;
 }
 
-/* Reads row r of input_ids as i32. */
-static int read_ids(const struct step *s, const struct model *m, int64_t r, int64_t *raw, int32_t *ids, struct error *e)
+/* Counts the image tokens of all rows. */
+static int count_tokens(struct step *s, const struct model *m, int64_t *count, struct error *e)
 {
-    TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, raw, e));
-    for (int64_t i = 0; i < s->T; i++) ids[i] = (int32_t)raw[i];
-    return PL_OK;
-}
-
-/* Goes through the rows of input_ids: counts the image tokens, and with `put` writes the input
- * image_index. */
-static int index_rows(struct step *s, const struct model *m, bool put, int64_t *count, struct error *e)
-{
-    int64_t *raw = room(s, s->T, sizeof *raw);
-    int32_t *ids = room(s, s->T, sizeof *ids), *index = room(s, s->T, sizeof *index);
+    int64_t *ids = room(s, s->T, sizeof *ids);
     *count = 0;
     for (int64_t r = 0; r < s->B; r++) {
-        TRY(read_ids(s, m, r, raw, ids, e));
-        image_index(m, ids, s->T, count, index);
-        if (put) TRY(run_write_input(&s->run, "image_index", r, index, (uint64_t)s->T * sizeof *index, e));
+        TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, ids, e));
+        for (int64_t i = 0; i < s->T; i++) *count += (int32_t)ids[i] == m->images->token;
     }
     return PL_OK;
 }
@@ -397,7 +379,7 @@ static int check_images(struct step *s, const struct model *m, struct error *e)
     int64_t tokens = 0, each = 0;
     if (t && t->rank == 5) TRY(list_images(s, t, e));
     if (mask) TRY(check_pixel_mask(s, mask, e));
-    TRY(index_rows(s, m, false, &tokens, e));
+    TRY(count_tokens(s, m, &tokens, e));
     const int64_t images = s->size['N'], frames = s->size['F'];
     if (frames) TRY(images_frame_tokens(m, s->frames.tokens_per_frame, &each, e));
     const int64_t expected = images * m->images->features + frames * each;
@@ -412,61 +394,6 @@ static int check_images(struct step *s, const struct model *m, struct error *e)
                      "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64
                      " images of %" PRId64 " features: expected %" PRId64 " tokens",
                      s->in.path, tokens, m->images->token, images, m->images->features, expected);
-}
-
-/* --- masks and images that are matched with texts ------------------------------------------- */
-
-/* Writes what the queries of each sample are matched with: the masks that cover something, and the
- * queries with other targets. */
-static int put_candidates(struct step *s, const struct model *m, struct error *e)
-{
-    const struct st_entry *masks = given(s, m, "masks"), *targets = given(s, m, "target_masks");
-    const int64_t M = s->size['M'], Q = s->size['Q'], patches = m->ground->side * m->ground->side;
-    void *raw = room(s, M * patches, 8);
-    float *areas = room(s, M * patches, sizeof *areas), *candidates = room(s, 2 * Q * (M + Q), sizeof *candidates);
-    bool *is_mask = room(s, M, sizeof *is_mask);
-    int64_t *given_targets = room(s, Q, sizeof *given_targets);
-    int32_t *target = room(s, Q, sizeof *target), *answers = room(s, 2 * Q, sizeof *answers);
-    for (int64_t r = 0; r < s->B; r++) {
-        TRY(read_reals(s, masks, r, M * patches, raw, areas, e));
-        memset(is_mask, 0, (size_t)M * sizeof *is_mask);
-        for (int64_t i = 0; i < M * patches; i++) {
-            if (!(areas[i] >= 0))
-                return error_set(e, PL_USAGE, "%s: masks, sample %lld: mask %lld covers %g of a patch, expected 0 to 1",
-                                 s->in.path, (long long)r, (long long)(i / patches), (double)areas[i]);
-            is_mask[i / patches] |= areas[i] > 0;
-        }
-        if (targets) TRY(read_ints(s, targets, r, Q, given_targets, e));
-        for (int64_t q = 0; q < Q; q++) {
-            const int64_t x = targets ? given_targets[q] : -1;
-            target[q] = x < 0 ? -1 : (int32_t)x;
-            if (x >= 0 && !is_mask[x])
-                return error_set(e, PL_USAGE, "%s: target_masks[%lld,%lld] is %lld, and that mask is empty", s->in.path,
-                                 (long long)r, (long long)q, (long long)x);
-        }
-        ground_candidates(is_mask, M, target, Q, candidates, answers);
-        TRY(run_write_input(&s->run, "candidates", r, candidates, (uint64_t)(2 * Q * (M + Q)) * sizeof *candidates, e));
-        TRY(run_write_input(&s->run, "answers", r, answers, (uint64_t)(2 * Q) * sizeof *answers, e));
-    }
-    return PL_OK;
-}
-
-/* Writes the token at which CLIP pools each text. */
-static int put_ends(struct step *s, const struct model *m, struct error *e)
-{
-    int64_t *raw = room(s, s->T, sizeof *raw);
-    int32_t *ids = room(s, s->T, sizeof *ids);
-    for (int64_t r = 0; r < s->B; r++) {
-        TRY(read_ids(s, m, r, raw, ids, e));
-        const int32_t end = (int32_t)head_text_end(m->head, ids, s->T);
-        if (end < 0)
-            return error_set(e, PL_USAGE,
-                             "%s: input_ids, sample %lld has no end token (eos_token_id %lld of text_config), which "
-                             "its text is pooled at",
-                             s->in.path, (long long)r, (long long)text_tower_sizes(m->head->text).end);
-        TRY(run_write_input(&s->run, "text_end", r, &end, sizeof end, e));
-    }
-    return PL_OK;
 }
 
 /* --- values --------------------------------------------------------------------------------- */
@@ -499,8 +426,8 @@ static int convert_int(struct step *s, const struct port *p, int64_t r, int64_t 
         return PL_OK;
     default:
         /* a feature takes the place of an image token */
-        if (m->images && p->values == VALUES_IDS && x == m->images->token && (x < 0 || x >= m->vocabulary)) x = 0;
-        if (!ignored && (x < 0 || x >= m->vocabulary))
+        if (!ignored && (x < 0 || x >= m->vocabulary) &&
+            !(m->images && p->values == VALUES_IDS && x == m->images->token))
             return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path,
                              p->name, (long long)r, (long long)i, (long long)x, (long long)m->vocabulary);
         if (label && i) s->labels += !ignored; /* the first label predicts nothing */
@@ -591,16 +518,8 @@ static void fill_absent(const struct port *p, const struct row *b)
     for (int64_t i = 0; i < b->n; i++) ((int32_t *)(void *)b->ready)[i] = labels ? -100 : POINT_FOREGROUND;
 }
 
-/* Writes the graph's input for a port; prompts that are not given have none. Frames follow the
- * images. */
-static int put_port(struct step *s, const struct port *p, const struct st_entry *t, struct error *e)
+static struct row make_row(struct step *s, const struct port *p)
 {
-    const bool frames = p->dim[0] == OPEN_FRAMES;
-    const char *name = frames ? "pixel_values" : p->name;
-    struct planned_input x;
-    const bool input = planned_input(&s->run.planned, name, &x);
-    if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS || (!t && !input)) return PL_OK;
-    const int64_t rows = size_of(s, p, 0), before = frames ? s->size['N'] : 0;
     struct row b = {.n = 1, .w = size_of(s, p, p->rank - 1)};
     for (int i = 1; i < p->rank; i++) b.n *= size_of(s, p, i);
     b.bytes = p->values == VALUES_MASKS && b.w ? b.n / b.w * mask_row_bytes(b.w)
@@ -608,26 +527,132 @@ static int put_port(struct step *s, const struct port *p, const struct st_entry 
                                                : b.n * 4;
     b.raw = room(s, b.n, 8);
     b.ready = room(s, max_i64(b.n * 4, b.bytes), 1);
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t at = s->image_at && p->dim[0] == OPEN_IMAGES ? s->image_at[r] : r;
-        if (t) TRY(convert(s, p, t, at, r, &b, e));
-        else fill_absent(p, &b);
+    return b;
+}
+
+/* Writes a tensor whose rows are no samples: images of the whole batch, and then the frames of its
+ * videos. */
+static int put_images(struct step *s, const struct port *p, const struct st_entry *t, struct error *e)
+{
+    const bool frames = p->dim[0] == OPEN_FRAMES;
+    const int64_t before = frames ? s->size['N'] : 0;
+    const char *name = frames ? "pixel_values" : p->name;
+    const struct row b = make_row(s, p);
+    struct planned_input x;
+    const bool input = planned_input(&s->run.planned, name, &x);
+    for (int64_t r = 0; r < size_of(s, p, 0); r++) {
+        TRY(convert(s, p, t, s->image_at && !frames ? s->image_at[r] : r, r, &b, e));
         if (input)
-            TRY(run_write_bytes(&s->run, name, (uint64_t)((before + r) * b.bytes), b.ready, (uint64_t)b.bytes, e));
+            TRY(batch_write_part(&s->run, name, (uint64_t)((before + r) * b.bytes), b.ready, (uint64_t)b.bytes, e));
     }
     return PL_OK;
 }
 
-/* Marks every pixel of the masks of port `of`, or of its images, as valid. */
-static int put_valid(struct step *s, const char *input, const char *of, int axis, struct error *e)
+/* --- samples ---------------------------------------------------------------------------------- */
+
+/* A sample on its way into a record: a row of every port that has samples. */
+struct sample {
+    struct row row[MODEL_PORTS];
+    int64_t *raw;
+    int32_t *positions, (*ranges)[2];
+    int32_t *valid[2];           /* of masks and of images: all of them; NULL: no such input */
+    bool *is_mask;               /* with masks to choose from */
+};
+
+static bool has_samples(const struct port *p)
+{
+    return p->dim[0] == OPEN('B') && p->values != VALUES_PADDING && p->values != VALUES_POSITIONS;
+}
+
+/* Makes the row that marks every pixel of the masks of port `of`, or of its images, as valid. */
+static int32_t *make_valid(struct step *s, enum batch_input input, const char *of, int axis)
 {
     const struct port *p = model_port(&s->run.planned.model, of);
     struct planned_input x;
-    if (!p || !planned_input(&s->run.planned, input, &x)) return PL_OK;
+    if (!p || !planned_input(&s->run.planned, batch_inputs[input].name, &x)) return NULL;
     const int32_t h = (int32_t)size_of(s, p, axis < 0 ? p->rank + axis : axis);
     int32_t *all = room(s, (int64_t)x.sample, 1);
     for (uint64_t i = 0; i < x.sample / sizeof *all; i++) all[i] = h;
-    for (int64_t r = 0; r < s->B; r++) TRY(run_write_input(&s->run, input, r, all, x.sample, e));
+    return all;
+}
+
+static struct sample make_sample(struct step *s, const struct model *m)
+{
+    struct sample x = {.raw = room(s, s->T, sizeof *x.raw),
+                       .positions = room(s, s->T, sizeof *x.positions),
+                       .ranges = room(s, s->T, sizeof *x.ranges),
+                       .valid = {make_valid(s, ROW_MASK_VALID, "gt_masks", -1),
+                                 make_valid(s, ROW_IMAGE_VALID, "images", 1)}};
+    for (int k = 0; k < m->n_ports; k++)
+        if (has_samples(&m->ports[k])) x.row[k] = make_row(s, &m->ports[k]);
+    if (m->ground) x.is_mask = room(s, s->size['M'], sizeof *x.is_mask);
+    return x;
+}
+
+/* Finds the masks that cover something, and checks the targets. */
+static int find_masks(struct step *s, int64_t r, const float *areas, const int32_t *targets, bool *is_mask,
+                      struct error *e)
+{
+    const int64_t M = s->size['M'], side = s->run.planned.model.ground->side, patches = side * side;
+    memset(is_mask, 0, (size_t)M * sizeof *is_mask);
+    for (int64_t i = 0; i < M * patches; i++) {
+        if (!(areas[i] >= 0))
+            return error_set(e, PL_USAGE, "%s: masks, sample %lld: mask %lld covers %g of a patch, expected 0 to 1",
+                             s->in.path, (long long)r, (long long)(i / patches), (double)areas[i]);
+        is_mask[i / patches] |= areas[i] > 0;
+    }
+    for (int64_t q = 0; q < s->size['Q']; q++)
+        if (targets[q] >= 0 && !is_mask[targets[q]])
+            return error_set(e, PL_USAGE, "%s: target_masks[%lld,%lld] is %d, and that mask is empty", s->in.path,
+                             (long long)r, (long long)q, targets[q]);
+    return PL_OK;
+}
+
+/* Checks that CLIP finds the token at which it pools the text. */
+static int check_end(const struct step *s, int64_t r, const int32_t *ids, struct error *e)
+{
+    const struct head_model *h = s->run.planned.model.head;
+    if (h->siglip || head_text_end(h, ids, s->T) >= 0) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "%s: input_ids, sample %lld has no end token (eos_token_id %lld of text_config), which its text "
+                     "is pooled at",
+                     s->in.path, (long long)r, (long long)text_tower_sizes(h->text).end);
+}
+
+/* Reads sample r into a record; prompts that are not given have none. */
+static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch_record *out, struct error *e)
+{
+    const struct model *m = &s->run.planned.model;
+    struct planned_input found;
+    for (int k = 0; k < m->n_ports; k++) {
+        const struct port *p = &m->ports[k];
+        const struct row *b = &x->row[k];
+        if (!b->ready || (!s->given[k] && !planned_input(&s->run.planned, p->name, &found))) continue;
+        if (s->given[k]) TRY(convert(s, p, s->given[k], r, r, b, e));
+        else fill_absent(p, b);
+        out->is[batch_find(p->name)].at = b->ready;
+    }
+    if (s->packed) {
+        TRY(convert_row(s, m, r, x->raw, x->positions, x->ranges, e));
+        out->is[ROW_POSITIONS].at = x->positions;
+        out->is[ROW_RANGES].at = x->ranges;
+    }
+    out->is[ROW_MASK_VALID].at = x->valid[0];
+    out->is[ROW_IMAGE_VALID].at = x->valid[1];
+    if (is_contrastive(m)) TRY(check_end(s, r, out->is[ROW_IDS].at, e));
+    out->is_mask = x->is_mask;
+    return m->ground ? find_masks(s, r, out->is[ROW_AREAS].at, out->is[ROW_TARGETS].at, x->is_mask, e) : PL_OK;
+}
+
+static int put_samples(struct step *s, struct batch_writer *w, struct error *e)
+{
+    struct sample x = make_sample(s, &s->run.planned.model);
+    int64_t feature = 0; /* the images of all samples are in one row of features */
+    for (int64_t r = 0; r < s->B; r++) {
+        struct batch_record record = {.feature = &feature};
+        TRY(read_sample(s, r, &x, &record, e));
+        TRY(batch_write(w, &(struct batch_target){0}, r, &record, e));
+    }
     return PL_OK;
 }
 
@@ -641,7 +666,7 @@ int step_open(struct step *s, const struct model *m, const char *path, struct er
     TRY(find_loss(s, m, e));
     s->B = max_i64(1, s->size['B']);
     s->T = s->size['T'] = max_i64(1, s->size['T']);
-    TRY(convert_rows(s, m, false, e));
+    TRY(check_rows(s, m, e));
     return check_images(s, m, e);
 }
 
@@ -674,15 +699,13 @@ double step_count(const struct step *s, const char *name)
 int step_put_inputs(struct step *s, struct error *e)
 {
     const struct model *m = &s->run.planned.model;
-    struct planned_input x;
-    int64_t tokens;
-    for (int k = 0; k < m->n_ports; k++) TRY(put_port(s, &m->ports[k], s->given[k], e));
-    TRY(put_valid(s, "gt_valid", "gt_masks", -1, e));
-    TRY(put_valid(s, "image_valid", "images", 1, e));
-    TRY(convert_rows(s, m, true, e));
-    if (planned_input(&s->run.planned, "image_index", &x)) TRY(index_rows(s, m, true, &tokens, e));
-    if (m->ground) TRY(put_candidates(s, m, e));
-    if (is_contrastive(m) && !m->head->siglip) TRY(put_ends(s, m, e));
+    for (int k = 0; k < m->n_ports; k++)
+        if (s->given[k] && m->ports[k].dim[0] != OPEN('B') && m->ports[k].values != VALUES_PADDING)
+            TRY(put_images(s, &m->ports[k], s->given[k], e));
+    struct batch_writer *w = batch_writer_new(&s->run);
+    const int rc = put_samples(s, w, e);
+    batch_writer_free(w);
+    if (rc) return rc;
     s->counted = count(s);
     if (s->has_loss && !s->prs.targets && !(s->counted > 0))
         return error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "batch/writer.h"
 #include "models/model.h"
 #include "data/images/image_processor.h"
 #include "infer/sample.h"
@@ -82,8 +83,8 @@ void ask_close(struct ask *a)
 
 /* --- the mask --------------------------------------------------------------------------------- */
 
-/* Writes the image onto the canvas of TinySAM's encoder. */
-static int put_canvas(struct run *r, const struct image *image, struct predictor *out, struct error *e)
+/* Returns the image on the canvas of TinySAM's encoder, on the heap. */
+static uint8_t *make_canvas(const struct image *image, struct predictor *out)
 {
     static const struct pixel_norm bytes = {1, {0, 0, 0}, {1, 1, 1}};
     const size_t side = (size_t)out->shape.side, n = side * side;
@@ -92,47 +93,42 @@ static int put_canvas(struct run *r, const struct image *image, struct predictor
     predictor_fit(image, &bytes, (uint32_t)side, fitted, &out->fit_w, &out->fit_h);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < 3; k++) canvas[3 * i + k] = (uint8_t)lroundf(fminf(fmaxf(fitted[k * n + i], 0), 255));
-    const int32_t size[2] = {(int32_t)out->fit_h, (int32_t)out->fit_w};
-    int rc = run_write_input(r, "images", 0, canvas, 3 * n, e);
-    if (!rc) rc = run_write_input(r, "image_valid", 0, size, sizeof size, e);
     mem_free(fitted);
-    mem_free(canvas);
-    return rc;
+    return canvas;
 }
 
-/* Writes the image as the language model's tower takes it. */
-static int put_pixels(struct run *r, const struct image_processor *p, const struct image *image,
-                      struct error *e)
+/* Returns the image as the language model's tower takes it, on the heap. */
+static float *make_pixels(const struct image_processor *p, const struct image *image)
 {
     uint32_t h, w;
     image_processor_size(p, &h, &w);
-    const size_t room = image_processor_scratch(p, image->width, image->height), bytes = 3ull * h * w * sizeof(float);
+    const size_t room = image_processor_scratch(p, image->width, image->height);
     void *scratch = mem_alloc(room + 1);
-    float *pixels = mem_alloc(bytes);
+    float *pixels = mem_alloc(3ull * h * w * sizeof *pixels);
     image_processor_run(p, image->rgb, image->width, image->height, scratch, room, pixels);
-    int rc = run_write_input(r, "pixel_values", 0, pixels, bytes, e);
     mem_free(scratch);
-    mem_free(pixels);
-    return rc;
+    return pixels;
 }
 
-/* Writes a row of T tokens: those behind the question are not seen. */
-static int put_tokens(struct run *r, const struct ask *a, int64_t T, struct error *e)
+/* Writes the image and a row of T tokens: those behind the question are not seen. */
+static int put_row(struct run *r, const struct ask *a, int64_t T, const struct image *image, struct predictor *out,
+                   struct error *e)
 {
     const size_t bytes = (size_t)T * sizeof(int32_t);
-    int32_t *ids = mem_alloc(bytes), *index = mem_alloc(bytes), *labels = mem_alloc(bytes);
-    const int32_t question[2] = {0, (int32_t)a->ids.n};
-    int64_t next = 0;
+    int32_t *ids = mem_alloc(bytes), *labels = mem_alloc(bytes);
+    uint8_t *canvas = make_canvas(image, out);
+    float *pixels = make_pixels(&a->prompts.images.processor, image);
+    const int32_t question[2] = {0, (int32_t)a->ids.n}, size[2] = {(int32_t)out->fit_h, (int32_t)out->fit_w};
     memcpy(ids, a->ids.at, a->ids.n * sizeof *ids);
     for (int64_t i = 0; i < T; i++) labels[i] = -100;
-    image_index(&r->planned.model, ids, T, &next, index);
-    int rc = run_write_input(r, "input_ids", 0, ids, bytes, e);
-    if (!rc) rc = run_write_input(r, "labels", 0, labels, bytes, e);
-    if (!rc) rc = run_write_input(r, "image_index", 0, index, bytes, e);
-    if (!rc) rc = run_write_input(r, "question", 0, question, sizeof question, e);
-    mem_free(ids);
-    mem_free(index);
-    mem_free(labels);
+    const struct batch_record row = {.is = {[ROW_IDS] = {ids},
+                                            [ROW_LABELS] = {labels},
+                                            [ROW_PIXELS] = {pixels},
+                                            [ROW_IMAGES] = {canvas},
+                                            [ROW_IMAGE_VALID] = {size},
+                                            [ROW_QUESTION] = {question}}};
+    int rc = batch_write_once(r, 0, &row, e);
+    mem_free(ids), mem_free(labels), mem_free(canvas), mem_free(pixels);
     return rc;
 }
 
@@ -163,9 +159,7 @@ int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct image *
                               .candidates = 1,
                               .shape = {.side = model->image},
                               .mask_side = model->mask};
-    int rc = put_canvas(r, image, out, e);
-    if (!rc) rc = put_pixels(r, &a->prompts.images.processor, image, e);
-    if (!rc) rc = put_tokens(r, a, m->T, e);
+    int rc = put_row(r, a, m->T, image, out, e);
     if (!rc) rc = run_put_step(r, &b, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
     if (!rc) {

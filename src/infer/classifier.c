@@ -22,16 +22,6 @@ static int open_reader(struct classifier *x, const struct config *c, struct erro
     return image_files_open(&x->files, &(struct image_scope){.anywhere = true, .room = o.room}, e);
 }
 
-/* Writes the same number n times, as row i of an input. */
-static int put_row(struct classifier *x, const char *input, int64_t i, int32_t value, int64_t n, struct error *e)
-{
-    int32_t *row = mem_alloc((size_t)n * sizeof *row);
-    for (int64_t k = 0; k < n; k++) row[k] = value;
-    int rc = run_write_input(&x->run, input, i, row, (uint64_t)n * sizeof *row, e);
-    mem_free(row);
-    return rc;
-}
-
 /* Writes the texts into the rows of the batch. There is no loss: no pair is a label. */
 static int put_texts(struct classifier *p, const struct config *c, const struct names *texts, struct error *e)
 {
@@ -39,16 +29,18 @@ static int put_texts(struct classifier *p, const struct config *c, const struct 
     struct captions x;
     int64_t n;
     int rc = captions_open(&x, c, m, p->run.planned.batch.T, e);
-    int32_t *row = mem_alloc((size_t)p->run.planned.batch.T * sizeof *row);
+    int32_t *row = mem_alloc((size_t)p->run.planned.batch.T * sizeof *row),
+            *labels = mem_alloc((size_t)p->rows * sizeof *labels);
+    const float mask = 0;
+    for (int64_t k = 0; k < p->rows; k++) labels[k] = -100;
     for (uint32_t i = 0; i < texts->n && !rc; i++) {
         if ((rc = captions_encode(&x, texts->at[i], row, &n, e))) error_prepend(e, "--text %s", texts->at[i]);
-        if (!rc) rc = run_write_input(&p->run, "input_ids", i, row, (uint64_t)x.T * sizeof *row, e);
-        if (!rc && !m->head->siglip) rc = put_row(p, "text_end", i, (int32_t)head_text_end(m->head, row, x.T), 1, e);
-        if (!rc) rc = put_row(p, "pair_labels", i, -100, m->head->siglip ? p->rows : 1, e);
-        if (!rc && !m->head->siglip) rc = put_row(p, "pair_mask", i, 0, 1, e);
+        const struct batch_record text = {
+            .is = {[ROW_IDS] = {row}, [ROW_PAIR_LABELS] = {labels}, [ROW_PAIR_MASK] = {&mask}}};
+        if (!rc) rc = batch_write_once(&p->run, i, &text, e);
     }
     captions_close(&x);
-    mem_free(row);
+    mem_free(row), mem_free(labels);
     return rc;
 }
 
@@ -68,7 +60,8 @@ int classifier_open(struct classifier *x, const struct config *c, const struct n
     if (texts->n == 1 && !h->siglip)
         return error_set(e, PL_USAGE, "--text is given once, and CLIP chooses among texts: give two or more");
     x->p = mem_alloc((size_t)(x->rows * x->n) * sizeof *x->p);
-    return texts->n ? put_texts(x, c, texts, e) : put_row(x, "labels", 0, -100, 1, e);
+    if (texts->n) return put_texts(x, c, texts, e);
+    return batch_write_once(&x->run, 0, &(struct batch_record){.is = {[ROW_LABELS] = {&(int32_t){-100}}}}, e);
 }
 
 void classifier_close(struct classifier *x)
@@ -93,12 +86,11 @@ static void normalize(const struct classifier *x, float *p)
 
 int classifier_run(struct classifier *x, char *const *paths, int64_t n, struct error *e)
 {
-    const uint64_t bytes = image_reader_floats(&head_batches(&x->run)->list.reader) * sizeof *x->pixels;
     int rc = PL_OK;
     for (int64_t i = 0; i < x->rows && !rc; i++) {
         if (i < n && image_reader_read(x->reader, x->files, paths[i], 1, x->pixels, e))
             return e->code ? e->code : error_set(e, PL_USAGE, "%s cannot be read", paths[i]);
-        rc = run_write_input(&x->run, "pixel_values", i, x->pixels, bytes, e);
+        rc = batch_write_once(&x->run, i, &(struct batch_record){.is = {[ROW_PIXELS] = {x->pixels}}}, e);
     }
     if (!rc) rc = run_program(&x->run, PROGRAM_STEP, e);
     if (!rc) rc = run_read(&x->run, x->logits, x->p, e);

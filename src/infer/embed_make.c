@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "models/model.h"
+#include "batch/writer.h"
 #include "folder/transfer.h"
 #include "feed/embed.h"
 #include "infer/embed_make.h"
@@ -110,19 +111,15 @@ static int encode(struct embedder *m, void *to, struct error *e)
 
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
 {
-    struct run *r = &m->run;
-    const uint64_t side = (uint64_t)m->side;
     const int32_t valid[2] = {(int32_t)rows, (int32_t)columns};
-    int rc = run_write_input(r, "images", 0, image, side * side * 3, e);
-    if (!rc) rc = run_write_input(r, "image_valid", 0, valid, sizeof valid, e);
+    const struct batch_record row = {.is = {[ROW_IMAGES] = {image}, [ROW_IMAGE_VALID] = {valid}}};
+    int rc = batch_write_once(&m->run, 0, &row, e);
     return rc ? rc : encode(m, to, e);
 }
 
 int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e)
 {
-    const struct model *model = &m->run.planned.model;
-    int rc = run_write_input(&m->run, "pixel_values", 0, pixels,
-                             (uint64_t)(model->images->channels * model->image * model->image) * sizeof *pixels, e);
+    int rc = batch_write_once(&m->run, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
     return rc ? rc : encode(m, to, e);
 }
 

@@ -14,13 +14,6 @@
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* What a model that chooses tokens gets with a prompt, which is one chunk of the generator. */
-struct whole_prompt {
-    struct allocation *allocation;
-    float *pixels;               /* of its image */
-    struct token_row row;        /* positions and labels; no token has a label */
-};
-
 /* Checks the model before anything is planned. *whole: it takes a prompt as one chunk. */
 static int check_model(const struct config *c, bool *whole, struct error *e)
 {
@@ -79,30 +72,18 @@ static int clear_cache(struct generator *a, struct error *e)
     return rc;
 }
 
-static void open_whole(struct generator *a)
+/* Returns the bytes of an image for the vision tower. */
+static uint64_t image_bytes(const struct model *m)
 {
-    const struct model *m = &a->run->planned.model;
-    if (!m->images || !m->images->single) return;
-    a->whole = mem_alloc(sizeof *a->whole);
-    a->whole->pixels = mem_alloc((size_t)(m->images->channels * m->image * m->image) * sizeof(float));
-    a->whole->row.positions = mem_alloc((size_t)a->chunk * sizeof(int32_t));
-    a->whole->row.labels = mem_alloc((size_t)a->chunk * sizeof(int32_t));
-    for (int64_t i = 0; i < a->chunk; i++) a->whole->row.labels[i] = -100;
-}
-
-static void close_whole(struct whole_prompt *w)
-{
-    if (!w) return;
-    allocation_free(w->allocation);
-    mem_free(w->pixels), mem_free(w->row.positions), mem_free(w->row.labels);
-    mem_free(w);
+    return (uint64_t)(m->images->channels * m->image * m->image) * sizeof(float);
 }
 
 /* Finds the outputs, and allocates what the host reads and writes. */
 static void open_buffers(struct generator *a)
 {
     const struct run *r = a->run;
-    const int64_t V = r->planned.model.vocabulary;
+    const struct model *m = &r->planned.model;
+    const int64_t V = m->vocabulary;
     FOR_PROGRAMS(p, PROGRAM_GENERATES) {
         a->output[p] = graph_find_output(&r->planned.graph, p, "logits");
         CHECK(a->output[p] && tensor_elements(tensor_at(&r->planned.graph, a->output[p])) == a->texts * V, "program %s",
@@ -110,12 +91,15 @@ static void open_buffers(struct generator *a)
     }
     a->logits = mem_alloc((size_t)V * sizeof *a->logits);
     a->raw = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, a->output[PROGRAM_NEXT])));
-    a->inputs = mem_alloc((size_t)max_i64(a->chunk, a->texts) * 2 * sizeof *a->inputs);
+    const size_t rows = (size_t)max_i64(a->chunk, a->texts) * sizeof *a->ids;
+    a->writer = batch_writer_new(a->run);
+    a->ids = mem_alloc(rows), a->positions = mem_alloc(rows), a->slots = mem_alloc(rows);
+    a->ranges = mem_alloc(2 * rows);
     a->length = mem_alloc((size_t)a->texts * sizeof *a->length);
     a->rest = mem_alloc((size_t)a->texts * sizeof *a->rest);
     a->last = mem_alloc((size_t)a->texts * sizeof *a->last);
     a->row = mem_alloc((size_t)max_i64(a->chunk, a->texts) * sizeof *a->row);
-    open_whole(a);
+    if (m->images && m->images->single) a->whole = mem_alloc(image_bytes(m));
     a->runs = mem_alloc((size_t)(a->room.images + a->room.frames) * sizeof *a->runs);
 }
 
@@ -152,13 +136,14 @@ void generator_close(struct generator *a)
     run_close(&a->own);
     mem_free(a->logits);
     mem_free(a->raw);
-    mem_free(a->inputs);
+    batch_writer_free(a->writer);
+    mem_free(a->ids), mem_free(a->positions), mem_free(a->slots), mem_free(a->ranges);
     mem_free(a->length);
     mem_free(a->rest);
     mem_free(a->last);
     mem_free(a->row);
     mem_free(a->runs);
-    close_whole(a->whole);
+    mem_free(a->whole);
     memset(a, 0, sizeof *a);
 }
 
@@ -185,18 +170,18 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
 {
     const struct putting *p = user;
     struct generator *a = p->a;
-    const struct model *m = &a->run->planned.model;
-    const uint64_t bytes = (uint64_t)(m->images->channels * m->image * m->image) * sizeof(float);
+    const uint64_t bytes = image_bytes(&a->run->planned.model);
     struct image_batch *n = &a->images;
     const int64_t place = p->frames ? a->room.images + n->frames : n->images;
     *(p->frames ? &n->frames : &n->images) += count;
-    if (a->whole) memcpy(a->whole->pixels, values, bytes);
-    if (images_fit(&a->room, n))
-        return run_write_bytes(a->run, "pixel_values", (uint64_t)place * bytes, values, count * bytes, e);
-    return error_set(
-        e, PL_USAGE,
-        "the text has more than %lld images or tiles and %lld frames of videos, for which memory is planned",
-        (long long)a->room.images, (long long)a->room.frames);
+    if (!images_fit(&a->room, n))
+        return error_set(
+            e, PL_USAGE,
+            "the text has more than %lld images or tiles and %lld frames of videos, for which memory is planned",
+            (long long)a->room.images, (long long)a->room.frames);
+    if (!a->whole) return batch_write_part(a->run, "pixel_values", (uint64_t)place * bytes, values, count * bytes, e);
+    memcpy(a->whole, values, bytes);
+    return PL_OK;
 }
 
 int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
@@ -204,8 +189,7 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
 {
     const struct image_model *m = a->run->planned.model.images;
     int rc = PL_OK;
-    if (a->whole && !a->whole->allocation)
-        a->whole->allocation = allocation_new(a->run, a->chunk, s ? &s->processor : &(struct image_processor){0});
+    if (s) batch_writer_set_pixels(a->writer, &s->processor);
     if (n && m->channels != 3)
         return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3",
                          (long long)m->channels);
@@ -222,14 +206,6 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
     return rc;
 }
 
-/* Returns the row of the features that replaces the k-th image token. */
-static int64_t row_of(const struct generator *a, int64_t k)
-{
-    uint32_t i = 0;
-    while (k >= a->runs[i].end) i++;
-    return a->runs[i].row + k - (i ? a->runs[i - 1].end : 0);
-}
-
 /* Reports whether an id is the placeholder of an image's feature. After the last feature it is a
  * token like any other. */
 static bool is_image(const struct generator *a, int32_t id, int64_t feature)
@@ -237,29 +213,9 @@ static bool is_image(const struct generator *a, int32_t id, int64_t feature)
     return a->n_runs && id == a->run->planned.model.images->token && feature < generator_image_tokens(a);
 }
 
-static int put_input(struct generator *a, const char *name, int64_t n, struct error *e)
-{
-    return run_write_bytes(a->run, name, 0, a->inputs, (uint64_t)n * sizeof *a->inputs, e);
-}
-
-/* Writes which features replace the tokens; text without images has none, whatever its ids are. */
-static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, struct error *e)
-{
-    int32_t *index = ids + T;
-    for (int64_t t = 0; t < T; t++) index[t] = -1;
-    if (a->n_runs) image_index(&a->run->planned.model, ids, n, &a->feature, index);
-    for (int64_t t = 0; t < n; t++)
-        if (index[t] >= 0) index[t] = (int32_t)row_of(a, index[t]);
-    int rc = run_write_bytes(a->run, "image_index", 0, index, (uint64_t)T * sizeof *index, e);
-    if (rc || !a->whole) return rc;
-    for (int64_t t = 0; t < T; t++) a->whole->row.positions[t] = t < n ? (int32_t)t : -1;
-    return allocation_put(a->whole->allocation, a->run, 0, 0, &a->whole->row, index,
-                          a->images.images ? a->whole->pixels : NULL, e);
-}
-
 /* Takes tokens for a run of a program: of program next one of each text, in the row of the text;
- * else as many as are left, text after text, up to a chunk. Returns the number of rows. */
-static int64_t take_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n)
+ * else as many as are left, text after text, up to a chunk. */
+static void take_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n)
 {
     const bool single = p == PROGRAM_NEXT;
     int64_t at = 0;
@@ -273,31 +229,36 @@ static int64_t take_tokens(struct generator *a, enum program p, const struct tex
             a->last[text] = a->rest[i] == 1 ? (int32_t)t : -1;
         }
     }
-    return single ? a->texts : at;
 }
 
-/* Writes the inputs of a program's T rows, of which the first n are no padding. */
-static int put_rows(struct generator *a, enum program p, int64_t n, struct error *e)
+/* Writes the inputs of a program: its rows, and the features that replace image tokens. Text
+ * without images has none, whatever its ids are. */
+static int put_rows(struct generator *a, enum program p, struct error *e)
 {
-    const int64_t T = p == PROGRAM_NEXT ? a->texts : a->chunk;
     const bool apart = p == PROGRAM_NEXT; /* each text has a row of the cache, and its slots begin at 0 */
-    const struct row_token *row = a->row;
-    struct planned_input found;
-    int32_t *x = a->inputs;
-    int rc = PL_OK;
-    for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? 0 : row[t].id;
-    if (!apart && planned_input(&a->run->planned, "image_index", &found)) rc = put_index(a, x, n, T, e);
-    if (!rc) rc = put_input(a, "input_ids", T, e);
-    for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? -1 : row[t].position;
-    if (!rc) rc = put_input(a, "position_ids", T, e);
-    for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? -1 : (int32_t)(row[t].text * a->cache) + row[t].position;
-    if (!rc && !apart && a->texts > 1) rc = put_input(a, "cache_slots", T, e);
+    const int64_t T = apart ? a->texts : a->chunk;
     for (int64_t t = 0; t < T; t++) {
-        const int32_t first = row[t].text < 0 || apart ? 0 : (int32_t)(row[t].text * a->cache);
-        x[2 * t] = first;
-        x[2 * t + 1] = row[t].text < 0 ? first : first + row[t].position + 1;
+        const struct row_token *x = &a->row[t];
+        const bool padding = x->text < 0;
+        const int32_t first = padding || apart ? 0 : (int32_t)(x->text * a->cache);
+        a->ids[t] = padding ? 0 : x->id;
+        a->positions[t] = padding ? -1 : x->position;
+        a->slots[t] = padding ? -1 : first + x->position;
+        a->ranges[2 * t] = first;
+        a->ranges[2 * t + 1] = padding ? first : first + x->position + 1;
     }
-    return rc ? rc : put_input(a, "ranges", 2 * T, e);
+    const uint64_t bytes = (uint64_t)T * sizeof *a->ids;
+    const struct batch_record row = {.is = {[ROW_IDS] = {a->ids, bytes},
+                                            [ROW_POSITIONS] = {a->positions, bytes},
+                                            [ROW_RANGES] = {a->ranges, 2 * bytes},
+                                            [ROW_SLOTS] = {apart ? NULL : a->slots, bytes},
+                                            [ROW_LAST] = {apart ? NULL : a->last, (uint64_t)a->texts * sizeof *a->last},
+                                            [ROW_PIXELS] = {apart || !a->images.images ? NULL : a->whole}},
+                                     .runs = a->runs,
+                                     .n_runs = a->n_runs,
+                                     .feature = &a->feature,
+                                     .text = apart};
+    return batch_write(a->writer, &(struct batch_target){0}, 0, &row, e);
 }
 
 /* Reads the logits of the texts whose last token was in this run; those of neighbours at once. */
@@ -319,12 +280,8 @@ static int read_logits(struct generator *a, enum program p, struct error *e)
 /* Runs a program on the next tokens of texts. */
 static int run_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n, struct error *e)
 {
-    struct planned_input found;
-    const int64_t taken = take_tokens(a, p, x, n);
-    int rc = put_rows(a, p, taken, e);
-    memcpy(a->inputs, a->last, (size_t)a->texts * sizeof *a->last);
-    if (!rc && p == PROGRAM_PROMPT && planned_input(&a->run->planned, "last_token", &found))
-        rc = put_input(a, "last_token", a->texts, e);
+    take_tokens(a, p, x, n);
+    int rc = put_rows(a, p, e);
     if (p == PROGRAM_PROMPT) rc = agree_on(a->together, rc, e);
     if (!rc) rc = run_program(a->run, p, e);
     return rc ? rc : read_logits(a, p, e);

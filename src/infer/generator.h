@@ -25,14 +25,7 @@
 #define GENERATOR_H
 
 #include "data/images/image_source.h"
-#include "engine/run.h"
-#include "feed/allocation.h"
-
-/* The tokens of an image, or of a video: the image tokens before `end` have the rows of features
- * from `row` on. */
-struct image_run {
-    int64_t end, row;
-};
+#include "batch/writer.h"
 
 /* Tokens that are appended to a text. */
 struct text_tokens {
@@ -63,13 +56,14 @@ struct generator {
     id output[PROGRAM_COUNT]; /* the logits of each program */
     float *logits;        /* [vocabulary], of one text */
     char *raw;            /* [texts,vocabulary], in the model's dtype */
-    int32_t *inputs;      /* room for the inputs of a program */
+    struct batch_writer *writer;
+    int32_t *ids, *positions, *slots, *ranges; /* the inputs of a program */
     struct row_token *row; /* of a run of a program: the tokens that it takes... */
     int64_t *rest;        /* ...those that are left of each text in generator_put... */
     int32_t *last;        /* ...and where the last token of each text is; below 0: not in this run */
-    /* of a model that chooses an image's tokens by the whole prompt (allocator.h); NULL: of any
-     * other */
-    struct whole_prompt *whole;
+    /* the pixels of the image, of a model that chooses its tokens by the whole prompt
+     * (allocator.h); NULL: of any other */
+    float *whole;
 };
 
 /* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "batch/writer.h"
 #include "models/model.h"
 #include "data/images/resize.h"
 #include "feed/feed.h"
@@ -180,11 +181,11 @@ static int encode(struct predictor *a, const struct config *c, const struct imag
 {
     struct run r = {0};
     struct prompting prompting = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
-    const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
-    float *pixels = mem_alloc(bytes);
+    const size_t side = (size_t)a->shape.side;
+    float *pixels = mem_alloc(3 * side * side * sizeof *pixels);
     predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
     int rc = start(&r, c, &prompting, e);
-    if (!rc) rc = run_write_input(&r, "pixel_values", 0, pixels, bytes, e);
+    if (!rc) rc = batch_write_once(&r, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
     mem_free(pixels);
     if (!rc) rc = forward(&r, e);
     if (!rc) {
@@ -219,9 +220,7 @@ static int open_decoder(struct predictor *a, const struct config *c, size_t fitt
 /* Gives the decoder the embedding of an image. */
 static int see(struct predictor *a, const float *embedding, struct error *e)
 {
-    struct planned_input x;
-    CHECK(planned_input(&a->run.planned, "image_embeddings", &x), "a decoder without an image");
-    return run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
+    return batch_write_once(&a->run, 0, &(struct batch_record){.is = {[ROW_EMBEDDINGS] = {embedding}}}, e);
 }
 
 int predictor_open(struct predictor *a, const struct config *c, const struct image *p,
@@ -262,12 +261,13 @@ static void to_model_coords(const struct predictor *a, const float from[2], floa
     to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);
 }
 
-/* Writes the points. Rows after the last prompt repeat it, because the program computes every
- * row. */
-static int put_points(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
+/* Writes the points and boxes. Rows after the last prompt repeat it, because the program computes
+ * every row. */
+static int put_prompts(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     const int64_t M = a->shape.prompts, P = a->shape.points;
-    float *coords = mem_alloc((size_t)(M * P * 2) * sizeof *coords);
+    float *coords = mem_alloc((size_t)(M * P * 2) * sizeof *coords),
+          *corners = mem_alloc((size_t)(M * 4) * sizeof *corners);
     int32_t *kinds = mem_alloc((size_t)(M * P) * sizeof *kinds);
     for (int64_t i = 0; i < M; i++) {
         const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
@@ -275,33 +275,20 @@ static int put_points(struct predictor *a, const struct predictor_prompt *prompt
             to_model_coords(a, q->points[k], coords + 2 * (i * P + k));
             kinds[i * P + k] = q->labels[k] ? POINT_FOREGROUND : POINT_BACKGROUND;
         }
-    }
-    int rc = run_write_input(&a->run, "input_points", 0, coords, (uint64_t)(M * P * 2) * sizeof *coords, e);
-    if (!rc) rc = run_write_input(&a->run, "input_labels", 0, kinds, (uint64_t)(M * P) * sizeof *kinds, e);
-    mem_free(coords);
-    mem_free(kinds);
-    return rc;
-}
-
-static int put_boxes(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
-{
-    const int64_t M = a->shape.prompts;
-    float *corners = mem_alloc((size_t)(M * 4) * sizeof *corners);
-    for (int64_t i = 0; i < M; i++) {
-        const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
         to_model_coords(a, q->box, corners + 4 * i);
         to_model_coords(a, q->box + 2, corners + 4 * i + 2);
     }
-    int rc = run_write_input(&a->run, "input_boxes", 0, corners, (uint64_t)(M * 4) * sizeof *corners, e);
-    mem_free(corners);
+    const struct batch_record row = {
+        .is = {[ROW_POINTS] = {coords}, [ROW_POINT_KINDS] = {kinds}, [ROW_BOXES] = {corners}}};
+    int rc = batch_write_once(&a->run, 0, &row, e);
+    mem_free(coords), mem_free(kinds), mem_free(corners);
     return rc;
 }
 
 int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     CHECK(n > 0 && n <= a->shape.prompts, "%lld prompts", (long long)n);
-    int rc = a->shape.points ? put_points(a, prompts, n, e) : PL_OK;
-    if (!rc && a->shape.box) rc = put_boxes(a, prompts, n, e);
+    int rc = put_prompts(a, prompts, n, e);
     if (!rc) rc = forward(&a->run, e);
     if (!rc) rc = predictor_output(&a->run, "pred_masks", a->logits, e);
     if (!rc) rc = predictor_output(&a->run, "iou_scores", a->scores, e);
@@ -399,7 +386,7 @@ int predictors_encode(struct predictors *s, const struct image *p, struct error 
     const size_t side = (size_t)s->of[0].shape.side;
     uint32_t fit_w, fit_h;
     predictor_fit(p, &s->norm, (uint32_t)side, s->pixels, &fit_w, &fit_h);
-    int rc = run_write_input(&s->encoder, "pixel_values", 0, s->pixels, 3 * side * side * sizeof *s->pixels, e);
+    int rc = batch_write_once(&s->encoder, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {s->pixels}}}, e);
     if (!rc) rc = forward(&s->encoder, e);
     if (!rc) rc = predictor_output(&s->encoder, "image_embeddings", s->embedding, e);
     for (uint32_t i = 0; i < s->n && !rc; i++) {

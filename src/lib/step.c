@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "batch/writer.h"
 #include "io/file.h"
 #include "lib/session.h"
 #include "folder/transfer.h"
@@ -142,7 +143,7 @@ int pl_write_input(struct pl_session *s, const char *name, const void *data, uin
                          "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples", name,
                          (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample,
                          r->planned.effective_batch);
-    if (check_ids(s, x, data) || run_write_batch(r, name, data, &s->error)) return s->error.code;
+    if (check_ids(s, x, data) || batch_write_all(r, name, data, &s->error)) return s->error.code;
     x->written = true;
     return PL_OK;
 }

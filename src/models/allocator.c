@@ -214,8 +214,9 @@ void question_weights(const int32_t *positions, const int32_t *labels, const int
     while (image < T && index[image] < 0) image++;
     if (image == T) return;
     int64_t begin = image - positions[image], end = begin;
-    for (; end < T && labels[end] == -100 && (end == begin || positions[end] == positions[end - 1] + 1); end++)
-        n += index[end] < 0;
+    while (end < T && (!labels || labels[end] == -100) &&
+           (end == begin || positions[end] == positions[end - 1] + 1))
+        n += index[end++] < 0;
     for (int64_t i = begin; i < end; i++)
         if (index[i] < 0) weights[i] = 1.0f / (float)n;
 }

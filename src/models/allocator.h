@@ -31,7 +31,7 @@ enum { TEXTURE_EDGES = 7 }; /* the channel that is the perspectival score */
 
 /* Writes, into a batch, the weights of the tokens of the question, of a row with its labels and
  * its image_index. The question is the text of the conversation with the image, before its first
- * answer. A row without an image has none: zeros. */
+ * answer. A row without an image has none: zeros. `labels` NULL: no token has one. */
 void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights);
 /* Computes, for a batch, the texture [cells,13] of an image, three planes of side x side numbers
  * from 0 to 1 as the tower sees them before they are normalised; and the information [cells] of a

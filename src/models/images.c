@@ -154,15 +154,6 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     return op_replace_rows(g, x, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T}), rows);
 }
 
-void image_index(const struct model *m, int32_t *ids, int64_t T, int64_t *next, int32_t *index)
-{
-    const int32_t token = m->images->token;
-    for (int64_t t = 0; t < T; t++) {
-        index[t] = ids[t] == token ? (int32_t)(*next)++ : -1;
-        if (index[t] >= 0 && (token < 0 || token >= m->vocabulary)) ids[t] = 0;
-    }
-}
-
 /* ---- Normalisation ----
  *
  * the normalisation of image values before a model (see model.h).

@@ -3,7 +3,7 @@
  * features of each image, and these take the places of image tokens in the text.
  *
  *   input_ids     a b <image> <image> <image> c d <image> <image> <image>  3 features an image
- *   image_index  -1 -1  0       1       2    -1 -1  3       4       5      written by image_index
+ *   image_index  -1 -1  0       1       2    -1 -1  3       4       5      written by batch_index
  *   embeddings    a b  f0      f1      f2     c d  f3      f4      f5
  *
  * The inputs of the graph besides those of a language model:
@@ -86,9 +86,5 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
 /* Builds, with PART_IMAGE, only the tower, with its output image_embeddings. Returns false if the
  * batch asks for text. */
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers);
-
-/* Writes, into a batch, the index of a row of T ids. *next is the feature that the first image
- * token takes, and moves on. An image token that is not in the vocabulary becomes 0 in `ids`. */
-void image_index(const struct model *m, int32_t *ids, int64_t T, int64_t *next, int32_t *index);
 
 #endif

@@ -24,7 +24,7 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
     struct feed_batch batch;
     float l = 0;
     b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
-    int rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+    int rc = feed_put(&t->validation, &(struct batch_target){0}, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
     /* no rank enters the program, which gathers weights, without the others */
     if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e);
     if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);

@@ -47,20 +47,18 @@ static int64_t stepper_samples_at(const struct stepper *s, uint64_t position)
  * planned_share_samples on. */
 static int read_shares(struct stepper *s, uint64_t position, int64_t n, struct feed_batch *batch, struct error *e)
 {
-    struct run *r = s->run;
+    const struct run *r = s->run;
     const int64_t each = planned_share_samples(&r->planned), rows = planned_share_rows(&r->planned);
     int rc = PL_OK;
     *batch = (struct feed_batch){0};
     for (int k = 0; k < planned_own_shares(&r->planned) && !rc; k++) {
         struct feed_batch share;
         const int64_t first = (planned_first_share(&r->planned) + k) * each;
-        r->share.row = k * rows;
-        r->share.sample = first;
-        rc = feed_put(s->data, r, position + (uint64_t)first, max_i64(0, min_i64(each, n - first)), rows, &share, e);
+        rc = feed_put(s->data, &(struct batch_target){.row = k * rows, .sample = first}, position + (uint64_t)first,
+                      max_i64(0, min_i64(each, n - first)), rows, &share, e);
         for (int i = 0; i < FEED_COUNTS; i++) batch->count[i] += share.count[i];
         batch->units += share.units;
     }
-    r->share.row = r->share.sample = 0;
     return rc;
 }
 

@@ -1,0 +1,192 @@
+/*
+ * follow.c: see follow.h.
+ *
+ *     image_index            which feature takes the place of each image token (models/images.h)
+ *     texture, information,  of the token allocator (models/allocator.h): of the image as the tower
+ *     query_weights          sees it, before it was normalised, and of the question
+ *     random_scores          the same for a random choice: a function of train.seed and position,
+ *                            so that no split of a batch, and no resume, changes them
+ *     question_mask          which tokens the mask decoder does not see (models/prs_med.h)
+ *     candidates, answers    which masks are matched with which texts (models/grounding.h)
+ *     text_end               where CLIP pools each text (models/heads.h)
+ */
+#include "batch/follow.h"
+
+#include <string.h>
+
+#include "base/random.h"
+#include "data/images/image_processor.h"
+#include "models/allocator.h"
+#include "models/grounding.h"
+#include "models/heads.h"
+#include "models/images.h"
+#include "models/prs_med.h"
+
+struct follow {
+    const struct model *model;
+    int64_t T;                   /* tokens of a row */
+    double mean[3], std[3];      /* pixels are (x - mean) / std, x from 0 to 1 */
+    uint64_t key;                /* of random scores */
+    void *room[ROW_INPUTS];      /* a row of each input that follows */
+    uint64_t bytes[ROW_INPUTS];
+    int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
+    float *rgb;                  /* [3][side][side] */
+};
+
+struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
+{
+    struct follow *f = mem_alloc(sizeof *f);
+    const struct model *m = &r->planned.model;
+    struct planned_input x;
+    f->model = m;
+    f->key = random_key((uint64_t)r->planned.config->train_seed, "token selection");
+    for (int i = 0; i < ROW_INPUTS; i++) {
+        if (!used[i] || batch_inputs[i].filler != FILLED_BY_WRITER) continue;
+        planned_input(&r->planned, batch_inputs[i].name, &x);
+        f->bytes[i] = x.sample;
+        /* programs that generate may take more than a sample of text */
+        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS;
+        f->room[i] = mem_alloc(tokens ? r->planned.graph.storages.at[x.storage].bytes : x.sample);
+    }
+    if (used[ROW_IDS] && planned_input(&r->planned, batch_inputs[ROW_IDS].name, &x)) {
+        f->T = (int64_t)(x.sample / sizeof *f->ids);
+        f->ids = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
+    }
+    if (used[ROW_TEXTURE]) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
+    return f;
+}
+
+void follow_free(struct follow *f)
+{
+    for (int i = 0; i < ROW_INPUTS; i++) mem_free(f->room[i]);
+    mem_free(f->ids);
+    mem_free(f->rgb);
+    mem_free(f);
+}
+
+void follow_set_pixels(struct follow *f, const struct image_processor *p)
+{
+    for (int k = 0; k < 3; k++) {
+        const double unit = p->rescale ? 255 * p->factor : 255;
+        f->mean[k] = p->normalize ? p->mean[k] / unit : 0;
+        f->std[k] = (p->normalize ? p->std[k] : 1) / unit;
+    }
+}
+
+/* --- images among tokens -------------------------------------------------------------------- */
+
+/* Returns the feature of the k-th image token; below 0: it comes after the last run. */
+static int64_t feature_of(const struct batch_record *x, int64_t k)
+{
+    if (!x->runs) return k;
+    for (uint32_t i = 0; i < x->n_runs; i++)
+        if (k < x->runs[i].end) return x->runs[i].row + k - (i ? x->runs[i - 1].end : 0);
+    return -1;
+}
+
+void batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index)
+{
+    const int32_t token = m->images->token;
+    int64_t first = 0, *next = x->feature ? x->feature : &first;
+    for (int64_t t = 0; t < T; t++) {
+        index[t] = ids[t] == token ? (int32_t)feature_of(x, *next) : -1;
+        if (index[t] < 0) continue;
+        ++*next;
+        if (token < 0 || token >= m->vocabulary) ids[t] = 0;
+    }
+}
+
+/* Returns the tokens of the row. */
+static int64_t tokens_of(const struct follow *f, const struct batch_record *x)
+{
+    return x->is[ROW_IDS].bytes ? (int64_t)(x->is[ROW_IDS].bytes / sizeof *f->ids) : f->T;
+}
+
+static void follow_index(struct follow *f, struct batch_record *x)
+{
+    const int64_t T = tokens_of(f, x);
+    memcpy(f->ids, x->is[ROW_IDS].at, (size_t)T * sizeof *f->ids);
+    batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
+    x->is[ROW_IDS].at = f->ids;
+    x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
+}
+
+/* --- the token allocator -------------------------------------------------------------------- */
+
+/* Describes the image. A row without one has a texture of zeros, and what follows from it is not
+ * read. */
+static void follow_texture(struct follow *f, struct batch_record *x)
+{
+    const float *pixels = x->is[ROW_PIXELS].at;
+    const int64_t side = f->model->image, plane = side * side;
+    memset(f->room[ROW_TEXTURE], 0, f->bytes[ROW_TEXTURE]);
+    memset(f->room[ROW_INFORMATION], 0, f->bytes[ROW_INFORMATION]);
+    if (!pixels) return;
+    for (int64_t k = 0; k < 3 * plane; k++)
+        f->rgb[k] = (float)((double)pixels[k] * f->std[k / plane] + f->mean[k / plane]);
+    texture_of(f->rgb, side, f->room[ROW_TEXTURE]);
+    texture_information(f->room[ROW_TEXTURE], f->room[ROW_INFORMATION]);
+}
+
+static void follow_weights(struct follow *f, struct batch_record *x)
+{
+    question_weights(x->is[ROW_POSITIONS].at, x->is[ROW_LABELS].at, f->room[ROW_INDEX], tokens_of(f, x),
+                     f->room[ROW_QUERY_WEIGHTS]);
+    x->is[ROW_QUERY_WEIGHTS].bytes = x->is[ROW_IDS].bytes;
+}
+
+static void follow_random(struct follow *f, struct batch_record *x)
+{
+    float *scores = f->room[ROW_RANDOM_SCORES];
+    const uint64_t key = random_bits(f->key, x->position), n = f->bytes[ROW_RANDOM_SCORES] / sizeof *scores;
+    for (uint64_t k = 0; k < n; k++) scores[k] = (float)(random_bits(key, k) >> 40) * 0x1p-24f;
+}
+
+/* --- texts and masks -------------------------------------------------------------------------- */
+
+/* Fills in which tokens are unseen. A row of padding sees all of its tokens: it has no weight. */
+static void follow_question(struct follow *f, struct batch_record *x)
+{
+    const int32_t *question = x->is[ROW_QUESTION].at;
+    float *unseen = f->room[ROW_QUESTION_MASK];
+    for (int64_t t = 0; t < f->T; t++)
+        unseen[t] = question[1] && (t < question[0] || t >= question[1]) ? PRS_UNSEEN : 0;
+}
+
+static void follow_end(struct follow *f, struct batch_record *x)
+{
+    *(int32_t *)f->room[ROW_TEXT_END] = (int32_t)head_text_end(f->model->head, x->is[ROW_IDS].at, f->T);
+}
+
+static void follow_candidates(struct follow *f, struct batch_record *x)
+{
+    const int64_t Q = (int64_t)(f->bytes[ROW_ANSWERS] / (2 * sizeof(int32_t))),
+                  M = (int64_t)(f->bytes[ROW_CANDIDATES] / sizeof(float)) / (2 * Q) - Q;
+    ground_candidates(x->is_mask, M, x->is[ROW_TARGETS].at, Q, f->room[ROW_CANDIDATES], f->room[ROW_ANSWERS]);
+}
+
+/* --- all of them ------------------------------------------------------------------------------ */
+
+/* What follows, unless the record has it: `of` is what it follows from, and `also` a second input
+ * that the function fills. */
+static const struct {
+    enum batch_input input, also, of;
+    void (*fill)(struct follow *f, struct batch_record *x);
+} rules[] = {{ROW_INDEX, ROW_INDEX, ROW_IDS, follow_index},
+             {ROW_TEXTURE, ROW_INFORMATION, ROW_IDS, follow_texture},
+             {ROW_QUERY_WEIGHTS, ROW_QUERY_WEIGHTS, ROW_IDS, follow_weights},
+             {ROW_RANDOM_SCORES, ROW_RANDOM_SCORES, ROW_IDS, follow_random},
+             {ROW_QUESTION_MASK, ROW_QUESTION_MASK, ROW_QUESTION, follow_question},
+             {ROW_TEXT_END, ROW_TEXT_END, ROW_IDS, follow_end},
+             {ROW_CANDIDATES, ROW_ANSWERS, ROW_TARGETS, follow_candidates}};
+
+void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
+{
+    for (size_t i = 0; i < COUNT(rules); i++) {
+        if (!used[rules[i].input] || !x->is[rules[i].of].at || x->is[rules[i].input].at) continue;
+        if (x->text && rules[i].of == ROW_IDS) continue;
+        rules[i].fill(f, x);
+        x->is[rules[i].input].at = f->room[rules[i].input];
+        x->is[rules[i].also].at = f->room[rules[i].also];
+    }
+}

@@ -1,0 +1,17 @@
+/*
+ * follow.h: the inputs that follow from what a record holds.
+ */
+#ifndef FOLLOW_H
+#define FOLLOW_H
+
+#include "batch/writer.h"
+
+struct follow;
+/* Makes room for what follows in a run; `used` says which inputs are written. */
+struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS]);
+void follow_free(struct follow *f);
+void follow_set_pixels(struct follow *f, const struct image_processor *p);
+/* Adds to the record what follows from it; pointers into `f`, valid until the next call. */
+void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x);
+
+#endif

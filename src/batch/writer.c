@@ -1,0 +1,109 @@
+/*
+ * writer.c: see writer.h.
+ */
+#include "batch/writer.h"
+
+#include <string.h>
+
+#include "batch/follow.h"
+#include "models/heads.h"
+
+#define READER FILLED_BY_READER
+#define WRITER FILLED_BY_WRITER
+#define RUN FILLED_BY_RUN
+const struct batch_input_row batch_inputs[ROW_INPUTS] = {
+#define INPUT(ID, NAME, FILLER, HOLDS) {NAME, FILLER, HOLDS},
+#include "batch/inputs.def"
+#undef INPUT
+};
+
+enum batch_input batch_find(const char *name)
+{
+    int i = 0;
+    while (i < ROW_INPUTS && strcmp(batch_inputs[i].name, name)) i++;
+    CHECK(i < ROW_INPUTS, "input %s is not in inputs.def", name);
+    return (enum batch_input)i;
+}
+
+struct batch_writer {
+    struct run *run;
+    struct follow *follow;
+    bool used[ROW_INPUTS];        /* whether it is written */
+    uint64_t sample[ROW_INPUTS];  /* bytes */
+    int32_t *pairs;               /* [micro-batch] a row of pair_labels; NULL: the model has none */
+};
+
+struct batch_writer *batch_writer_new(struct run *r)
+{
+    struct batch_writer *w = mem_alloc(sizeof *w);
+    w->run = r;
+    for (int i = 0; i < ROW_INPUTS; i++) {
+        struct planned_input x;
+        const enum batch_filler filler = batch_inputs[i].filler;
+        const bool known = filler == FILLED_BY_READER || (filler == FILLED_BY_WRITER && !r->planned.defined);
+        w->used[i] =
+            known && planned_input(&r->planned, batch_inputs[i].name, &x) && planned_input_used(&r->planned, &x);
+        w->sample[i] = w->used[i] ? x.sample : 0;
+    }
+    w->follow = follow_new(r, w->used);
+    if (w->used[ROW_PAIR_LABELS]) w->pairs = mem_alloc(w->sample[ROW_PAIR_LABELS]);
+    return w;
+}
+
+void batch_writer_free(struct batch_writer *w)
+{
+    if (!w) return;
+    follow_free(w->follow);
+    mem_free(w->pairs);
+    mem_free(w);
+}
+
+void batch_writer_set_pixels(struct batch_writer *w, const struct image_processor *p)
+{
+    follow_set_pixels(w->follow, p);
+}
+
+bool batch_writes(const struct batch_writer *w, enum batch_input i) { return w->used[i]; }
+void batch_leave_out(struct batch_writer *w, enum batch_input i) { w->used[i] = false; }
+
+int batch_write(struct batch_writer *w, const struct batch_target *t, int64_t row, const struct batch_record *x,
+                struct error *e)
+{
+    struct batch_record all = *x;
+    follow_record(w->follow, w->used, &all);
+    for (int i = 0; i < ROW_INPUTS; i++)
+        if (w->used[i] && all.is[i].at)
+            TRY(run_write_input(w->run, batch_inputs[i].name, t->row + row, all.is[i].at,
+                                all.is[i].bytes ? all.is[i].bytes : w->sample[i], e));
+    return PL_OK;
+}
+
+int batch_write_once(struct run *r, int64_t row, const struct batch_record *x, struct error *e)
+{
+    struct batch_writer *w = batch_writer_new(r);
+    const int rc = batch_write(w, &(struct batch_target){0}, row, x, e);
+    batch_writer_free(w);
+    return rc;
+}
+
+int batch_write_pairs(struct batch_writer *w, const struct batch_target *t, const bool *is_sample, int64_t B,
+                      struct error *e)
+{
+    for (int64_t i = 0; i < B; i++) {
+        float mask;
+        head_pair(w->run->planned.model.head, is_sample, B, i, w->pairs, &mask);
+        const struct batch_record x = {.is = {[ROW_PAIR_LABELS] = {w->pairs}, [ROW_PAIR_MASK] = {&mask}}};
+        TRY(batch_write(w, t, i, &x, e));
+    }
+    return PL_OK;
+}
+
+int batch_write_all(struct run *r, const char *input, const void *data, struct error *e)
+{
+    return run_write_batch(r, input, data, e);
+}
+
+int batch_write_part(struct run *r, const char *input, uint64_t from, const void *data, uint64_t bytes, struct error *e)
+{
+    return run_write_bytes(r, input, from, data, bytes, e);
+}

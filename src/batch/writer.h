@@ -1,0 +1,92 @@
+/*
+ * writer.h: the batch writer: a record becomes a row of a program's inputs.
+ *
+ *     slot of a reader ┐
+ *     given tensors    ├─ record ─ batch_write ─┬─ the inputs that it holds
+ *     question, prompt ┘                        └─ those that follow from them (follow.c)
+ *
+ * inputs.def says which inputs there are and who fills each. Training, evaluation, `step`,
+ * prediction, generation, the library and stored embeddings write the inputs of a run here and
+ * nowhere else. Inputs that no program of the run reads are left out.
+ */
+#ifndef WRITER_H
+#define WRITER_H
+
+#include "engine/run.h"
+
+enum batch_input {
+#define INPUT(ID, NAME, FILLER, HOLDS) ROW_##ID,
+#include "batch/inputs.def"
+#undef INPUT
+    ROW_INPUTS
+};
+enum batch_filler { FILLED_BY_READER, FILLED_BY_WRITER, FILLED_BY_RUN };
+struct batch_input_row {
+    const char *name;
+    enum batch_filler filler;
+    const char *holds;
+};
+extern const struct batch_input_row batch_inputs[ROW_INPUTS];
+/* Returns the input with this name, which must be one of the table. */
+enum batch_input batch_find(const char *name);
+
+/* Where a batch goes. */
+struct batch_target {
+    int64_t row;    /* its first row in the inputs */
+    int64_t sample; /* the index of that row in the step's batch */
+};
+
+/* The tokens of an image, or of a video: the image tokens before `end`, counted over the text, have
+ * the features from `row` on. */
+struct image_run {
+    int64_t end, row;
+};
+
+/* What a row holds. */
+struct batch_record {
+    struct {
+        const void *at;  /* NULL: the row keeps what it had, which has weight 0 or is still right */
+        uint64_t bytes;  /* 0: those of a sample of the input */
+    } is[ROW_INPUTS];
+    /* With images among the tokens: the features of image tokens, in order; tokens after the last
+     * run are text. NULL: they are consecutive. */
+    const struct image_run *runs;
+    uint32_t n_runs;
+    int64_t *feature;    /* how many image tokens came before this row, which moves on; NULL: none */
+    bool text;           /* no image belongs to the tokens: nothing about images follows from them */
+    const bool *is_mask; /* with ROW_AREAS: which of the masks cover something */
+    uint64_t position;   /* of the sample, which random scores depend on */
+};
+
+struct image_processor;
+struct batch_writer;
+/* Makes the writer of a started run. Only this allocates. */
+struct batch_writer *batch_writer_new(struct run *r);
+/* Frees it. NULL is allowed. */
+void batch_writer_free(struct batch_writer *w);
+/* Says how pixel values were normalised. A model that chooses among an image's tokens needs it. */
+void batch_writer_set_pixels(struct batch_writer *w, const struct image_processor *p);
+/* Reports whether a program reads the input, so that it is written; stops writing it. */
+bool batch_writes(const struct batch_writer *w, enum batch_input i);
+void batch_leave_out(struct batch_writer *w, enum batch_input i);
+/* Writes a row: `row` of the batch that goes to the target. */
+int batch_write(struct batch_writer *w, const struct batch_target *t, int64_t row, const struct batch_record *x,
+                struct error *e);
+/* Writes a row of a run that has no writer of its own. Allocates. */
+int batch_write_once(struct run *r, int64_t row, const struct batch_record *x, struct error *e);
+/* Writes, for a contrastive loss, which of the batch's B rows are each other's negatives: those
+ * that are samples. */
+int batch_write_pairs(struct batch_writer *w, const struct batch_target *t, const bool *is_sample, int64_t B,
+                      struct error *e);
+
+/* Given tensors, by name: all samples of the effective batch, in the order of the input's own
+ * dimensions; and bytes from an offset on, of an input whose rows are no samples. */
+int batch_write_all(struct run *r, const char *input, const void *data, struct error *e);
+int batch_write_part(struct run *r, const char *input, uint64_t from, const void *data, uint64_t bytes,
+                     struct error *e);
+
+/* Finds the features of a row of T image tokens (image_index). An image token that is not in the
+ * vocabulary becomes 0 in `ids`. */
+void batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index);
+
+#endif
