@@ -1,9 +1,10 @@
 /*
  * plan_products.c: matrix products: by cuBLASLt where it supports the product (gemm_shape.h), else
- * by our own slower kernel, which takes any strides and dtypes.
+ * by our own slower kernel, which takes any strides and dtypes; the products of experts.
  */
 #include "cuda/plan_kernels.h"
 #include "cuda/products/gemm_shape.h"
+#include "cuda/products/grouped.h"
 #include "cuda/products/thin.h"
 #include "graph/ops.h"
 
@@ -112,6 +113,54 @@ static bool match_library_bmm(const struct query *q)
                                  .c = batch_of(c, false)};
     return is_supported(&s);
 }
+
+/* --- the products of experts (grouped.h) ------------------------------------------------------ */
+
+/* Matches rows that are counted in 32 bits, and w of any strides. */
+static bool match_grouped_linear(const struct query *q)
+{
+    const struct tensor *x = q->in[0], *w = q->in[1];
+    return is_storable(x) && is_float(w) && is_dense(q->in[2], DT_I32) && is_storable(q->out[0]) &&
+           x->dim[0] <= INT32_MAX / 2 && w->dim[2] <= INT32_MAX / 2 &&
+           grouped_blocks(x->dim[0], w->dim[0], w->dim[1], GROUPED_TILE, GROUPED_TILE) <= INT32_MAX;
+}
+
+static bool match_grouped_dw(const struct query *q)
+{
+    const struct tensor *acc = given(q, 3), *dw = q->out[0];
+    return is_storable(q->in[0]) && is_storable(q->in[1]) && is_dense(q->in[2], DT_I32) && is_storable(dw) &&
+           (!acc || is_dense(acc, dw->dtype)) && q->in[0]->dim[0] <= INT32_MAX / 2 &&
+           grouped_dw_blocks(dw->dim[0], dw->dim[1], dw->dim[2], GROUPED_TILE, GROUPED_TILE) <= INT32_MAX;
+}
+
+/* Reports whether w is turned: its numbers are adjacent along N. */
+static bool is_turned(const struct tensor *w) { return w->stride[2] != 1; }
+
+/* Matches what tensor cores multiply, in rows of whole 16 bytes. */
+static bool match_grouped_linear_tiles(const struct query *q)
+{
+    const struct tensor *x = q->in[0], *w = q->in[1], *y = q->out[0];
+    const int dense = is_turned(w) ? 1 : 2;
+    return match_grouped_linear(q) && has_tensor_cores(q, x->dtype) && w->dtype == x->dtype && y->dtype == x->dtype &&
+           w->dim[1] % 8 == 0 && w->dim[2] % 8 == 0 && w->stride[0] % 8 == 0 && w->stride[dense] == 1 &&
+           w->stride[3 - dense] % 8 == 0 && is_aligned(x) && is_aligned(w) && is_aligned(y);
+}
+
+static bool match_grouped_dw_tiles(const struct query *q)
+{
+    const struct tensor *dy = q->in[0], *x = q->in[1], *dw = q->out[0];
+    return match_grouped_dw(q) && has_tensor_cores(q, x->dtype) && dy->dtype == x->dtype && dw->dtype == DT_F32 &&
+           dw->dim[1] % 8 == 0 && dw->dim[2] % 8 == 0 && is_aligned(dy) && is_aligned(x) && is_aligned(dw);
+}
+
+static int form_grouped_linear(const struct query *q)
+{
+    return grouped_form(q->in[0]->dim[0], q->in[1]->dim[0], is_turned(q->in[1]));
+}
+static const struct forms forms_grouped_linear = {
+    form_grouped_linear,
+    {[GROUPED_PLAIN] = "nt, 128 rows", [GROUPED_PLAIN_FEW] = "nt, 64 rows", [GROUPED_TURNED] = "nn, 128 rows",
+     [GROUPED_TURNED_FEW] = "nn, 64 rows"}};
 
 const struct kernel cuda_plan_products[] = {
 #include "cuda/products/products.def"

@@ -1,7 +1,9 @@
 /*
- * plan_tokens.c: embeddings, rotary position embedding, the KV cache, cross entropy.
+ * plan_tokens.c: embeddings, rotary position embedding, the KV cache, the rows of experts, cross
+ * entropy.
  */
 #include "cuda/plan_kernels.h"
+#include "cuda/rows/expert_blocks.h"
 #include "cuda/rows/norm_blocks.h"
 #include "graph/ops.h"
 
@@ -52,6 +54,37 @@ static bool match_topk(const struct query *q)
            is_dense(q->out[0], DT_I32);
 }
 
+/* Matches choices that are counted in 32 bits. */
+static bool match_expert_rows(const struct query *q)
+{
+    return is_dense(q->in[0], DT_I32) && tensor_elements(q->in[0]) <= INT32_MAX / 2 &&
+           q->attr->expert_rows.experts <= EXPERTS_MOST && is_dense(q->out[0], DT_I32) && is_dense(q->out[1], DT_I32);
+}
+
+static uint64_t work_expert_rows(const struct query *q)
+{
+    return (uint64_t)(expert_blocks(tensor_elements(q->in[0])) * q->attr->expert_rows.experts) * sizeof(int32_t);
+}
+
+static bool match_dispatch(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && is_dense(q->out[0], q->in[0]->dtype);
+}
+
+static bool match_combine(const struct query *q)
+{
+    const enum dtype t = q->in[0]->dtype;
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && (!given(q, 2) || is_dense(given(q, 2), t)) &&
+           is_dense(q->out[0], t);
+}
+
+static bool match_combine_bwd(const struct query *q)
+{
+    const enum dtype t = q->in[0]->dtype;
+    return is_storable(q->in[0]) && is_dense(q->in[1], t) && is_dense(q->in[2], DT_I32) && is_dense(q->in[3], t) &&
+           is_dense(q->out[0], t) && is_dense(q->out[1], t);
+}
+
 static bool match_xent(const struct query *q)
 {
     return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) &&
@@ -95,6 +128,12 @@ static int access_replace_rows(const struct query *q)
 {
     return access_wide(q, IN(0) | IN(2) | OUT(0), bytes_of(q->in[0], q->in[0]->dim[2]), BYTES_LEAST);
 }
+static int access_dispatch(const struct query *q)
+{
+    return access_wide(q, IN(0) | OUT(0), bytes_of(q->in[0], tensor_last(q->in[0])), BYTES_LEAST);
+}
+static int access_combine(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
+static int access_combine_bwd(const struct query *q) { return access_rows(q, IN(0) | IN(1) | OUT(0), q->in[0]); }
 static int access_xent(const struct query *q) { return access_rows(q, IN(0), q->in[0]); }
 static int access_xent_bwd(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
 
