@@ -70,7 +70,7 @@ arguments() {
         train) args=(train "$in/tokens.yaml" --set "train.out=$out/run") ;;
         train-masks) args=(train "$in/masks.yaml" --set "train.out=$out/run") ;;
         train-adapter) args=(train "$in/chats.yaml" --set "train.out=$out/run") ;;
-        train-ranks) args=(train "$in/tokens.yaml" --ranks 2 --set "train.out=$out/run") ;;
+        train-rank*) args=(train "$in/tokens.yaml" --ranks 2 --set "train.out=$out/run") ;;
         eval) args=(eval "$in/masks.yaml" --set data.holdout=0.5 --model sam-tiny --images "$out/scores.csv") ;;
         predict) args=(predict "$in/a.png" --model sam-tiny --point 9,9 -o "$out/mask.png" --overlay "$out/overlay.png" --json "$out/mask.json" "${kind[@]}") ;;
         generate) args=(generate --model "$in/llava" --chat "$in/chat.json" --max-new 2 "${kind[@]}") ;;
@@ -90,12 +90,16 @@ arguments() {
         step) args=(step --model tests/golden/basic --batch tests/golden/basic/batch.safetensors --out "$out/out.safetensors" "${kind[@]}") ;;
     esac
 }
-commands='init modules plan train train-masks train-adapter train-ranks eval predict generate report data-make data-prepare data-inspect
-    data-verify data-pack data-tokenize tokenize convert convert-4bit doctor profile bench step'
+commands='init modules plan train train-masks train-adapter train-ranks train-rank-0 train-rank-1 eval predict generate
+    report data-make data-prepare data-inspect data-verify data-pack data-tokenize tokenize convert convert-4bit doctor
+    profile bench step'
 
-# begin COMMAND FOLDER: makes the folder $out, and sets `args`.
+# begin COMMAND FOLDER: makes the folder $out, and sets `args`. Only the rank that the command names
+# fails, or with train-ranks the process that starts them.
 begin() {
     export out=$2
+    unset TORTURE_RANK
+    [[ $1 != train-rank-* ]] || export TORTURE_RANK=${1##*-}
     mkdir -p "$out"
     [ "$1" != report ] || cp -R "$in/run" "$out/run"
     arguments "$1"
@@ -178,7 +182,7 @@ struck() {
     [ "$n" -gt 0 ] && [ ! -s "$tmp/bad" ]
 }
 for c in ${COMMANDS:-$commands}; do
-    if [ "$c" = train-ranks ] && [ ! -e "$BUILD/plimsoll-mpi.so" ]; then continue; fi
+    if [[ $c == train-rank* ]] && [ ! -e "$BUILD/plimsoll-mpi.so" ]; then continue; fi
     check "plimsoll $c" struck "$c"
 done
 summary

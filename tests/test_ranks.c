@@ -490,6 +490,30 @@ TEST(test_room)
     assert_non_null(strstr(e.text, "of memory on each of 2 ranks; this machine has"));
 }
 
+/* Where a rank does not find its free disk space, all refuse `memory.host_budget: auto`. */
+TEST(test_disk)
+{
+    static struct ranks ranks[1];
+    static char nowhere[2 * 4096];
+    struct config c;
+    struct error e = {0};
+    uint64_t bytes;
+    const char *rule;
+    config_init(&c);
+    rank_threads_open(ranks, 1, 1);
+    agree_open(&ranks[0]);
+    agree_free(&ranks[0], "/tmp");
+    assert_int_equal(offload_budget(&c, DEVICE_CPU, false, &ranks[0], 1, &bytes, &rule, &e), PL_OK);
+    assert_true(bytes > 0);
+    memset(nowhere, 'x', sizeof nowhere - 1);
+    agree_free(&ranks[0], nowhere);
+    assert_int_equal(offload_budget(&c, DEVICE_CPU, false, &ranks[0], 1, &bytes, &rule, &e), PL_FAIL);
+    assert_non_null(strstr(e.text, "memory.host_budget auto: cannot find the free disk space"));
+    mem_free(ranks[0].room);
+    rank_threads_close(ranks);
+    config_free(&c);
+}
+
 /* Threads of a rank: of the processors that it may use, its part of the host's. Several ranks may
  * be bound to one socket. */
 TEST(test_thread_share)
@@ -513,6 +537,12 @@ static int no_gather(struct ranks *r, const void *mine, void *all, size_t each, 
 {
     (void)r, (void)mine, (void)all, (void)each;
     return error_set(e, PL_FAIL, "waited");
+}
+
+static int no_exchange(struct ranks *r, const struct move *moves, int n, struct error *e)
+{
+    (void)r, (void)moves, (void)n;
+    return error_set(e, PL_FAIL, "the network is down");
 }
 
 static int no_run(struct device *d, struct tape *t, enum program p, struct error *e)
@@ -548,6 +578,9 @@ TEST(test_alone)
     assert_string_equal(said, "2: the disk is full");
     agree_on(&ranks[0], PL_OK, &e);
     assert_string_equal(said, "1: waited");
+    ranks[0].exchange = no_exchange;
+    agree_broadcast(&ranks[0], &e, sizeof e);
+    assert_string_equal(said, "1: the network is down");
     mem_free(ranks[0].room);
     planned_preset_free(&m.p);
     rank_threads_close(ranks);

@@ -2,13 +2,16 @@
  * torture.c: makes the N-th fallible call of a process fail, so that a test can try every N.
  *
  *   LD_PRELOAD=torture.so TORTURE=N [TORTURE_CALLS=alloc,file,map,thread,mpi,cuda]
- *   [TORTURE_LOG=FILE] plimsoll ...
+ *   [TORTURE_RANK=R] [TORTURE_LOG=FILE] plimsoll ...
  *
- * In a process of another program nothing fails. Counts calls of the kinds that TORTURE_CALLS names
- * (default: all), from 1, made by the program, its plug-ins and the libraries that read files.
- * Calls of the C library itself, of OpenMP, MPI and CUDA are not counted: what fails inside of them
- * shows up as a failing call of ours. Nor are those of Oniguruma: version 6.9.8 frees memory twice
- * when an allocation fails while it compiles an expression.
+ * In a process of another program nothing fails, nor in a rank that mpirun started, except in rank
+ * R if TORTURE_RANK names one: then nothing fails elsewhere, and the other ranks have to notice how
+ * rank R ends. Counts calls of the kinds that TORTURE_CALLS names (default: all), from 1, made by
+ * the program, its plug-ins and the libraries that read files. Calls of the C library itself, of
+ * OpenMP, MPI, CUDA and what these load are not counted: what fails inside of them shows up as a
+ * failing call of ours. Nor are those of Oniguruma: version 6.9.8 frees memory twice when an
+ * allocation fails while it compiles an expression. A wait polls MPI as often as the time allows:
+ * polls that find nothing are not counted, so that call N is the same one in every run.
  *
  *   N       call number N fails, with the errno or the code that its kind has; all others work
  *   N+      call number N and all later ones of its kind fail, as when memory has run out
@@ -60,7 +63,8 @@ static bool module_counts(const char *path)
     static const char *const apart[] = {"libc.so",   "libc-",     "ld-linux",  "libgomp",  "libgcc_s",  "libpthread",
                                         "libm.so",   "libstdc++", "libmpi",    "libopen-", "libpmix",   "libevent",
                                         "libhwloc",  "libucp",    "libucs",    "libuct",   "libfabric", "libcuda",
-                                        "libcublas", "libnccl",   "libnvidia", "mca_",     "libonig",   "torture"};
+                                        "libcublas", "libnccl",   "libnvidia", "mca_",     "libonig",   "torture",
+                                        "hwloc_",    "libpciaccess", "libX",  "libxcb",   "libOpenCL"};
     const char *name = strrchr(path, '/');
     name = name ? name + 1 : path;
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
@@ -149,11 +153,14 @@ static void note_place(long now, const char *name)
 
 __attribute__((constructor)) static void start(void)
 {
-    const char *text = getenv("TORTURE"), *kinds = getenv("TORTURE_CALLS"), *log = getenv("TORTURE_LOG");
+    const char *text = getenv("TORTURE"), *kinds = getenv("TORTURE_CALLS"), *log = getenv("TORTURE_LOG"),
+               *rank = getenv("OMPI_COMM_WORLD_RANK"), *failing_rank = getenv("TORTURE_RANK");
     char self[4096];
     ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
     self[size < 0 ? 0 : size] = 0;
-    if (!text || !strstr(self, "plimsoll")) return; /* mpirun passes the variables on to the ranks */
+    if (!text || !strstr(self, "plimsoll")) return;
+    /* mpirun passes the variables on to the ranks. */
+    if (rank && failing_rank ? strcmp(rank, failing_rank) : rank || failing_rank) return;
     char *end;
     moment = strtol(text, &end, 10);
     lasting = *end == '+';
@@ -372,6 +379,14 @@ int posix_fallocate64(int fd, off_t at, off_t n)
     return NEXT(posix_fallocate)(fd, at, n);
 }
 
+/* The program that replaces this one starts again from 0. */
+int execvp(const char *file, char *const *argv)
+{
+    if (DUE(FILES)) FAIL(ENOENT, -1);
+    finish();
+    return NEXT(execvp)(file, argv);
+}
+
 /* ---- MPI and CUDA ---- */
 
 /* Returns the function of a library that a plug-in has opened, which RTLD_NEXT does not see. */
@@ -408,7 +423,17 @@ static void *function_of(const char *library, const char *name)
         if (!next) next = (long (*)(WORDS))function_of(library, #name);                         \
         return DUE(kind) ? code : next(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);         \
     }
-#define OF_MPI(name) LIBRARY(MPI, "/libmpi.so", 16, name)            /* MPI_ERR_OTHER */
+#define MPI_FAILURE 16 /* MPI_ERR_OTHER */
+#define OF_MPI(name) LIBRARY(MPI, "/libmpi.so", MPI_FAILURE, name)
+/* A poll, whose argument `found` points to what it has found. */
+#define POLL_OF_MPI(name, found)                                                                \
+    long name(WORDS)                                                                            \
+    {                                                                                           \
+        static long (*next)(WORDS);                                                             \
+        if (!next) next = (long (*)(WORDS))function_of("/libmpi.so", #name);                    \
+        const long result = next(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);               \
+        return *(const int *)found && DUE(MPI) ? MPI_FAILURE : result;                          \
+    }
 #define OF_CUDA(name) LIBRARY(CUDA, "/libcudart.so", 2, name)        /* cudaErrorMemoryAllocation */
 #define OF_CUBLAS(name) LIBRARY(CUDA, "/libcublasLt.so", 3, name)    /* CUBLAS_STATUS_ALLOC_FAILED */
 
@@ -416,11 +441,11 @@ OF_MPI(MPI_Init_thread)
 OF_MPI(MPI_Comm_dup)
 OF_MPI(MPI_Comm_rank)
 OF_MPI(MPI_Comm_size)
-OF_MPI(MPI_Improbe)
+POLL_OF_MPI(MPI_Improbe, d)
 OF_MPI(MPI_Irecv)
 OF_MPI(MPI_Isend)
 OF_MPI(MPI_Mrecv)
-OF_MPI(MPI_Test)
+POLL_OF_MPI(MPI_Test, b)
 OF_CUDA(cudaDeviceGetAttribute)
 OF_CUDA(cudaEventCreate)
 OF_CUDA(cudaEventCreateWithFlags)

@@ -431,13 +431,14 @@ static int share_config(struct ranks *r, struct config *c, struct error *e)
     if (!r->rank) config_write_given(c, &text);
     bytes = text.n;
     r->where = "the configuration";
-    int rc = agree_broadcast(r, &bytes, sizeof bytes, e);
+    agree_broadcast(r, &bytes, sizeof bytes);
     char *at = r->rank ? mem_alloc(bytes + 1) : text.at;
-    if (!rc) rc = agree_broadcast(r, at, bytes, e);
+    agree_broadcast(r, at, bytes);
     r->where = NULL;
+    int rc = PL_OK;
     if (r->rank) {
         config_init(c);
-        if (!rc) rc = config_read_text(c, at, "the configuration of rank 0", e);
+        rc = config_read_text(c, at, "the configuration of rank 0", e);
         c->checked = true; /* by rank 0, which knows the options */
         if (rc) config_free(c);
         mem_free(at);

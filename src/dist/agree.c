@@ -105,9 +105,9 @@ void agree_free(struct ranks *r, const char *folder)
     uint64_t disk = 0;
     if (!r) return;
     system_memory(&m);
-    if (disk_free(folder, &disk, &e)) disk = 0;
+    const bool full = !disk_free(folder, &disk, &e) && disk < (uint64_t)max_i64(1, r->local);
     const uint64_t local = (uint64_t)max_i64(1, r->local);
-    const struct rank_share mine = {m.available / local, m.total / local, disk / local};
+    const struct rank_share mine = {m.available / local, m.total / local, full ? 1 : disk / local};
     struct rank_share *all = agree_room(r);
     if (r->gather(r, &mine, all, sizeof mine, &e)) r->abort(r, PL_FAIL, e.text);
     r->share = all[0];
@@ -118,15 +118,15 @@ void agree_free(struct ranks *r, const char *folder)
     }
 }
 
-int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e)
+void agree_broadcast(struct ranks *r, void *at, uint64_t bytes)
 {
+    struct error e = {0};
     struct move *moves = mem_alloc((size_t)r->n * sizeof *moves);
     int n = 0;
     if (r->rank) moves[n++] = (struct move){0, at, bytes, false};
     for (int i = 1; i < r->n && !r->rank; i++) moves[n++] = (struct move){i, at, bytes, true};
-    const int rc = n && bytes ? r->exchange(r, moves, n, e) : PL_OK;
+    if (n && bytes && r->exchange(r, moves, n, &e)) r->abort(r, PL_FAIL, e.text);
     mem_free(moves);
-    return rc;
 }
 
 /* --- some of the ranks as ranks of their own, numbered in the order of a list: those of one

@@ -40,6 +40,7 @@ struct mpi {
     MPI_Comm alive;
     char (*hosts)[RANK_HOST];
     double *answered;        /* by rank: when it answered last; both threads hear */
+    bool broken;             /* an exchange failed: the others may wait for it, and come to no agreement */
 };
 
 static double now(void)
@@ -140,13 +141,16 @@ static int await(struct ranks *r, const struct line *l, int n, double timeout, c
 }
 
 /* Grows before the first step: the plan's largest exchange has two moves for each peer. */
-static void reserve(struct line *l, int n)
+static int reserve(struct line *l, int n, struct error *e)
 {
-    if (n <= l->room) return;
+    if (n <= l->room) return PL_OK;
+    MPI_Request *request = realloc(l->request, (size_t)n * sizeof *l->request);
+    if (request) l->request = request;
+    int *peer = request ? realloc(l->peer, (size_t)n * sizeof *l->peer) : NULL;
+    if (!peer) return fail(e, "no memory for %d messages of MPI", n);
+    l->peer = peer;
     l->room = n;
-    l->request = realloc(l->request, (size_t)n * sizeof *l->request);
-    l->peer = realloc(l->peer, (size_t)n * sizeof *l->peer);
-    if (!l->request || !l->peer) abort();
+    return PL_OK;
 }
 
 static int post(const struct move *v, uint64_t at, MPI_Comm comm, MPI_Request *request)
@@ -157,16 +161,13 @@ static int post(const struct move *v, uint64_t at, MPI_Comm comm, MPI_Request *r
                    : MPI_Irecv(from, bytes, MPI_BYTE, v->peer, 0, comm, request);
 }
 
-/* Receives are posted first, so that nothing arrives unexpected. Messages between two ranks keep
- * their order. */
-static int exchange(struct ranks *r, const struct move *v, int n, struct error *e)
+/* Posts the messages of n moves: receives first, so that nothing arrives unexpected. Messages
+ * between two ranks keep their order. */
+static int post_all(struct line *l, const struct move *v, int n, int *messages, struct error *e)
 {
-    struct mpi *m = r->state;
-    struct line *l = &m->tensors;
-    const double from = now();
     int posted = 0, pieces = 0;
     for (int i = 0; i < n; i++) pieces += (int)((v[i].bytes + PIECE - 1) / PIECE);
-    reserve(l, pieces);
+    if (reserve(l, pieces, e)) return e->code;
     for (int send = 0; send < 2; send++)
         for (int i = 0; i < n; i++)
             for (uint64_t at = 0; at < v[i].bytes && v[i].send == (send == 1); at += PIECE) {
@@ -174,7 +175,17 @@ static int exchange(struct ranks *r, const struct move *v, int n, struct error *
                     return fail(e, "MPI cannot send to or receive from rank %d", v[i].peer);
                 l->peer[posted++] = v[i].peer;
             }
-    const int rc = await(r, l, posted, r->timeout, r->where ? r->where : "an exchange", e);
+    *messages = posted;
+    return PL_OK;
+}
+
+static int exchange(struct ranks *r, const struct move *v, int n, struct error *e)
+{
+    struct mpi *m = r->state;
+    const double from = now();
+    int messages = 0, rc = post_all(&m->tensors, v, n, &messages, e);
+    if (!rc) rc = await(r, &m->tensors, messages, r->timeout, r->where ? r->where : "an exchange", e);
+    m->broken |= rc != PL_OK;
     r->moving += now() - from;
     return rc;
 }
@@ -185,7 +196,8 @@ static int gather(struct ranks *r, const void *mine, void *all, size_t each, str
     struct line *l = &m->agreements;
     const double from = now();
     int posted = 0;
-    reserve(l, 2 * r->n);
+    if (m->broken) return fail(e, "an exchange failed");
+    if (reserve(l, 2 * r->n, e)) return e->code;
     for (int i = 0; i < r->n; i++) {
         if (i == r->rank) continue;
         if (MPI_Irecv((char *)all + (size_t)i * each, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) !=
@@ -241,8 +253,9 @@ static int open_world(struct ranks *r, struct error *e)
         return fail(e, "MPI_Init_thread failed");
     r->threads = provided == MPI_THREAD_MULTIPLE;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(MPI_COMM_WORLD, &r->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &r->n);
+    if (MPI_Comm_rank(MPI_COMM_WORLD, &r->rank) != MPI_SUCCESS ||
+        MPI_Comm_size(MPI_COMM_WORLD, &r->n) != MPI_SUCCESS)
+        return fail(e, "MPI does not tell which rank this is");
     if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors.comm) != MPI_SUCCESS ||
         MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements.comm) != MPI_SUCCESS ||
         MPI_Comm_dup(MPI_COMM_WORLD, &m->alive) != MPI_SUCCESS)
@@ -256,8 +269,7 @@ static int open_world(struct ranks *r, struct error *e)
     m->hosts = calloc((size_t)r->n, sizeof *m->hosts);
     m->answered = calloc((size_t)r->n, sizeof *m->answered);
     for (int i = 0; m->hosts && i < r->n; i++) snprintf(m->hosts[i], sizeof m->hosts[i], "its host");
-    reserve(&m->tensors, 4 * r->n);
-    reserve(&m->agreements, 2 * r->n);
+    if (reserve(&m->tensors, 4 * r->n, e) || reserve(&m->agreements, 2 * r->n, e)) return e->code;
     if (!m->hosts || !m->answered) return fail(e, "no memory for the names of %d hosts", r->n);
     if (gather(r, r->host, m->hosts, sizeof *m->hosts, e)) return e->code;
     for (int i = 0; i < r->n; i++) {

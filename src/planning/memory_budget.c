@@ -114,6 +114,9 @@ static int find_share(const char *folder, const struct ranks *ranks, int local, 
 {
     struct system_memory now;
     if (ranks) *out = ranks->share;
+    if (ranks && out->free && folder && !out->disk)
+        return error_set(e, PL_FAIL, "memory.host_budget auto: cannot find the free disk space of %s on every rank",
+                         folder);
     if (ranks && out->free) return PL_OK;
     system_memory(&now);
     *out = (struct rank_share){now.available / (uint64_t)local, now.total / (uint64_t)local, 0};

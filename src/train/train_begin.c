@@ -276,29 +276,28 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
 }
 
 /* Shares what rank 0 read in the checkpoint besides weights and optimizer state. */
-static int share_state(struct trainer *t, struct error *e)
+static void share_state(struct trainer *t)
 {
     struct ranks *ranks = t->o->ranks;
-    if (!ranks || !t->resumes) return PL_OK;
+    if (!ranks || !t->resumes) return;
     ranks->where = "loading the checkpoint";
-    int rc = agree_broadcast(ranks, &t->state, sizeof t->state, e);
-    if (!rc) rc = agree_broadcast(ranks, &t->saved, sizeof t->saved, e);
+    agree_broadcast(ranks, &t->state, sizeof t->state);
+    agree_broadcast(ranks, &t->saved, sizeof t->saved);
     ranks->where = NULL;
-    return rc;
 }
 
 /* Decides whether the run continues from a checkpoint. Rank 0 looks for one: it may be the only
  * rank that sees the folder's newest state. */
-static int agree_to_resume(struct trainer *t, struct error *e)
+static void agree_to_resume(struct trainer *t)
 {
     struct ranks *ranks = t->o->ranks;
     t->resumes = t->o->resume;
-    if (!t->o->resume_auto) return PL_OK;
+    if (!t->o->resume_auto) return;
     if (trainer_leads(t)) {
         t->resumes = folder_resumes(t->c->train_out);
         if (!t->resumes) log_note("resume auto: %s has no checkpoint; the run begins", t->c->train_out);
     }
-    return ranks ? agree_broadcast(ranks, &t->resumes, sizeof t->resumes, e) : PL_OK;
+    if (ranks) agree_broadcast(ranks, &t->resumes, sizeof t->resumes);
 }
 
 /* Makes the files of the run, on rank 0 at the end of starting. */
@@ -346,7 +345,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
-    if (!rc) rc = agree_to_resume(t, e);
+    if (!rc) agree_to_resume(t);
     if (!rc && t->resumes) rc = compare_config(&t->resolved, t->c->train_out, o->ranks, &plan_again, &group, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
     if (!rc) rc = check_group(t, group, e);
@@ -373,7 +372,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     rc = agree_on(ranks, rc, e);
     if (!rc) rc = t->resumes ? trainer_load(t, e) : reset_state(t, e);
     rc = agree_on(ranks, rc, e);
-    if (!rc) rc = share_state(t, e);
+    if (!rc) share_state(t);
     if (!rc) rc = start_data(t, e);
     if (!rc) measure_run(t);
     if (!rc && leads) rc = begin_files(t, e);
