@@ -81,6 +81,11 @@
 #define OLMO2(hidden, inner, layers, heads, kv_heads)                                                 \
     DECODER("Olmo2", "olmo2", 100352, hidden, inner, layers, heads, kv_heads, 4096, UNTIED,           \
             SILU EPS(1e-06) THETA(500000))
+#define OLMO3(hidden, inner, layers, heads, kv_heads)                                                 \
+    DECODER("Olmo3", "olmo3", 100278, hidden, inner, layers, heads, kv_heads, 65536, UNTIED,          \
+            SILU EPS(1e-06) THETA(500000) WINDOW(4096) ",\n  \"rope_scaling\": {\"rope_type\": \"yarn\", "      \
+            "\"factor\": 8.0, \"original_max_position_embeddings\": 8192, \"beta_fast\": 32.0, "             \
+            "\"beta_slow\": 1.0, \"attention_factor\": 1.2079441541679836}")
 #define SMOLLM3                                                                                       \
     DECODER("SmolLM3", "smollm3", 128256, 2048, 11008, 36, 16, 4, 65536, TIED,                        \
             SILU EPS(1e-06) THETA(5000000) ",\n  \"no_rope_layer_interval\": 4,\n  \"use_sliding_window\": false")
@@ -89,6 +94,21 @@
     DECODER("Granite", "granite", vocabulary, hidden, inner, layers, heads, kv_heads, positions, TIED,          \
             SILU EPS(1e-05) THETA(10000000) ",\n  \"embedding_multiplier\": 12.0,\n"                            \
             "  \"attention_multiplier\": 0.0078125,\n  \"residual_multiplier\": 0.22,\n  \"logits_scaling\": 16.0")
+
+#define GPT2(width, layers, heads)                                                                    \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"GPT2LMHeadModel\"],\n"                                                   \
+    "  \"model_type\": \"gpt2\",\n"                                                                   \
+    "  \"vocab_size\": 50257,\n"                                                                      \
+    "  \"n_positions\": 1024,\n"                                                                      \
+    "  \"n_embd\": " #width ",\n"                                                                     \
+    "  \"n_layer\": " #layers ",\n"                                                                   \
+    "  \"n_head\": " #heads ",\n"                                                                     \
+    "  \"activation_function\": \"gelu_new\",\n"                                                      \
+    "  \"layer_norm_epsilon\": 1e-05,\n"                                                              \
+    "  \"tie_word_embeddings\": true,\n"                                                              \
+    "  \"torch_dtype\": \"float32\"\n"                                                                \
+    "}\n"
 
 #define CLIP_L_336                                                                                              \
     "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
