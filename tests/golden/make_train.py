@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files for `plimsoll train`: ten steps of a small Llama in PyTorch, float32.
+"""Golden files for `plimsoll train`: ten or twenty steps of a small language model in PyTorch, float32.
 
     python tests/golden/make_train.py [--out DIR] [--seed N] [--only CASE]...
     python tests/golden/make_train.py --run RUN.yaml      # losses.json beside a given run
@@ -60,14 +60,17 @@ CASES = {
                    beta2=0.999, eps=1e-4, clip_norm=2.6)),
     # Norms of q and k; norms times 1 + w, two tables of positions; fused matrices, longrope.
     "train_qwen3": dict(
+        steps=20,
         model=case(family="qwen3", vocab=37, hidden=18, heads=3, kv_heads=1, head_dim=8, inter=23, tied=True, style=5,
                    extra=dict(attention_bias=False)),
         train=dict(learning_rate=0.01, warmup_steps=2, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-4, clip_norm=2.0)),
     "train_gemma3": dict(
+        steps=20,
         model=case(family="gemma3_text", vocab=37, hidden=18, heads=3, kv_heads=1, head_dim=8, inter=23, layers=2, tied=True, theta=80.0,
                    extra=dict(query_pre_attn_scalar=20, sliding_window=4, sliding_window_pattern=2, rope_local_base_freq=20.0)),
         train=dict(learning_rate=0.01, warmup_steps=2, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-4, clip_norm=2.0)),
     "train_phi3": dict(
+        steps=20,
         model=case(family="phi3", vocab=37, hidden=24, heads=2, kv_heads=1, inter=23, theta=50.0,
                    rope=dict(type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.0, 2.5, 3.0, 5.0]),
                    extra=dict(partial_rotary_factor=0.67, original_max_position_embeddings=8, pad_token_id=None)),
@@ -93,7 +96,7 @@ CASES = {
 # Written as text: a person reads and edits this file, and YAML 1.1 readers take 1e-08
 # for a string where the mantissa has no point.
 RUN_YAML = """\
-# Ten steps compared with PyTorch (losses.json); made by make_train.py.
+# Steps compared with PyTorch (losses.json); made by make_train.py.
 # Paths are seen from the repository's root.
 model:
   path: {folder}
@@ -139,15 +142,16 @@ def write_case(folder, name, c, seed):
     """Model, tokens and run.yaml; the losses come from reading them back."""
     generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
     write_model(folder, c["model"], generator)
-    # More samples than ten steps take, and an incomplete one at the end, which is dropped.
-    samples = STEPS * EFFECTIVE_BATCH + 4
+    # More samples than the steps take, and an incomplete one at the end, which is dropped.
+    steps = c.get("steps", STEPS)
+    samples = steps * EFFECTIVE_BATCH + 4
     count = samples * SEQUENCE + 5
     random_tokens(c["model"]["vocab"], count, generator).tofile(os.path.join(folder, "tokens.bin"))
     shown = os.path.relpath(folder)
     if shown.startswith(".."):
         shown = os.path.abspath(folder)
     with open(os.path.join(folder, "run.yaml"), "w") as f:
-        f.write(RUN_YAML.format(folder=shown, name=name, sequence=SEQUENCE, steps=STEPS,
+        f.write(RUN_YAML.format(folder=shown, name=name, sequence=SEQUENCE, steps=steps,
                                 effective_batch=EFFECTIVE_BATCH, more=c.get("more", ""),
                                 **{"schedule": "linear", **c["train"]}))
 
