@@ -44,12 +44,17 @@ check 'modules_to_save, all biases' merged whole 1e-6
 check 'LoRA on a head that shares the embedding' merged tied_lora 1e-6
 check 'a saved embedding that the head shared' merged tied_saved 1e-6
 
+check 'GPT-2, whose weights are [inputs,outputs]: rsLoRA on all linears' merged gpt2_lora 1e-6
+check 'GPT-2: DoRA' merged gpt2_dora 1e-6
+check 'GPT-2: a saved embedding that the head shared' merged gpt2_saved 1e-6
+
 # untied CASE: the merged model has both tensors, and config.json says so.
 untied() {
     [ "$(json "$tmp/$1/config.json" tie_word_embeddings)" = false ] && "$tools/forge_pth" list "$tmp/$1/model.safetensors" | grep '^lm_head.weight'
 }
 check 'a head of its own in config.json and the file: LoRA' untied tied_lora
 check 'a head of its own in config.json and the file: saved' untied tied_saved
+check 'a head of its own in config.json and the file: GPT-2' untied gpt2_saved
 
 as_json() {
     expect 0 '' "$binary" convert "$from/tied" --adapter "$from/tied_lora" -o "$tmp/json" --json && json "$tmp/out" untied && json "$tmp/out" merged
@@ -88,6 +93,15 @@ no_root() {
     same "$tmp/want" "$tmp/got" && grep -c . "$tmp/got"
 }
 check 'a base without the root of its names' no_root
+# The published GPT-2 is such a base; it does not say that its head is tied.
+no_root_gpt2() {
+    mkdir -p "$tmp/gpt2_base" && sed -E 's/"transformer\.([a-z_.0-9]*)"/"\1"            /g' "$from/gpt2/model.safetensors" >"$tmp/gpt2_base/model.safetensors" &&
+        sed '/tie_word_embeddings/d' "$from/gpt2/config.json" >"$tmp/gpt2_base/config.json" && expect 0 '' "$binary" convert "$tmp/gpt2_base" --adapter "$from/gpt2_saved" -o "$tmp/gpt2_base.out" || return 1
+    tensors "$tmp/gpt2_base.out/model.safetensors" >"$tmp/got"
+    tensors "$tmp/gpt2_saved/model.safetensors" | sed 's/^transformer\.//' | sort >"$tmp/want"
+    same "$tmp/want" "$tmp/got" && grep -c . "$tmp/got"
+}
+check 'GPT-2 without the root of its names' no_root_gpt2
 
 # --- errors: one line, nothing written ----------------------------------------------------------
 

@@ -397,7 +397,6 @@ if wanted llama refused; then
     check 'no PEFT type' edited 'peft_type' '/"peft_type"/d'
     check 'an initialization that changes the base' initialized
     check 'lora_bias' edited 'lora_bias' 's/"lora_bias": false/"lora_bias": true/'
-    check 'fan_in_fan_out' edited 'fan_in_fan_out' 's/"fan_in_fan_out": false/"fan_in_fan_out": true/'
     check 'use_qalora' edited 'use_qalora' 's/"use_qalora": false/"use_qalora": true/'
     check 'trainable_token_indices' edited 'trainable_token_indices' 's/"trainable_token_indices": null/"trainable_token_indices": [1]/'
     check 'target_parameters' edited 'target_parameters' 's/"target_parameters": null/"target_parameters": ["x"]/'

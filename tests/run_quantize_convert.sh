@@ -31,6 +31,7 @@ golden() {
         same "$tmp/want" "$tmp/got" && no_leftovers && tail -n 1 "$tmp/out"
 }
 check 'f32, odd sizes: the bits of bitsandbytes' golden odd peft/odd_4bit
+check 'GPT-2, whose weights are [inputs,outputs]: the bits of bitsandbytes' golden gpt2 peft/gpt2_4bit
 check 'bf16: the bits of bitsandbytes' golden bf16 nf4/bf16
 check 'three files: the bits of bitsandbytes' golden sharded nf4/sharded
 check 'an image and text model: the bits of bitsandbytes' golden llava_siglip_qwen2 nf4/llava_siglip_qwen2
@@ -81,6 +82,8 @@ equal() {
     same "$tmp/folder.safetensors" "$tmp/loaded.safetensors" && ! cmp -s "$tmp/folder.safetensors" "$tmp/plain.safetensors" || { echo "the same without 4 bits"; return 1; }
 }
 check 'a step has the bits of memory.quantize nf4: f32' equal odd --set memory.precision=f32
+check 'a step has the bits of memory.quantize nf4: GPT-2' equal gpt2 --set memory.precision=f32
+check 'a step has the bits of memory.quantize nf4: GPT-2 in bf16' equal gpt2 --set memory.precision=bf16
 check 'a step has the bits of memory.quantize nf4: bf16' equal bf16 --set memory.precision=bf16
 check 'a step has the bits of memory.quantize nf4: f32 in bf16' equal odd --set memory.precision=bf16
 check 'a step has the bits of memory.quantize nf4: three files' equal sharded --set memory.precision=f32

@@ -256,7 +256,7 @@ TEST(test_refused)
     REFUSE("\"init_lora_weights\": \"lora_ga\"", "lora_ga\", which Plimsoll does not do: it changes the base weights");
     REFUSE("\"init_lora_weights\": \"mica\"", "mica\", which Plimsoll does not know");
     REFUSE("\"init_lora_weights\": 3", "init_lora_weights");
-    REFUSE("\"fan_in_fan_out\": true", "fan_in_fan_out is true, which Plimsoll does not do");
+    REFUSE("\"fan_in_fan_out\": \"yes\"", "fan_in_fan_out");
     REFUSE("\"lora_bias\": true", "lora_bias is true");
     REFUSE("\"layer_replication\": [[0, 2], [1, 3]]", "layer_replication is a list");
     REFUSE("\"trainable_token_indices\": [1]", "trainable_token_indices is a list");

@@ -118,6 +118,7 @@ static const struct {
     {"contiguous_gradients", "where gradients lie"},
     {"offload_folder", "where weights lie for inference"},
     {"liger_rope", "a fused kernel"},
+    {"lora_fan_in_fan_out", "PEFT finds it from the weights too"},
     {"is_binary_loss_scale", "found from loss_scale"},
     {"use_fast_tokenizer", "the same ids"},
     {"preprocessing_batch_size", "samples that become tokens at once"},

@@ -518,6 +518,29 @@ static void write_raw(const char *path, uint64_t length, const char *header, siz
 #define T(name, dtype, shape, begin, end)                                                                              \
     "\"" name "\": {\"dtype\": \"" dtype "\", \"shape\": " shape ", \"data_offsets\": [" begin ", " end "]}"
 
+/* Each range of the transpose of a matrix. */
+TEST(test_safetensors_transposed)
+{
+    enum { ROWS = 3, COLUMNS = 5, ALL = ROWS * COLUMNS };
+    const char *path = path_of("matrix.safetensors");
+    const struct st_spec spec = {"w", DT_BF16, 2, (const int64_t[]){ROWS, COLUMNS}};
+    uint16_t w[ALL], turned[ALL], got[ALL];
+    struct st_writer out;
+    struct st_file f;
+    struct error e = {0};
+    for (int i = 0; i < ALL; i++) w[i] = (uint16_t)(100 + i), turned[i % COLUMNS * ROWS + i / COLUMNS] = w[i];
+    must(st_write_begin(&out, path, &spec, 1, NULL, 0, &e), &e);
+    must(st_write_bytes(&out, w, sizeof w, &e), &e);
+    must(st_write_end(&out, &e), &e);
+    must(st_open(path, &f, &e), &e);
+    for (int at = 0; at < ALL; at++)
+        for (int n = 1; n <= ALL - at; n++) {
+            must(st_read_transposed(&f, &f.entries[0], at, n, got, &e), &e);
+            assert_memory_equal(got, turned + at, (size_t)n * sizeof *got);
+        }
+    st_close(&f);
+}
+
 TEST(test_safetensors_lies)
 {
     static const struct { const char *header; size_t data; const char *says; } bad[] = {

@@ -62,6 +62,7 @@ struct adapter {
                                * none */
     const struct spelling *spellings; /* the model's names in other spellings (base/spelling.h); NULL: one... */
     struct spelled spelled;   /* ...and that of the adapter's names and patterns */
+    bool fan_in_fan_out;      /* written, and of no effect: whether the adapted weights are [inputs,outputs] */
     const char *task_type;    /* copied into adapter_config.json; NULL: null */
     const char *source;       /* adapter_config.json as it was read, which is written back; NULL: made here */
     struct adapter_compiled *compiled; /* by adapter_check */
@@ -134,6 +135,9 @@ int lora_check(const struct graph *g, const struct adapter *a, struct error *e);
  * adapter, in the order of the forward; for a model with experts the last parts of these names, as
  * PEFT shortens long lists. Returns their number. */
 uint32_t lora_targets(const struct graph *g, struct bump *b, const char *const **names);
+/* Reports whether the weight of the last module with an adapter is [inputs,outputs], which PEFT
+ * calls fan_in_fan_out. */
+bool lora_transposed(const struct graph *g);
 /* Prints "LoRA on 64 modules (q_proj 32, v_proj 32); 4,194,304 of 6,742,609,920 weights are trained
  * (0.0622 %)" for a forward with adapters. */
 void lora_print(const struct graph *g, struct text *out);

@@ -36,7 +36,8 @@ static const char *const known[] = {"peft_type",
                                     "alpha_pattern",
                                     "layers_to_transform",
                                     "layers_pattern",
-                                    "init_lora_weights"};
+                                    "init_lora_weights",
+                                    "fan_in_fan_out"};
 
 /* --- reading -------------------------------------------------------------------------------- */
 
@@ -195,7 +196,9 @@ static int read_all(const struct value *map, struct bump *memory, struct adapter
     *a = (struct adapter){.r = 8, .alpha = 8}; /* PEFT's defaults */
     if (value_opt_int(map, "r", &a->r, e) || value_opt_number(map, "lora_alpha", &a->alpha, e) ||
         value_opt_number(map, "lora_dropout", &a->dropout, e) || value_opt_bool(map, "use_rslora", &a->rslora, e) ||
-        value_opt_bool(map, "use_dora", &a->dora, e) || value_opt_string(map, "task_type", &a->task_type, e) ||
+        value_opt_bool(map, "use_dora", &a->dora, e) ||
+        value_opt_bool(map, "fan_in_fan_out", &a->fan_in_fan_out, e) ||
+        value_opt_string(map, "task_type", &a->task_type, e) ||
         read_names(map, "target_modules", memory, &a->target, e) ||
         read_names(map, "exclude_modules", memory, &a->exclude, e) ||
         read_list(map, "modules_to_save", false, memory, &a->save, &a->n_save, e) ||
@@ -307,7 +310,7 @@ void adapter_config_write(const struct adapter *a, const char *base, const char 
     json_put_bool(&w, "ensure_weight_tying", false);
     json_put_null(&w, "eva_config");
     put_names(&w, "exclude_modules", &a->exclude);
-    json_put_bool(&w, "fan_in_fan_out", false);
+    json_put_bool(&w, "fan_in_fan_out", a->fan_in_fan_out);
     json_put_bool(&w, "inference_mode", true);
     if (init_names[a->init]) json_put_string(&w, "init_lora_weights", init_names[a->init]);
     else json_put_bool(&w, "init_lora_weights", a->init == ADAPTER_INIT_DEFAULT);

@@ -310,7 +310,7 @@ static const struct renaming {
     } rules[RULES];
 } renamings[] = {
     {{{NULL}}},
-    {{{"model.", ""}}}, /* the base's file has no root */
+    {{{"model.", ""}, {"transformer.", ""}}}, /* the base's file has no root */
     {{{"", "model."}}}, /* the adapter was made on the model without its head */
     /* LLaVA: in memory, in files */
     {{{"model.language_model.", "language_model.model."},

@@ -95,6 +95,7 @@ static void modules_end(struct modules *m)
 /* A linear module: the product's weight, and the name that PyTorch gives the module. */
 struct linear {
     id weight, model; /* the parameter; the one in the model, if the head is not tied any more */
+    id matrix;        /* the weight as [outputs,inputs]: itself, or the transpose that the product reads rows of */
     bool head;
     id offsets; /* of a grouped product: the weight is a stack; else 0 */
     char name[NAME_ROOM];
@@ -103,12 +104,17 @@ struct linear {
 static bool linear_of(const struct modules *m, const struct node *n, struct linear *out)
 {
     const struct graph *g = m->g;
+    id at;
     const bool grouped = n->op == OP_GROUPED_LINEAR;
     if ((n->op != OP_LINEAR && !grouped) || !(out->weight = root_of(g, n->in[1]))) return false;
     const char *name = tensor_name(g, out->weight);
     if (!text_ends_with(name, weight_end)) return false;
     out->model = out->weight;
     out->offsets = grouped ? n->in[2] : 0;
+    for (out->matrix = n->in[1]; out->matrix != out->weight; out->matrix = node_at(g, at)->in[0]) {
+        at = tensor_at(g, out->matrix)->node;
+        if (node_at(g, at)->op == OP_PERMUTE) break;
+    }
     snprintf(out->name, sizeof out->name, "%.*s", (int)(strlen(name) - strlen(weight_end)), name);
     if (m->table[out->weight]) snprintf(out->name, sizeof out->name, "%s", graph_name(g, g->scopes.at[n->scope].name));
     out->head = m->logits[n->out[0]];
@@ -123,7 +129,7 @@ static bool idle_linear(const struct modules *m, id t, struct linear *out)
     if (storage_of(m->g, t)->kind != KIND_PARAM || tensor_at(m->g, t)->rank != 2 || m->readers[t] ||
         !text_ends_with(name, weight_end))
         return false;
-    *out = (struct linear){.weight = t, .model = t};
+    *out = (struct linear){.weight = t, .model = t, .matrix = t};
     snprintf(out->name, sizeof out->name, "%.*s", (int)(strlen(name) - strlen(weight_end)), name);
     return true;
 }
@@ -216,7 +222,7 @@ static id drop(struct lora *l, id x, const struct linear *m)
     return op_dispatch(g, drop_samples(l, op_combine(g, x, place, 0), m), place);
 }
 
-/* Returns the rows of B that belong to `view`, some rows of the weight w: the same views, with rows
+/* Returns the rows of B that belong to `view`, some rows of the matrix w: the same views, with rows
  * of r values instead of C. */
 static id same_rows(struct lora *l, id view, id w, id b)
 {
@@ -249,7 +255,7 @@ static id multiply(struct lora *l, const struct linear *m, id x, id w)
 
 static struct parts declare(struct lora *l, const struct linear *m)
 {
-    const struct tensor w = *tensor_at(l->g, m->weight);
+    const struct tensor w = *tensor_at(l->g, m->matrix);
     const int64_t out = w.dim[w.rank - 2], in = w.dim[w.rank - 1], r = adapter_rank(l->a, m->name);
     struct parts p = {.a = lora_param(l, m, ".lora_A.weight", r, in, init_of_a(l->a, r, in)),
                       .b = lora_param(l, m, ".lora_B.weight", out, r, init_of_b(l->a, r))};
@@ -267,12 +273,6 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
                    "in adapter.target_modules", m->name);
         return (struct parts){0};
     }
-    const id view = tensor_at(g, n->in[1])->node;
-    if (view && node_at(g, view)->op == OP_PERMUTE) {
-        graph_fail(g, "LoRA: the weight of %s is [inputs,outputs], as GPT-2 stores it; adapters need [outputs,inputs]",
-                   m->name);
-        return (struct parts){0};
-    }
     struct parts p = declare(l, m);
     struct shared *s = &l->shared[m->model];
     if (s->input != n->in[0]) {
@@ -281,7 +281,7 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
         s->hidden = op_scale(g, multiply(l, m, s->dropped, p.a), adapter_scale(l->a, m->name));
     }
     p.x = s->dropped;
-    p.d = multiply(l, m, s->hidden, same_rows(l, n->in[1], m->weight, p.b));
+    p.d = multiply(l, m, s->hidden, same_rows(l, n->in[1], m->matrix, p.b));
     return p;
 }
 
@@ -291,7 +291,7 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
 static id row_factors(struct lora *l, const struct node *n, const struct linear *m, const struct parts *p)
 {
     struct graph *g = l->g;
-    const struct tensor w = *tensor_at(g, m->weight);
+    const struct tensor w = *tensor_at(g, m->matrix);
     const int64_t out = w.dim[0], in = w.dim[1];
     float *ones = mem_alloc((size_t)in * sizeof *ones);
     for (int64_t i = 0; i < in; i++) ones[i] = 1;
@@ -301,11 +301,11 @@ static id row_factors(struct lora *l, const struct node *n, const struct linear 
     mem_free(ones);
     /* 1 / n is the scale of RMSNorm over sqrt(in). */
     const id columns = op_dense(g, op_permute(g, p->a, (int[]){1, 0}));
-    const id v = op_add(g, m->weight, op_linear(g, op_scale(g, p->b, adapter_scale(l->a, m->name)), columns, 0));
+    const id v = op_add(g, m->matrix, op_linear(g, op_scale(g, p->b, adapter_scale(l->a, m->name)), columns, 0));
     const id scale = op_outputs(g, OP_RMSNORM, &(union attr){.rmsnorm = {0}}, (id[]){v, one}, 2).at[1];
     const id inverse = op_cast(g, op_scale(g, op_detach(g, scale), 1 / sqrt((double)in)), DT_NONE);
     const id factor = op_reshape(g, op_mul(g, p->m, inverse), 2, (int64_t[]){out, 1});
-    return op_reshape(g, same_rows(l, n->in[1], m->weight, factor), 1, (int64_t[]){-1});
+    return op_reshape(g, same_rows(l, n->in[1], m->matrix, factor), 1, (int64_t[]){-1});
 }
 
 /* Returns the result in place of z, the product of node n without its bias. */
@@ -345,7 +345,7 @@ static void untie(struct lora *l, struct node *n, const struct modules *m, struc
     const struct init init = table->init;
     const uint32_t like = (uint32_t)(table - g->params.at) + 1;
     snprintf(name, sizeof name, "%s%s", x->name, weight_end);
-    n->in[1] = x->weight = param_named(g, name, t.rank, t.dim, init);
+    n->in[1] = x->weight = x->matrix = param_named(g, name, t.rank, t.dim, init);
     if (!x->weight) return;
     graph_param_of(g, x->weight)->frozen = !adapter_saves(l->a, x->name);
     graph_param_of(g, x->weight)->like = like;
@@ -621,6 +621,19 @@ uint32_t lora_targets(const struct graph *g, struct bump *b, const char *const *
         if (k == kept) list[kept++] = last;
     }
     return kept;
+}
+
+bool lora_transposed(const struct graph *g)
+{
+    struct bump b = {0};
+    const char **names;
+    const uint32_t n = adapted_modules(g, &b, &names);
+    const char *weight = n ? bump_format(&b, "%s%s", names[n - 1], weight_end) : "";
+    bool transposed = false;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        transposed |= g->params.at[i].transposed && !strcmp(tensor_name(g, g->params.at[i].tensor), weight);
+    bump_free(&b);
+    return transposed;
 }
 
 /* Prints how many modules have each last part of a name, in the order of the forward. */

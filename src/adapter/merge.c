@@ -20,9 +20,10 @@
 #include <unistd.h>
 
 #include "base/progress.h"
+#include "graph/stored.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "models/model.h"
+#include "models/decoder.h"
 
 enum { JSON_MOST = 64 << 20 };
 
@@ -48,21 +49,50 @@ static bool is_tied(const struct merge *m)
     return (whole && whole->kind == VALUE_BOOL && whole->truth) || (text && text->kind == VALUE_BOOL && text->truth);
 }
 
-/* Finds the embedding and the head of a tied model; without them it counts as not tied. */
-static void find_tied(struct merge *m)
+static bool ends_in(const char *name, const char *module)
 {
-    if (!is_tied(m)) return;
+    const size_t n = strlen(name), k = strlen(module);
+    return text_ends_with(name, ".weight") && n >= k + 7 && !strncmp(name + n - 7 - k, module, k) &&
+           (n == k + 7 || name[n - 8 - k] == '.');
+}
+
+/* Finds the embedding, by the last part of its name, and the head of a tied model; without them it
+ * counts as not tied. */
+static void find_tied(struct merge *m, const char *embedding)
+{
     for (uint32_t i = 0; i < m->base.n_slots; i++) {
         const char *name = m->base.slots[i].entry->name;
         if (!m->base.slots[i].listed) continue;
-        if (text_ends_with(name, "embed_tokens.weight")) m->embedding = &m->base.slots[i];
-        if (!strcmp(name, "lm_head.weight") || text_ends_with(name, ".lm_head.weight")) m->head = &m->base.slots[i];
+        if (ends_in(name, embedding)) m->embedding = &m->base.slots[i];
+        if (ends_in(name, "lm_head")) m->head = &m->base.slots[i];
     }
     if (!m->embedding) m->head = NULL;
     else if (m->head) m->head_name = m->head->entry->name;
     else
         m->head_name = strncmp(m->embedding->entry->name, "language_model.", 15) ? "lm_head.weight"
                                                                                  : "language_model.lm_head.weight";
+}
+
+/* Finds what the tensors do not say: whether the head is tied, and how weights are stored.
+ * config.json says whether it is tied in a model that Plimsoll does not train. */
+static void find_layout(struct merge *m)
+{
+    struct text config = {0};
+    struct model model;
+    struct error ignored;
+    bool tied = is_tied(m);
+    const char *embedding = "embed_tokens";
+    json_write(m->config, 0, &config);
+    const bool known = !model_text(&model, config.at, m->base.dir, &ignored);
+    if (known && model.family->decoder) {
+        const struct decoder *c = model.config;
+        tied = c->tied;
+        m->transposed = c->transposed;
+        embedding = c->names.embedding;
+    }
+    if (tied) find_tied(m, embedding);
+    if (known) model_close(&model);
+    text_free(&config);
 }
 
 /* Lists the names that an adapter may refer to: those of the files, a tied head, and aliases of
@@ -93,13 +123,15 @@ static int check_dtype(const struct merge *m, const struct st_entry *t, const st
 }
 
 /* Checks that an adapter's tensor fits the tensor of the base. */
-static int check_fits(const struct merge *m, const struct st_entry *t, const struct adapter_tensor *x, struct error *e)
+static int check_fits(const struct merge *m, const struct st_entry *t, bool transposed, const struct adapter_tensor *x,
+                      struct error *e)
 {
     char base[160], adapter[160];
     if (check_dtype(m, t, x, e)) return e->code;
     bool fits = x->part == ADAPTER_WHOLE
                     ? t->rank == x->rank && (!t->rank || !memcmp(t->dims, x->dims, (size_t)t->rank * sizeof *t->dims))
-                    : t->rank == 2 && (x->part == ADAPTER_A ? x->dims[1] == t->dims[1] : x->dims[0] == t->dims[0]);
+                    : t->rank == 2 && (x->part == ADAPTER_A ? x->dims[1] == t->dims[!transposed]
+                                                         : x->dims[0] == t->dims[transposed]);
     if (fits) return PL_OK;
     return error_set(e, PL_USAGE, "%s: the adapter belongs to another base: tensor \"%.200s\" has the shape %s, which "
                      "does not fit %s of \"%.200s\" in %s", m->adapter.path, x->name,
@@ -111,8 +143,9 @@ static int attach(struct merge *m, const struct adapter_tensor *x, struct error 
     const bool head = m->embedding && !strcmp(x->base, m->head_name);
     const struct weight_slot *t = find_tensor(m, x->base);
     if (!t && !head) return PL_OK; /* an alias */
-    if (check_fits(m, head ? m->embedding->entry : t->entry, x, e)) return e->code;
     struct merge_change *c = head ? &m->head_change : &m->changes[t - m->base.slots];
+    c->transposed = m->transposed && !head && !ends_in(x->base, "lm_head");
+    if (check_fits(m, head ? m->embedding->entry : t->entry, c->transposed, x, e)) return e->code;
     if (x->part == ADAPTER_A) c->A = x, m->n_merged++;
     else if (x->part == ADAPTER_B) c->B = x;
     else if (x->part == ADAPTER_MAGNITUDE) c->magnitude = x;
@@ -140,7 +173,7 @@ static int open_base(struct merge *m, const char *dir, struct error *e)
     if (value_as_map(m->config, "the file", e)) return error_prepend(e, "%s", config);
     if (model_files_open(&m->base, dir, true, e)) return e->code;
     m->changes = bump_alloc(&m->base.memory, m->base.n_slots * sizeof *m->changes);
-    find_tied(m);
+    find_layout(m);
     return PL_OK;
 }
 
@@ -182,12 +215,24 @@ static int put(const struct out_file *o, const void *bytes, size_t n, struct err
 
 /* --- one tensor ----------------------------------------------------------------------------- */
 
-/* The factors of a module in f32; A NULL: no LoRA. */
+/* The factors of a tensor [R,C] in f32, which gains B A; A NULL: no LoRA. The rows of a weight
+ * [outputs,inputs] are outputs; of its transpose A is the adapter's B^T, and B its A^T. */
 struct factors {
-    float *A, *B, *magnitude; /* [r,in], [out,r], [out] or NULL */
+    float *A, *B;     /* [r,C], [R,r] */
+    float *magnitude; /* DoRA: [R], of a transpose [C]; NULL: none */
+    double *squares;  /* of a transpose with DoRA: [C], the sums of the merged columns' squares; else NULL */
     int64_t r;
     float scale;
 };
+
+/* Replaces x [rows,columns] by its transpose. */
+static void transpose(float **x, int64_t rows, int64_t columns)
+{
+    float *to = mem_alloc((size_t)(rows * columns) * sizeof *to + 1);
+    for (int64_t i = 0; i < rows * columns; i++) to[transposed_index(i, rows, columns)] = (*x)[i];
+    mem_free(*x);
+    *x = to;
+}
 
 static int read_factors(const struct merge *m, const struct merge_change *c, struct factors *to, struct error *e)
 {
@@ -197,7 +242,15 @@ static int read_factors(const struct merge *m, const struct merge_change *c, str
     to->scale = (float)adapter_scale(&m->adapter.config, c->A->module);
     TRY(adapter_folder_read_f32(&m->adapter, c->A, &to->A, e));
     TRY(adapter_folder_read_f32(&m->adapter, c->B, &to->B, e));
-    return c->magnitude ? adapter_folder_read_f32(&m->adapter, c->magnitude, &to->magnitude, e) : PL_OK;
+    if (c->magnitude) TRY(adapter_folder_read_f32(&m->adapter, c->magnitude, &to->magnitude, e));
+    if (!c->transposed) return PL_OK;
+    float *A = to->A;
+    transpose(&A, to->r, c->A->dims[1]);
+    transpose(&to->B, c->B->dims[0], to->r);
+    to->A = to->B;
+    to->B = A;
+    if (c->magnitude) to->squares = mem_alloc((size_t)c->B->dims[0] * sizeof *to->squares);
+    return PL_OK;
 }
 
 static void free_factors(struct factors *f)
@@ -205,6 +258,7 @@ static void free_factors(struct factors *f)
     mem_free(f->A);
     mem_free(f->B);
     mem_free(f->magnitude);
+    mem_free(f->squares);
 }
 
 /* Merges row `row` of the weight in place: w [C]; sum [C] is scratch. */
@@ -216,7 +270,7 @@ static void merge_row(const struct factors *f, int64_t row, int64_t C, float *w,
         for (int64_t i = 0; i < C; i++) sum[i] += b * a[i];
     }
     for (int64_t i = 0; i < C; i++) w[i] += f->scale * sum[i];
-    if (!f->magnitude) return;
+    if (!f->magnitude || f->squares) return;
     double squares = 0;
     for (int64_t i = 0; i < C; i++) squares += (double)w[i] * w[i];
     const float factor = squares > 0 ? (float)(f->magnitude[row] / sqrt(squares)) : 0;
@@ -231,6 +285,21 @@ static void merge_rows(const struct factors *f, int64_t first, int64_t rows, int
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows; i++) merge_row(f, first + i, C, w + i * C, sum);
         mem_free(sum);
+    }
+}
+
+/* Adds the squares of merged rows to those of their columns. */
+static void add_squares(const struct factors *f, int64_t rows, int64_t C, const float *w)
+{
+    for (int64_t i = 0; i < rows * C; i++) f->squares[i % C] += (double)w[i] * w[i];
+}
+
+/* Multiplies the columns of merged rows by magnitude / norm. */
+static void scale_columns(const struct factors *f, int64_t rows, int64_t C, float *w)
+{
+    for (int64_t i = 0; i < rows * C; i++) {
+        const double squares = f->squares[i % C];
+        w[i] *= squares > 0 ? (float)(f->magnitude[i % C] / sqrt(squares)) : 0;
     }
 }
 
@@ -283,10 +352,17 @@ static int put_changed(const struct merge *m, const struct st_file *f, const str
     void *bytes = mem_alloc((size_t)block * 8 + 1);
     float *w = mem_alloc((size_t)block * sizeof *w + 1);
     int rc = read_factors(m, c, &x, e);
+    for (int64_t at = 0, n; at < t->elements && x.squares && !rc; at += n) {
+        n = min_i64(block, t->elements - at);
+        rc = read_weight(m, f, t, c->whole, at, n, bytes, w, e);
+        if (!rc) merge_rows(&x, at / C, n / C, C, w);
+        if (!rc) add_squares(&x, n / C, C, w);
+    }
     for (int64_t at = 0, n; at < t->elements && !rc; at += n) {
         n = min_i64(block, t->elements - at);
         rc = read_weight(m, f, t, c->whole, at, n, bytes, w, e);
         if (!rc && c->A) merge_rows(&x, at / C, n / C, C, w);
+        if (!rc && x.squares) scale_columns(&x, n / C, C, w);
         if (!rc) rc = round_to(m, t, at, w, bytes, n, e);
         if (!rc) rc = put(o, bytes, (size_t)n * dtype_size(t->dtype), e);
     }

@@ -2,7 +2,7 @@
  * merge.h: merging an adapter into its base: model folder + PEFT folder -> model folder.
  *
  *     W' = W + s B A                      LoRA; sums in f32, rounded once to the dtype of the base
- *     W' = m / |W + s B A| (W + s B A)    DoRA, norms by row
+ *     W' = m / |W + s B A| (W + s B A)    DoRA, norms by row; by column where W is [inputs,outputs]
  *     W' = the adapter's tensor           modules_to_save, biases; with LoRA on the same tensor it
  *                                         is the W above (PEFT saves the weight of an adapted head)
  *
@@ -23,6 +23,7 @@
 /* What changes one tensor of the base. */
 struct merge_change {
     const struct adapter_tensor *A, *B, *magnitude, *whole; /* A and B with perhaps a magnitude, whole, both, or none */
+    bool transposed; /* the tensor is [inputs,outputs] */
 };
 
 struct merge {
@@ -30,6 +31,7 @@ struct merge {
     struct adapter_folder adapter;
     struct merge_change *changes; /* by slot of the base */
     struct value *config;         /* config.json */
+    bool transposed;              /* weights of linear layers, but for the head's, are [inputs,outputs] */
     /* A tied head that the adapter unties. */
     bool untied;
     const struct weight_slot *embedding, *head; /* head: its tensor in the files, or NULL: it is added as head_name */

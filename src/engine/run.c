@@ -102,6 +102,7 @@ static int open_weights(struct run *r, struct error *e)
             spelled[i] = bump_string(&names, spelling_apply(r->planned.adapter.spellings, r->planned.adapter.spelled,
                                                             modules[i], name, sizeof name));
         }
+        r->planned.adapter.fan_in_fan_out = lora_transposed(&r->planned.graph);
         adapter_config_write(&r->planned.adapter, r->planned.model.path, spelled, n, &config);
     }
     const struct weights_adapter a = {r->planned.config->adapter_path, config.at, adapter_folder_convert};

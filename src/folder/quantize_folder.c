@@ -31,6 +31,7 @@ enum { CHUNK = 1 << 20, INDEX_MOST = 64 << 20 };
 /* A weight in 4 bits. */
 struct packed_weight {
     const struct weight_slot *slot; /* the tensor that it is read from */
+    bool transposed;                /* it is [inputs,outputs], and its transpose is quantized */
     float *absmax;
     uint8_t *scales;                /* on the heap, from the codes to the scales of one file; else NULL */
     struct text state;
@@ -67,6 +68,7 @@ static int choose_weights(struct quantize_folder *q, struct error *e)
         if (!forms[i] || !slot) continue;
         q->n_quantized += !q->packed[slot - 1].slot;
         q->packed[slot - 1].slot = &q->weights.in.slots[slot - 1];
+        q->packed[slot - 1].transposed = g->params.at[i].transposed;
     }
     if (q->n_quantized) return PL_OK;
     return error_set(e, PL_USAGE, "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what "
@@ -146,17 +148,21 @@ static int64_t absmax_count(int64_t n) { return (nf4_blocks(n) + NF4_SCALES - 1)
 /* Returns PyTorch's name of the dtype that a weight is computed in. */
 static const char *torch_dtype(enum dtype t) { return t == DT_BF16 ? "bfloat16" : t == DT_F16 ? "float16" : "float32"; }
 
-/* Quantizes n weights from `at` on, with room for CHUNK of them in `values` and `codes`; `codes`
- * NULL: fills only their scales. */
-static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *values,
+/* Quantizes n weights of p from `at` on, with room for CHUNK of them in `values` and `codes`;
+ * `codes` NULL: fills only their scales. */
+static int quantize_chunk(const struct st_file *f, const struct packed_weight *p, int64_t at, int64_t n, void *values,
                           uint8_t *codes, float *scales, struct error *e)
 {
+    const struct st_entry *t = p->slot->entry;
     const uint64_t size = dtype_size(t->dtype);
-    if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, values, e)) return e->code;
+    if (p->transposed ? st_read_transposed(f, t, at, n, values, e)
+                      : st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, values, e))
+        return e->code;
     const int64_t bad = transfer_nonfinite(values, t->dtype, n);
     if (bad >= 0)
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g; expected finite numbers: the file is "
-                         "damaged, or training diverged before it was saved", f->path, t->name, (long long)(at + bad),
+                         "damaged, or training diverged before it was saved", f->path, t->name,
+                         (long long)(p->transposed ? transposed_index(at + bad, t->dims[1], t->dims[0]) : at + bad),
                          dtype_load(values, t->dtype, bad));
     nf4_quantize(codes, scales + at / NF4_BLOCK, values, t->dtype, n);
     return PL_OK;
@@ -175,7 +181,7 @@ static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, s
     int rc = PL_OK;
     for (int64_t at = 0, n; at < t->elements && !rc; at += n) {
         n = min_i64(CHUNK, t->elements - at);
-        rc = quantize_chunk(f, t, at, n, values, codes, scales, e);
+        rc = quantize_chunk(f, p, at, n, values, codes, scales, e);
         if (!rc && out) rc = st_write_bytes(out, codes, (uint64_t)(n + 1) / 2, e);
     }
     if (!rc) nf4_quantize_scales(bytes, p->absmax, offset, scales, blocks);
@@ -198,7 +204,7 @@ static int measure_weights(struct quantize_folder *q, struct error *e)
         if (!p->slot) continue;
         const struct st_entry *t = p->slot->entry;
         struct quant_state state = {.nested = true, .rank = t->rank};
-        memcpy(state.dim, t->dims, (size_t)t->rank * sizeof *t->dims);
+        for (int k = 0; k < t->rank; k++) state.dim[k] = t->dims[p->transposed ? t->rank - 1 - k : k];
         p->absmax = bump_alloc(&q->memory, (size_t)absmax_count(t->elements) * sizeof *p->absmax);
         rc = quantize_weight(q, p, NULL, &state.offset, e);
         quant_state_print(&state, torch_dtype(t->dtype), &p->state);

@@ -355,7 +355,8 @@ static void match_tied(struct weights *w, const struct graph *g)
 /* Reports whether a tensor is computed or never read; other extra tensors cause a warning. */
 static bool is_bookkeeping(const char *name)
 {
-    static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
+    static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs",
+                                       ".attn.bias", ".attn.masked_bias"};
     for (size_t i = 0; i < COUNT(ends); i++)
         if (text_ends_with(name, ends[i])) return true;
     return weights_4bit_beside(name);

@@ -303,11 +303,12 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
     const struct st_file *f;
     struct quant_state state;
     if (state_of(w, name, &state, e)) return e->code;
-    if (state.rank != x->rank || memcmp(state.dim, x->dim, (size_t)x->rank * sizeof *x->dim)) {
+    const int64_t dim[] = {x->dim[p->transposed], x->dim[!p->transposed]};
+    if (state.rank != x->rank || memcmp(state.dim, dim, sizeof dim)) {
         char found[160], expected[160];
         return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has the shape %s; config.json asks for %s",
                          w->in.dir, w->in.names[slot->file], name, shape_print(state.rank, state.dim, found),
-                         shape_print(x->rank, x->dim, expected));
+                         shape_print(x->rank, dim, expected));
     }
     if (slot->entry->bytes != (uint64_t)(n + 1) / 2)
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld",

@@ -15,6 +15,7 @@
 #include "folder/transfer.h"
 #include "folder/weights.h"
 #include "folder/weights_4bit.h"
+#include "graph/stored.h"
 
 static int load_constant(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
 {
@@ -32,12 +33,16 @@ static int load_tensor(const struct weights *w, struct transfer *x, const struct
     uint32_t size = dtype_size(t->dtype);
     struct bad bad = {.index = -1};
     if (p->form) return weights_4bit_load(w, x, p, &w->in.slots[slot], crc, e);
+    const bool transposed = stored_transposed(x->tape->graph, p);
     for (int64_t at = 0; at < t->elements; at += x->room) {
         int64_t n = min_i64(x->room, t->elements - at);
-        if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
+        if (transposed ? st_read_transposed(f, t, at, n, x->first, e)
+                       : st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e))
+            return e->code;
         if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
         if (transfer_put(x, p, t->dtype, first + at, n, &bad, e))
             return error_prepend(e, "loading %s", t->name);
+        if (transposed && bad.index >= 0) bad.index = transposed_index(bad.index, t->dims[1], t->dims[0]);
         if (bad.index >= 0)
             return error_set(e, PL_USAGE,
                              "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is "
@@ -69,44 +74,49 @@ static void init_elements(const struct init *init, uint64_t key, float *to, int6
     else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
 }
 
-/* Loads the Euclidean norms of the rows of another parameter, which is loaded already; ranks may
- * hold parts of it. */
+/* Loads the Euclidean norms of the rows of another parameter's matrix [outputs,inputs], which is
+ * loaded already; ranks may hold parts of it. */
 static int load_row_norms(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
 {
     const struct param *of = weight_origin(g, p);
-    const int64_t rows = tensor_elements(tensor_at(g, p->tensor)), C = tensor_last(tensor_at(g, of->master));
-    float *norms = mem_alloc((size_t)rows * sizeof *norms);
+    const int64_t rows = tensor_elements(tensor_at(g, p->tensor)), all = tensor_elements(tensor_at(g, of->master));
+    const bool columns = of->transposed && !stored_transposed(g, of);
+    double *squares = mem_alloc((size_t)rows * sizeof *squares);
     int rc = PL_OK;
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        double sum = 0;
-        for (int64_t at = 0; at < C && !rc; at += x->room) {
-            const int64_t n = min_i64(x->room, C - at);
-            const void *data;
-            rc = transfer_get(x, of->master, DT_F32, i * C + at, n, &data, NULL, e);
-            for (int64_t k = 0; k < n && !rc; k++) sum += (double)((const float *)data)[k] * ((const float *)data)[k];
+    for (int64_t at = 0; at < all && !rc; at += x->room) {
+        const int64_t n = min_i64(x->room, all - at);
+        const void *data;
+        rc = transfer_get(x, of->master, DT_F32, at, n, &data, NULL, e);
+        for (int64_t k = 0; k < n && !rc; k++) {
+            const double w = ((const float *)data)[k];
+            squares[columns ? (at + k) % rows : (at + k) / (all / rows)] += w * w;
         }
-        norms[i] = (float)sqrt(sum);
     }
     for (int64_t at = 0; at < rows && !rc; at += x->room) {
         struct bad bad;
         const int64_t n = min_i64(x->room, rows - at);
-        memcpy(x->first, norms + at, (size_t)n * sizeof *norms);
+        for (int64_t k = 0; k < n; k++) ((float *)(void *)x->first)[k] = (float)sqrt(squares[at + k]);
         rc = transfer_put(x, p, DT_F32, at, n, &bad, e);
     }
-    mem_free(norms);
+    mem_free(squares);
     return rc;
 }
 
 static int load_by_init(struct transfer *x, const struct graph *g, const struct param *p, uint64_t seed,
                         struct error *e)
 {
-    int64_t elements = tensor_elements(tensor_at(g, p->tensor));
+    const struct tensor *t = tensor_at(g, p->tensor);
+    const int64_t elements = tensor_elements(t), C = tensor_last(t);
+    const bool transposed = stored_transposed(g, p);
     uint64_t key = random_key(seed, weight_name(g, weight_origin(g, p)));
     struct bad bad;
     if (p->init.kind == INIT_DATA) return load_constant(x, g, p, e);
     for (int64_t at = 0; at < elements; at += x->room) {
         int64_t n = min_i64(x->room, elements - at);
-        init_elements(&p->init, key, (float *)(void *)x->first, at, n, tensor_last(tensor_at(g, p->tensor)));
+        float *to = (float *)(void *)x->first;
+        if (!transposed) init_elements(&p->init, key, to, at, n, C);
+        for (int64_t k = 0; k < n && transposed; k++)
+            init_elements(&p->init, key, to + k, transposed_index(at + k, C, elements / C), 1, C);
         if (transfer_put(x, p, DT_F32, at, n, &bad, e)) return error_prepend(e, "initialising %s", weight_name(g, p));
         CHECK(bad.index < 0, "%s: initial element %lld is %g", weight_name(g, p), (long long)bad.index, bad.value);
     }

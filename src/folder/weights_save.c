@@ -31,6 +31,28 @@ static int path_print(char out[PATH_ROOM], const char *dir, const char *name, st
 
 /* --- tensors -------------------------------------------------------------------------- */
 
+/* Appends the values of a parameter whose storage has their transpose; in memory, all at once. */
+static int write_transposed(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to,
+                            struct st_writer *out, struct error *e)
+{
+    const struct tensor *t = tensor_at(g, p->master);
+    const int64_t elements = tensor_elements(t);
+    const size_t size = dtype_size(to);
+    char *all = mem_alloc((size_t)elements * size);
+    int rc = PL_OK;
+    for (int64_t at = 0; at < elements && !rc; at += x->room) {
+        const int64_t n = min_i64(x->room, elements - at);
+        const void *data;
+        rc = transfer_get(x, p->master, to, at, n, &data, NULL, e);
+        for (int64_t k = 0; k < n && !rc; k++)
+            memcpy(all + (size_t)transposed_index(at + k, t->dim[1], t->dim[0]) * size,
+                   (const char *)data + (size_t)k * size, size);
+    }
+    if (!rc) rc = st_write_bytes(out, all, (uint64_t)elements * size, e);
+    mem_free(all);
+    return rc;
+}
+
 /* Appends elements [first, end) of the master weights in dtype `to` to the file. */
 static int write_part(struct transfer *x, const struct graph *g, const struct param *p, int64_t first, int64_t end,
                       enum dtype to, struct st_writer *out, struct error *e)
@@ -54,6 +76,7 @@ static int write_part(struct transfer *x, const struct graph *g, const struct pa
 static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to,
                          struct st_writer *out, struct error *e)
 {
+    if (stored_transposed(g, p)) return write_transposed(x, g, p, to, out, e);
     return write_part(x, g, p, 0, tensor_elements(tensor_at(g, p->master)), to, out, e);
 }
 

@@ -145,6 +145,9 @@ struct param {
     bool frozen;
     bool running; /* a running statistic: frozen, but the step updates it */
     bool added;   /* by a pass (lora.c): it is not in the model's own folder */
+    /* a matrix [inputs,outputs] of a linear layer, which reads its transpose (layers.h): adapters
+     * and forms with fewer bits are those of the transpose */
+    bool transposed;
     /* enum stored: the form that the model's folder has; 0: plain. The storage has the form that is
      * used */
     uint8_t form;

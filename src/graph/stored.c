@@ -78,6 +78,13 @@ const struct stored_form *tensor_form(const struct graph *g, const struct tensor
     return &stored_forms[t->dtype == DT_U8 ? STORED_PLAIN : form];
 }
 
+bool stored_transposed(const struct graph *g, const struct param *p)
+{
+    return p->transposed && tensor_form(g, tensor_at(g, p->master)) != &stored_forms[STORED_PLAIN];
+}
+
+int64_t transposed_index(int64_t i, int64_t rows, int64_t columns) { return i % columns * rows + i / columns; }
+
 uint64_t stored_part_bytes(const struct stored_form *f, int part, enum dtype t, int64_t n)
 {
     const struct stored_part *p = &f->part[part];

@@ -52,6 +52,11 @@ enum { STORED_GROUP = 16384 };
 
 /* Returns the form of a tensor's storage; a u8 tensor is plain. */
 const struct stored_form *tensor_form(const struct graph *g, const struct tensor *t);
+/* Reports whether a parameter's storage has the values of its transpose: those of a matrix
+ * [inputs,outputs] (param.transposed) that is not plain. */
+bool stored_transposed(const struct graph *g, const struct param *p);
+/* Returns the index, in the transpose of a matrix, of what has the index i in the matrix. */
+int64_t transposed_index(int64_t i, int64_t rows, int64_t columns);
 /* Returns the bytes of n values in one part. */
 uint64_t stored_part_bytes(const struct stored_form *f, int part, enum dtype t, int64_t n);
 /* Returns where value `at` is in the part, and where the part begins in a storage of `elements`

@@ -280,6 +280,27 @@ int st_read(const struct st_file *f, const struct st_entry *t, uint64_t offset, 
     return PL_OK;
 }
 
+int st_read_transposed(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *dst,
+                       struct error *e)
+{
+    CHECK(t->rank == 2 && at >= 0 && n > 0 && at + n <= t->elements, "%s", t->name);
+    const int64_t rows = t->dims[0], columns = t->dims[1];
+    const size_t size = dtype_size(t->dtype);
+    char *run = mem_alloc((size_t)(n / rows + 2) * size), *to = dst;
+    int rc = PL_OK;
+    /* A row has element j rows + i of the transpose in column j: those that are asked for follow
+     * each other. */
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const int64_t first = at > i ? (at - i + rows - 1) / rows : 0, end = (at + n - i + rows - 1) / rows;
+        if (first >= end) continue;
+        rc = st_read(f, t, (uint64_t)(i * columns + first) * size, (uint64_t)(end - first) * size, run, e);
+        for (int64_t j = first; j < end && !rc; j++)
+            memcpy(to + (size_t)(j * rows + i - at) * size, run + (size_t)(j - first) * size, size);
+    }
+    mem_free(run);
+    return rc;
+}
+
 /* ---- Writing ----
  *
  * writing .safetensors files.

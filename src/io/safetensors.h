@@ -53,6 +53,9 @@ const struct st_entry *st_find(const struct st_file *f, const char *name); /* NU
 const char *st_metadata(const struct st_file *f, const char *key);         /* NULL: none */
 /* Reads bytes [offset, offset + n) of the tensor into dst. Thread-safe. */
 int st_read(const struct st_file *f, const struct st_entry *t, uint64_t offset, uint64_t n, void *dst, struct error *e);
+/* Reads elements [at, at + n) of the transpose of a matrix into dst. Thread-safe. */
+int st_read_transposed(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *dst,
+                       struct error *e);
 /* Parses only the header, n bytes of JSON before data_bytes of data: fills the entries and the
  * metadata of `f`, in f->bump. st_open and the fuzzer call it. */
 int st_parse_header(const char *header, size_t n, uint64_t data_bytes, struct st_file *f, struct error *e);

@@ -62,7 +62,10 @@ static struct pair linear_pair(struct graph *g, const char *prefix, const char *
 {
     const int64_t dim[] = {init.transposed ? in : out, init.transposed ? out : in};
     id w = weight_of(g, prefix, name, ".weight", 2, dim, normal_init(init.std));
-    if (init.transposed) w = op_permute(g, w, (int[]){1, 0});
+    if (w && init.transposed) {
+        graph_param_of(g, w)->transposed = true;
+        w = op_permute(g, w, (int[]){1, 0});
+    }
     return (struct pair){w,
                          init.no_bias ? 0 : weight_of(g, prefix, name, ".bias", 1, &out, normal_init(init.bias_std))};
 }

@@ -71,7 +71,8 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_qua
            bnb_4bit_compute_dtype=torch.float32)
 PLAIN = dict(NF4, bnb_4bit_use_double_quant=False)
 # Models that transformers saves in 4 bits: the base and how.
-FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4), "gemma3_4bit": ("gemma3", NF4)}
+FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4), "gemma3_4bit": ("gemma3", NF4),
+           "gpt2_4bit": ("gpt2", NF4)}
 
 CASES = {
     "list": case("basic", ["q_proj", "v_proj"]),
@@ -136,6 +137,13 @@ CASES = {
     "phi3_nf4": case("phi3", "all-linear", r=2, nf4=NF4),
     "gemma3": case("gemma3", "all-linear", r=2, modules_to_save=["norm"]),
     "gemma2": case("gemma2", ["q_proj", "down_proj"], r=2, use_dora=True),
+    # Conv1D has weights [inputs,outputs]; in 4 bits it becomes a Linear4bit with the transpose.
+    "gpt2": case("gpt2", "all-linear", r=2, use_rslora=True),
+    "gpt2_dora": case("gpt2_padded", ["c_attn", "c_proj"], r=2, use_dora=True, bias="lora_only"),
+    "gpt2_head": case("gpt2", ["c_fc", "lm_head"], r=2),
+    "gpt2_save": case("gpt2", ["c_attn"], r=2, modules_to_save=["wte", "h.1.mlp"]),
+    "gpt2_nf4": case("gpt2", "all-linear", r=2, nf4=NF4),
+    "gpt2_folder": case("peft/gpt2_4bit", ["c_attn", "c_fc"], r=2, nf4={}, use_dora=True),
     "gemma3_folder": case("peft/gemma3_4bit", ["v_proj", "gate_proj"], r=2, nf4={}),
     "nf4_folder": case("peft/odd_4bit", "all-linear", r=3, nf4={}),
     "llava_nf4_folder": case("peft/llava_4bit", ["v_proj", "linear_1", "fc1"], r=2, nf4={}),
@@ -184,7 +192,8 @@ def dequantized(m):
 
 
 def is_sound(m):
-    return torch.equal(dequantized(m), bitsandbytes.functional.dequantize_4bit(m.weight.data, m.weight.quant_state))
+    """Whether bitsandbytes computes with these weights on the CPU, whose kernel takes rows by 32."""
+    return m.out_features % 32 == 0 and torch.equal(dequantized(m), bitsandbytes.functional.dequantize_4bit(m.weight.data, m.weight.quant_state))
 
 
 def plain(model):

@@ -20,7 +20,7 @@ import shutil
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 out = pathlib.Path(__file__).parent / "peft_merge"
 shutil.rmtree(out, ignore_errors=True)
@@ -31,7 +31,7 @@ def keep_small(folder):
     """transformers writes every default; these keys describe the model."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    keys = list(shape) + ["architectures", "model_type", "tie_word_embeddings", "rms_norm_eps", "dtype", "hidden_act", "rope_theta"]
+    keys = list(shape) + ["architectures", "model_type", "tie_word_embeddings", "rms_norm_eps", "dtype", "hidden_act", "rope_theta", "n_embd", "n_head", "n_layer", "n_positions"]
     path.write_text(json.dumps({k: config[k] for k in sorted(keys) if k in config}, indent=2) + "\n")
     (folder / "generation_config.json").unlink(missing_ok=True)
 
@@ -123,4 +123,22 @@ make_case("tied_saved", "tied", LlamaForCausalLM, expect=lambda p, b: {**tied_sa
     b["model.layers.0.self_attn.q_proj.weight"] + module_delta(p.base_model.model.model.layers[0].self_attn.q_proj)).detach()},
     r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
 make_case("orthogonal", "llama", LlamaForCausalLM, r=2, lora_alpha=3, target_modules=["k_proj", "down_proj"], init_lora_weights="orthogonal")
+
+# Conv1D: weights are [inputs,outputs], and one of them is square.
+make_base("gpt2", GPT2LMHeadModel(GPT2Config(vocab_size=11, n_embd=8, n_layer=1, n_head=2, n_positions=16)))
+
+
+def without_head(peft, before):
+    return {k: v.detach() for k, v in peft.merge_and_unload().state_dict().items() if k != "lm_head.weight"}
+
+
+def gpt2_saved(peft, before):
+    model = peft.base_model.model
+    head = before["transformer.wte.weight"] + 0
+    return {**without_head(peft, before), "lm_head.weight": head, "transformer.wte.weight": model.transformer.wte.weight.detach()}
+
+
+make_case("gpt2_lora", "gpt2", GPT2LMHeadModel, expect=without_head, r=2, target_modules="all-linear", use_rslora=True)
+make_case("gpt2_dora", "gpt2", GPT2LMHeadModel, expect=without_head, r=2, use_dora=True, target_modules=["c_attn", "c_proj"], bias="lora_only")
+make_case("gpt2_saved", "gpt2", GPT2LMHeadModel, expect=gpt2_saved, r=2, target_modules=["attn.c_proj"], modules_to_save=["wte"])
 print(sum(p.stat().st_size for p in out.rglob("*") if p.is_file()), "bytes")

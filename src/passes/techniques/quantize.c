@@ -11,6 +11,9 @@
  * forward and backward. The pass runs after recompute, which repeats readers, and before offload,
  * which then copies the bytes in 4 bits.
  *
+ * A weight [inputs,outputs] (param.transposed) is quantized as its transpose, and so are the
+ * dequantized ones, whose views have other strides.
+ *
  * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no
  * embedding does. With memory.quantize nf4 these are all but the output head; rules choose by the
  * name of the layer, or of a module around it. Weights that the model's folder has in 4 bits
@@ -208,18 +211,30 @@ void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *fo
 struct quantized {
     id bytes;  /* the u8 tensor over the storage; 0: the storage is plain */
     id weight; /* the tensor that was read */
+    bool transposed; /* the bytes are of its transpose */
 };
+
+/* Makes a view of the matrix w one of its transpose, which has the same elements in another order.
+ * A stride is an index too: that of the element behind the first. */
+static void turn_view(struct tensor *view, const struct tensor *w)
+{
+    const uint32_t size = dtype_size(view->dtype);
+    for (int i = 0; i < view->rank; i++) view->stride[i] = transposed_index(view->stride[i], w->dim[0], w->dim[1]);
+    view->offset = (uint64_t)transposed_index((int64_t)(view->offset / size), w->dim[0], w->dim[1]) * size;
+}
 
 /* Emits a dequantized weight, and returns the reader's view `t` on it. */
 static id dequantized(struct graph *g, const struct quantized *q, id t)
 {
     const struct tensor w = *tensor_at(g, q->weight);
     const bool nested = storage_of(g, q->bytes)->form == STORED_NF4;
-    const id whole = op_dequantize(g, q->bytes, nested, w.dtype, w.rank, w.dim);
+    const int64_t turned[] = {w.dim[1], w.dim[0]};
+    const id whole = op_dequantize(g, q->bytes, nested, w.dtype, w.rank, q->transposed ? turned : w.dim);
     CHECK(whole, "%s", g->error.text);
     storage_of(g, whole)->name = tensor_at(g, whole)->name = w.name;
-    if (t == q->weight) return whole;
+    if (t == q->weight && !q->transposed) return whole;
     struct tensor view = *tensor_at(g, t);
+    if (q->transposed) turn_view(&view, &w);
     view.storage = tensor_at(g, whole)->storage;
     view.node = tensor_at(g, whole)->node;
     vec_push(&g->tensors, view);
@@ -277,7 +292,7 @@ void pass_quantize(struct graph *g, const struct settings *s)
         g->storages.at[w.storage].form = (uint8_t)form;
         const uint64_t bytes = g->storages.at[w.storage].bytes = stored_bytes(g, &w);
         const id raw = graph_tensor(g, graph_name(g, w.name), w.storage, DT_U8, 1, (int64_t[]){(int64_t)bytes}, 0);
-        by_storage[w.storage] = (struct quantized){raw, p->tensor};
+        by_storage[w.storage] = (struct quantized){raw, p->tensor, p->transposed};
         any = true;
     }
     for (int p = 0; p < PROGRAM_COUNT && any; p++) rewrite_program(g, p, by_storage, storages);
