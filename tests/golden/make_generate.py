@@ -56,6 +56,10 @@ CASES = [
     ("qwen3", "peft/qwen3", 6, 1.2, False),
     ("phi3", "peft/phi3", 9, 1.2, False),
     ("gemma3", "peft/gemma3", 6, 1.2, False),
+    ("gpt2", None, 3, 1.0, False),         # as many tokens as it has positions
+    ("gpt2_padded", "peft/gpt2_dora", 4, 1.0, False),
+    ("mixtral", None, 6, 1.2, False),
+    ("qwen3_moe", None, 6, 1.2, False),
 ]
 
 
@@ -64,9 +68,14 @@ def margin(logits):
     return (top[0] - top[1]).item()
 
 
+def new_tokens(model, prompt):
+    """Learned positions end an answer."""
+    return min(NEW, model.config.n_positions - prompt) if model.config.model_type == "gpt2" else NEW
+
+
 def answer(model, prompt, penalty):
     ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, pad_token_id=0,
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new_tokens(model, len(prompt)), pad_token_id=0,
                          repetition_penalty=penalty, output_scores=True, return_dict_in_generate=True)
     return out.sequences[0, len(prompt):].tolist(), min(margin(s[0]) for s in out.scores)
 
@@ -77,7 +86,7 @@ def find(model, length, penalty, ends, seed, tries):
     for k in range(400):
         prompt = [draw.randrange(model.config.vocab_size) for _ in range(length)]
         ids, least = answer(model, prompt, penalty)
-        good = least >= MARGIN and (8 <= len(ids) < NEW if ends else len(ids) == NEW)
+        good = least >= MARGIN and (8 <= len(ids) < NEW if ends else len(ids) == new_tokens(model, length))
         if good and (best is None or len(set(ids)) > len(set(best[1]))):
             best = prompt, ids
         if best and (len(set(best[1])) >= 16 or k >= tries):
@@ -91,13 +100,14 @@ def write_answers(out, first, tries):
     path = os.path.join(out, "generate.txt")
     lines = open(path).read().splitlines()[:first] if first else []
     for number, (name, adapter, length, penalty, ends) in list(enumerate(CASES))[first:]:
-        model = AutoModelForCausalLM.from_pretrained(os.path.join(HERE, name), dtype=torch.float32, attn_implementation="eager").eval()
+        model = AutoModelForCausalLM.from_pretrained(os.path.join(HERE, name), dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").eval()
         if adapter:
             from peft import PeftModel
             model = PeftModel.from_pretrained(model, os.path.join(HERE, adapter)).eval()
         with torch.no_grad():
             prompt, ids = find(model, length, penalty, ends, number, tries)
-        options = f"--repetition-penalty={penalty}" if penalty != 1 else "-"
+        new = new_tokens(model, length)
+        options = f"--repetition-penalty={penalty}" if penalty != 1 else f"--max-new={new}" if new < NEW else "-"
         lines.append(" ".join([name, adapter or "-", options, ",".join(map(str, prompt)), ",".join(map(str, ids))]))
         print(f"{name:14} {adapter or '':18} {len(ids)} tokens, {len(set(ids))} distinct")
     with open(path, "w") as f:
