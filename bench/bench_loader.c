@@ -68,7 +68,7 @@ static int parse(int argc, char **argv, struct options *o)
 }
 
 /* Loads all images; prints counts, rates and memory. */
-static int load_all(struct loader *l, struct loader_source *s, uint64_t images, struct error *e)
+static int load_all(struct reader *l, struct loader_source *s, uint64_t images, struct error *e)
 {
     uint64_t count = dataset_count(s->set), whole = 0, masks = 0, distinct = 0;
     bool *seen = mem_alloc(count * sizeof *seen);
@@ -77,7 +77,10 @@ static int load_all(struct loader *l, struct loader_source *s, uint64_t images, 
     int rc = PL_OK;
     for (uint64_t i = 0; i < images && !rc; i++) {
         const struct loader_sample *x;
-        if ((rc = loader_next(l, &x, e))) break;
+        if (!(x = reader_next(l, e))) {
+            rc = e->code;
+            break;
+        }
         if (x->fault == FAULT_NONE) {
             whole++;
             distinct += !seen[x->sample];
@@ -92,7 +95,7 @@ static int load_all(struct loader *l, struct loader_source *s, uint64_t images, 
     if (rc) return rc;
     printf("pairs %llu\nimages %llu\nwhole %llu\ndistinct %llu\nbroken %llu\nmasks %llu\n", (unsigned long long)count,
            (unsigned long long)images, (unsigned long long)whole, (unsigned long long)distinct,
-           (unsigned long long)s->counts.broken, (unsigned long long)masks);
+           (unsigned long long)s->order.counts.broken, (unsigned long long)masks);
     printf("seconds %.3f\ncpu_seconds %.3f\nper_second %.2f\nper_cpu_second %.2f\n", wall, cpu, (double)images / wall,
            (double)images / cpu);
     printf("early_kib %lu\nend_kib %lu\n", first, resident_kib());
@@ -151,12 +154,14 @@ static int measure(const struct options *o, struct error *e)
                                 .slots = SLOTS + o->threads,
                                 .room = ROOM};
     struct dataset *set;
-    struct loader *l = NULL;
+    struct reader *l = NULL;
     int rc = dataset_open(&set, &d, e);
     if (rc) return rc;
     struct loader_source s =
-        {.set = set, .seed = 1, .shuffle = !o->once, .once = o->once, .max_bad = 1, .sampler = {.max_masks = o->masks}};
-    uint64_t images = o->once || !o->images ? dataset_count(set) : o->images, bytes = loader_bytes(&lo);
+        {.order = {.seed = 1, .shuffle = !o->once, .once = o->once, .max_bad = 1},
+         .set = set,
+         .sampler = {.max_masks = o->masks}};
+    uint64_t images = o->once || !o->images ? dataset_count(set) : o->images, bytes = reader_bytes(&loader_kind, &lo);
     if (o->decode) {
         rc = decode_all(set, images, e);
         dataset_close(set);
@@ -164,12 +169,12 @@ static int measure(const struct options *o, struct error *e)
     }
     void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
     CHECK(memory, "no memory for a loader of %llu bytes", (unsigned long long)bytes);
-    rc = loader_open(&l, &lo, memory, e);
+    rc = reader_open(&l, &loader_kind, &lo, memory, e);
     if (!rc) {
-        loader_seek(l, &s, 0);
+        reader_seek(l, &s, 0);
         rc = load_all(l, &s, images, e);
     }
-    loader_close(l);
+    reader_close(l);
     free(memory);
     dataset_close(set);
     return rc;

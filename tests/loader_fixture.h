@@ -8,7 +8,7 @@
 #include "guarded.h"
 
 struct loader_fixture {
-    struct loader *l;
+    struct reader *l;
     char *at;
     uint64_t bytes;
 };
@@ -16,15 +16,15 @@ struct loader_fixture {
 static inline struct loader_fixture loader_fixture_open(const struct loader_options *o)
 {
     struct error e = {0};
-    struct loader_fixture b = {.bytes = loader_bytes(o)};
+    struct loader_fixture b = {.bytes = reader_bytes(&loader_kind, o)};
     b.at = guarded_new(NULL, b.bytes);
-    must(loader_open(&b.l, o, b.at, &e), &e);
+    must(reader_open(&b.l, &loader_kind, o, b.at, &e), &e);
     return b;
 }
 
 static inline void loader_fixture_close(struct loader_fixture *b)
 {
-    loader_close(b->l);
+    reader_close(b->l);
     guarded_check("loader", "its block", b->at, b->bytes);
     guarded_free(b->at);
 }
@@ -33,7 +33,7 @@ static inline const struct loader_sample *next_sample(struct loader_fixture *b)
 {
     const struct loader_sample *x;
     struct error e = {0};
-    must(loader_next(b->l, &x, &e), &e);
+    if (!(x = reader_next(b->l, &e))) fail_msg("%s", e.text);
     return x;
 }
 

@@ -117,15 +117,15 @@ TEST(test_loader)
                           embedded = open_loader(ELEMENTS * sizeof(float));
     assert_true(embedded.bytes < images.bytes);
     struct loader_source s = {.set = a,
-                              .seed = 5,
-                              .shuffle = true,
+                              .order.seed = 5,
+                              .order.shuffle = true,
                               .interior = true,
                               .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M, .max_area = 1}},
                          t = s, u = s;
     u.set = b;
-    loader_seek(images.l, &s, 0);
-    loader_seek(embedded.l, &t, 0);
-    loader_seek(other.l, &u, 0);
+    reader_seek(images.l, &s, 0);
+    reader_seek(embedded.l, &t, 0);
+    reader_seek(other.l, &u, 0);
     uint64_t before = mem_allocations();
     for (int i = 0; i < 3 * N; i++) {
         const struct loader_sample *p = next_sample(&images), *q = next_sample(&embedded), *r = next_sample(&other);

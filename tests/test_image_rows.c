@@ -92,7 +92,7 @@ struct fixture {
     struct conversations set;
     struct image_files *files;
     struct image_rows_options o;
-    struct image_rows *rows;
+    struct reader *rows;
     struct image_rows_source source;
     char *memory;
 };
@@ -118,15 +118,16 @@ static void open_rows(struct fixture *f, uint32_t most, uint32_t threads, uint32
     if (conversations_open(&f->set, path, &o, &e) ||
         image_files_open(&f->files, &(struct image_scope){.where = folder}, &e))
         fail_msg("%s", e.text);
-    f->source = (struct image_rows_source){.set = &f->set, .files = f->files, .seed = 3, .shuffle = true, .max_bad = 1};
-    f->memory = guarded_new(NULL, image_rows_bytes(&f->o));
-    if (image_rows_open(&f->rows, &f->o, f->memory, &e)) fail_msg("%s", e.text);
+    f->source = (struct image_rows_source){
+        .order = {.seed = 3, .shuffle = true, .max_bad = 1}, .set = &f->set, .files = f->files};
+    f->memory = guarded_new(NULL, reader_bytes(&image_rows_kind, &f->o));
+    if (reader_open(&f->rows, &image_rows_kind, &f->o, f->memory, &e)) fail_msg("%s", e.text);
 }
 
 static void close_rows(struct fixture *f)
 {
-    image_rows_close(f->rows);
-    guarded_check("image rows", "its block", f->memory, image_rows_bytes(&f->o));
+    reader_close(f->rows);
+    guarded_check("image rows", "its block", f->memory, reader_bytes(&image_rows_kind, &f->o));
     guarded_free(f->memory);
     image_files_close(f->files);
     conversations_close(&f->set);
@@ -136,7 +137,7 @@ static const struct image_row *next_row(struct fixture *f)
 {
     const struct image_row *x;
     struct error e;
-    if (image_rows_next(f->rows, &x, &e)) fail_msg("%s", e.text);
+    if (!(x = reader_next(f->rows, &e))) fail_msg("%s", e.text);
     return x;
 }
 
@@ -176,7 +177,7 @@ TEST(test_rows)
         uint32_t seen[N] = {0};
         open_rows(&f, MOST, beds[i][0], beds[i][1]);
         assert_true((double)f.set.images > 0.8 * MOST * f.set.rows.n);
-        image_rows_seek(f.rows, &f.source, 0);
+        reader_seek(f.rows, &f.source, 0);
         for (int p = 0; p < TAKEN; p++) {
             const struct image_row *x = next_row(&f);
             check_row(x, MOST, seen);
@@ -184,11 +185,11 @@ TEST(test_rows)
             assert_true(digest(x, MOST) == want[p]);
             if (p + 1 == (int)f.set.rows.n)
                 for (uint32_t k = 0; k < N; k++) assert_int_equal(seen[k], 1);
-            if (p == 33) assert_int_equal(f.source.counts.seen, image_rows_seen(&f.source, 34));
+            if (p == 33) assert_int_equal(f.source.order.counts.seen, image_rows_kind.seen(&f.source, 34));
         }
-        image_rows_seek(f.rows, &f.source, 41); /* a resumed run */
+        reader_seek(f.rows, &f.source, 41); /* a resumed run */
         for (int p = 41; p < 50; p++) assert_true(digest(next_row(&f), MOST) == want[p]);
-        assert_int_equal(f.source.counts.broken, 0);
+        assert_int_equal(f.source.order.counts.broken, 0);
         close_rows(&f);
     }
 }
@@ -210,16 +211,16 @@ TEST(test_faults)
     uint32_t seen[N] = {0}, rows, changed = 0;
     open_rows(&f, MOST, 2, 4);
     rows = f.set.rows.n;
-    image_rows_seek(f.rows, &f.source, 0);
+    reader_seek(f.rows, &f.source, 0);
     for (uint32_t p = 0; p < rows; p++) want[p] = digest(next_row(&f), MOST);
     hide(11, 1, false);
     hide(22, 0, false);
     for (int once = 0; once < 2; once++) {
         memset(seen, 0, sizeof seen);
         struct image_rows_source source = f.source;
-        source.counts = (struct loader_counts){0};
-        source.once = once;
-        image_rows_seek(f.rows, &source, 0);
+        source.order.counts = (struct loader_counts){0};
+        source.order.once = once;
+        reader_seek(f.rows, &source, 0);
         changed = 0;
         for (uint32_t p = 0; p < rows; p++) {
             const struct image_row *x = next_row(&f);
@@ -229,12 +230,12 @@ TEST(test_faults)
         uint32_t all = 0;
         for (uint32_t i = 0; i < N; i++) all += seen[i];
         assert_true(!seen[11] && !seen[22]);
-        assert_int_equal(source.counts.broken, 2);
-        assert_int_equal(source.counts.seen, N);
-        assert_int_equal(source.counts.fault[FAULT_READ], 2);
+        assert_int_equal(source.order.counts.broken, 2);
+        assert_int_equal(source.order.counts.seen, N);
+        assert_int_equal(source.order.counts.fault[FAULT_READ], 2);
         if (once) assert_int_equal(all, N - 2);
         else assert_true(changed <= 2 && all >= N - 1); /* others replace them where they fit */
-        image_rows_seek(f.rows, &f.source, 0); /* before `source` goes */
+        reader_seek(f.rows, &f.source, 0); /* before `source` goes */
     }
     hide(11, 1, true);
     hide(22, 0, true);
@@ -245,12 +246,11 @@ TEST(test_too_many_broken)
 {
     struct fixture f;
     struct error e = {0};
-    const struct image_row *x;
     open_rows(&f, MOST, 2, 4);
-    f.source.max_bad = 0.01;
+    f.source.order.max_bad = 0.01;
     hide(11, 1, false);
-    image_rows_seek(f.rows, &f.source, 0);
-    for (uint32_t p = 0; p < f.set.rows.n && !e.code; p++) image_rows_next(f.rows, &x, &e);
+    reader_seek(f.rows, &f.source, 0);
+    for (uint32_t p = 0; p < f.set.rows.n && !e.code; p++) reader_next(f.rows, &e);
     assert_int_equal(e.code, PL_FAIL); /* at the end of the epoch */
     assert_non_null(strstr(e.text, "1 of 60 samples are broken, but data.max_bad is 0.01"));
     assert_non_null(strstr(e.text, "chats.json:12: 11_1.png: there is no such file"));

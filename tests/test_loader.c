@@ -95,9 +95,9 @@ static struct loader_options options(uint32_t threads, uint32_t slots)
 static struct loader_source source_of(const struct dataset *d)
 {
     return (struct loader_source){.set = d,
-                                  .seed = 5,
-                                  .shuffle = true,
-                                  .max_bad = 1,
+                                  .order.seed = 5,
+                                  .order.shuffle = true,
+                                  .order.max_bad = 1,
                                   .interior = true,
                                   .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M}};
 }
@@ -122,9 +122,9 @@ static void collect(struct loader_fixture *b, struct loader_source *s, uint64_t 
 {
     struct error e;
     const struct loader_sample *x;
-    if (!loader_at(b->l, s, from)) loader_seek(b->l, s, from);
+    if (!reader_at(b->l, s, from)) reader_seek(b->l, s, from);
     for (int i = 0; i < n; i++) {
-        if (loader_next(b->l, &x, &e)) fail_msg("%s", e.text);
+        if (!(x = reader_next(b->l, &e))) fail_msg("%s", e.text);
         assert_int_equal(x->position, from + (uint64_t)i);
         out[i] = digest(x);
     }
@@ -157,7 +157,7 @@ TEST(test_threads)
                                                     .noise = 0.05};
             collect(&b, &s, 0, TAKEN, i ? got : want);
             if (i) assert_memory_equal(got, want, sizeof want);
-            assert_int_equal(s.counts.broken, 20);
+            assert_int_equal(s.order.counts.broken, 20);
             loader_fixture_close(&b);
         }
     dataset_close(d);
@@ -170,7 +170,7 @@ TEST(test_seek)
     struct loader_options o = options(3, 5);
     struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d), other = source_of(d);
-    other.once = true;
+    other.order.once = true;
     collect(&b, &s, 0, 2 * N, want);
     for (uint64_t at = 0; at + 8 <= 2 * N; at += 3) {
         collect(&b, &s, at, 8, got);
@@ -191,25 +191,25 @@ TEST(test_broken)
     struct dataset *whole = make_dataset("whole", none_broken);
     struct loader_source s = source_of(whole);
     collect(&b, &s, 0, 2 * N, clean);
-    assert_int_equal(s.counts.broken, 0);
+    assert_int_equal(s.order.counts.broken, 0);
     for (size_t k = 0; k < COUNT(kinds); k++) {
         struct dataset *d = make_dataset("broken", kinds[k]);
         struct loader_source c = source_of(d);
         struct error e;
         const struct loader_sample *x;
         int replaced = 0;
-        loader_seek(b.l, &c, 0);
+        reader_seek(b.l, &c, 0);
         for (uint64_t i = 0; i < 2 * N; i++) {
-            if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
+            if (!(x = reader_next(b.l, &e))) fail_msg("%s", e.text);
             if (!x->fault) assert_int_equal(digest(x), clean[i]);
             else assert_true(x->n > 0 && !kinds[k](number_of(d, x->sample)) && ++replaced);
         }
         assert_int_equal(replaced, k ? 20 : 2);
-        assert_int_equal(c.counts.broken, replaced);
-        assert_int_equal(c.counts.seen, 2 * N);
-        assert_true(c.counts.fault[FAULT_IMAGE] > 0);
-        assert_int_equal(c.counts.fault[FAULT_IMAGE] + c.counts.fault[FAULT_SYNTAX], replaced);
-        loader_seek(b.l, &s, 0);
+        assert_int_equal(c.order.counts.broken, replaced);
+        assert_int_equal(c.order.counts.seen, 2 * N);
+        assert_true(c.order.counts.fault[FAULT_IMAGE] > 0);
+        assert_int_equal(c.order.counts.fault[FAULT_IMAGE] + c.order.counts.fault[FAULT_SYNTAX], replaced);
+        reader_seek(b.l, &s, 0);
         dataset_close(d);
     }
     loader_fixture_close(&b);
@@ -225,14 +225,14 @@ TEST(test_part)
     struct dataset *d = make_dataset("part", none_broken);
     struct loader_source s = source_of(d), part = source_of(d);
     collect(&b, &s, 0, N, all);
-    part.each = 3, part.every = 10;
-    loader_seek(b.l, &part, 4);
+    part.order.each = 3, part.order.every = 10;
+    reader_seek(b.l, &part, 4);
     for (uint64_t step = 0; step < 4; step++) {
-        assert_true(loader_at(b.l, &part, step * 10 + 4));
+        assert_true(reader_at(b.l, &part, step * 10 + 4));
         collect(&b, &part, step * 10 + 4, 3, own);
         assert_memory_equal(own, all + step * 10 + 4, sizeof own);
     }
-    assert_false(loader_at(b.l, &part, 37));
+    assert_false(reader_at(b.l, &part, 37));
     loader_fixture_close(&b);
     dataset_close(d);
 }
@@ -243,9 +243,9 @@ static uint64_t take_until_failure(struct loader_source *s, struct error *e)
     struct loader_fixture b = loader_fixture_open(&o);
     const struct loader_sample *x;
     uint64_t taken = 0;
-    loader_seek(b.l, s, 0);
+    reader_seek(b.l, s, 0);
     e->code = PL_OK;
-    while (taken < 3 * N && !loader_next(b.l, &x, e)) taken++;
+    while (taken < 3 * N && (x = reader_next(b.l, e))) taken++;
     loader_fixture_close(&b);
     return taken;
 }
@@ -255,16 +255,16 @@ TEST(test_max_bad)
     struct error e;
     struct dataset *d = make_dataset("half", every_other), *few = make_dataset("few", every_tenth);
     struct loader_source s = source_of(d), t = source_of(few), u = source_of(few);
-    s.max_bad = 0.05;
+    s.order.max_bad = 0.05;
     assert_in_range(take_until_failure(&s, &e), FAULTS_FIRST - 1, N - 1);
     assert_int_equal(e.code, PL_FAIL);
-    assert_int_equal(s.counts.broken, FAULTS_FIRST);
+    assert_int_equal(s.order.counts.broken, FAULTS_FIRST);
     assert_non_null(strstr(e.text, "20 of "));
     assert_non_null(strstr(e.text, "data.max_bad"));
-    t.max_bad = 0.05; /* 10 of 100: too few to end an epoch early, too many at its end */
+    t.order.max_bad = 0.05; /* 10 of 100: too few to end an epoch early, too many at its end */
     assert_int_equal(take_until_failure(&t, &e), N - 1);
     assert_non_null(strstr(e.text, "10 of 100 samples are broken"));
-    u.max_bad = 0.15;
+    u.order.max_bad = 0.15;
     assert_int_equal(take_until_failure(&u, &e), 3 * N);
     dataset_close(d);
     dataset_close(few);
@@ -279,15 +279,15 @@ TEST(test_once)
     struct loader_options o = options(2, 4);
     struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d);
-    s.once = true;
-    loader_seek(b.l, &s, 0);
+    s.order.once = true;
+    reader_seek(b.l, &s, 0);
     for (int i = 0; i < N; i++) {
-        if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
+        if (!(x = reader_next(b.l, &e))) fail_msg("%s", e.text);
         assert_int_equal(x->sample, i);
         assert_int_equal(x->n == 0, every_tenth(number_of(d, x->sample)));
         for (int k = 0; k < SIDE * SIDE * 3 && !x->n; k++) assert_int_equal(x->image[k], 0);
     }
-    assert_int_equal(s.counts.broken, 10);
+    assert_int_equal(s.order.counts.broken, 10);
     loader_fixture_close(&b);
     dataset_close(d);
 }
@@ -368,10 +368,10 @@ TEST(test_content)
     struct loader_options o = options(2, 4);
     struct loader_fixture b = loader_fixture_open(&o);
     struct loader_source s = source_of(d);
-    s.once = true;
-    loader_seek(b.l, &s, 0);
+    s.order.once = true;
+    reader_seek(b.l, &s, 0);
     for (int i = 0; i < 20; i++) {
-        if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
+        if (!(x = reader_next(b.l, &e))) fail_msg("%s", e.text);
         check_sample(x, (uint32_t)number_of(d, x->sample));
     }
     loader_fixture_close(&b);
@@ -409,8 +409,8 @@ TEST(test_pairs)
     const struct loader_sample *x;
     s[1].augment.flip = 1;
     for (int flip = 0; flip < 2; flip++) {
-        loader_seek(b.l, &s[flip], 0);
-        if (loader_next(b.l, &x, &e)) fail_msg("%s", e.text);
+        reader_seek(b.l, &s[flip], 0);
+        if (!(x = reader_next(b.l, &e))) fail_msg("%s", e.text);
         assert_int_equal(x->n, 1);
         for (int y = 0; y < S; y++)
             for (int c = 0; c < S; c++) {

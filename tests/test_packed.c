@@ -111,18 +111,18 @@ TEST(test_same_batches)
     struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read a source until the next seek */
     for (size_t k = 0; k < COUNT(strategies); k++) {
         s[k] = (struct loader_source){.set = from,
-                                      .seed = 5,
-                                      .shuffle = true,
+                                      .order.seed = 5,
+                                      .order.shuffle = true,
                                       .interior = true,
-                                      .max_bad = 0,
+                                      .order.max_bad = 0,
                                       .sampler = {.strategy = strategies[k],
                                                   .max_masks = M,
                                                   .min_iou = 0.9f,
                                                   .max_area = 0.5}};
         t[k] = s[k];
         t[k].set = to;
-        loader_seek(a.l, &s[k], 0);
-        loader_seek(b.l, &t[k], 0);
+        reader_seek(a.l, &s[k], 0);
+        reader_seek(b.l, &t[k], 0);
         uint64_t before = mem_allocations();
         for (uint64_t i = 0; i < 2 * dataset_count(from); i++) {
             const struct loader_sample *x = next_sample(&a), *y = next_sample(&b);
@@ -158,18 +158,18 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
     struct dataset *from = open_dataset("sa1b", tar, 0), *to = open_dataset("packed", store, 0);
     struct loader_fixture a = open_loader(side, cells), b = open_loader(side, cells);
     struct loader_source s = {.set = from,
-                              .seed = 9,
-                              .shuffle = true,
+                              .order.seed = 9,
+                              .order.shuffle = true,
                               .sampler = {.strategy = SAMPLE_QUALITY, .max_masks = M, .min_area = 0.02},
                               .augment = augment};
     s.sampler.max_area = 1;
-    s.max_bad = 1;
+    s.order.max_bad = 1;
     struct loader_source t = s;
     double sum = 0;
     uint32_t n = 0;
     t.set = to;
-    loader_seek(a.l, &s, 0);
-    loader_seek(b.l, &t, 0);
+    reader_seek(a.l, &s, 0);
+    reader_seek(b.l, &t, 0);
     for (int i = 0; i < N; i++) {
         const struct loader_sample *x = next_sample(&a), *y = next_sample(&b);
         assert_true(x->sample == y->sample && x->rows == y->rows && x->columns == y->columns &&

@@ -123,7 +123,7 @@ static uint32_t window(uint32_t side, double least, double at, double where, uin
 
 static uint64_t augment_key(const struct loader_source *source, uint64_t position)
 {
-    return random_bits(random_key(source->seed, "augment"), position);
+    return random_bits(random_key(source->order.seed, "augment"), position);
 }
 
 static struct grid_geometry choose_geometry(const struct filler *f, const struct loader_source *source,
@@ -271,10 +271,10 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
                          LOADER_MAX_SIDE), FAULT_TOO_LARGE;
     struct grid_geometry at = choose_geometry(f, source, position, found.h, found.w);
     if (grid_set(&f->grid, &at, e)) return FAULT_SIZE;
-    uint64_t n = dataset_count(source->set), epoch = source->once ? 0 : position / n;
+    uint64_t n = dataset_count(source->set), epoch = source->order.once ? 0 : position / n;
     struct sampler_options o = source->sampler;
     o.max_masks = (uint32_t)min_u64(o.max_masks, f->o.masks);
-    uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position,
+    uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->order.seed, epoch, position,
                                      f->choosing, f->chosen);
     if (source->wanted.first) chosen = choose_wanted(f, &source->wanted, sample, found.n, chosen, o.max_masks);
     if (!chosen) return error_set(e, PL_USAGE, "none of its %u masks passes the filters", found.n), FAULT_NO_MASKS;
@@ -449,7 +449,8 @@ static enum data_fault fill_embedding(struct filler *f, const struct loader_sour
 
 uint64_t source_sample(const struct loader_source *source, uint64_t position)
 {
-    return source->once ? position : sample_at(source->seed, position, dataset_count(source->set), source->shuffle);
+    const struct sample_order *o = &source->order;
+    return o->once ? position : sample_at(o->seed, position, dataset_count(source->set), o->shuffle);
 }
 
 static enum data_fault fill(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample,
@@ -488,11 +489,11 @@ void fill_slot(struct filler *f, const struct loader_source *source, uint64_t po
         dataset_name(source->set, sample, s->why.name, sizeof s->why.name);
         faults_set(&s->why, first, &e);
     }
-    for (uint64_t i = 0; fault && !source->once && i < FAULTS_TRIES && s->why.fault != FAULT_OPEN; i++) {
-        fault = fill(f, source, position, faults_substitute(source->seed, position, i, n), s, &e);
+    for (uint64_t i = 0; fault && !source->order.once && i < FAULTS_TRIES && s->why.fault != FAULT_OPEN; i++) {
+        fault = fill(f, source, position, faults_substitute(source->order.seed, position, i, n), s, &e);
         if (fault && e.no_descriptors) faults_set(&s->why, fault, &e);
     }
     if (fault) clear(f, s);
-    if (fault && !source->once) s->rc = PL_FAIL;
+    if (fault && !source->order.once) s->rc = PL_FAIL;
     s->out.fault = first;
 }

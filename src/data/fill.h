@@ -33,7 +33,7 @@ uint64_t filler_size(const struct loader_options *o);
 struct filler *filler_new(const struct loader_options *o, char *at);
 void filler_free(struct filler *f);
 
-/* Counts a slot for the consumer, and fails as loader_next does (loader.c). */
+/* Counts a slot for the consumer, and fails as reader_next does (loader.c). */
 int slot_count(struct loader_source *s, const struct slot *slot, struct error *e);
 /* Fills a slot with the sample of a position. The slot has the filler's options. */
 void fill_slot(struct filler *f, const struct loader_source *source, uint64_t position, struct slot *s);

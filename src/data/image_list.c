@@ -3,6 +3,7 @@
  */
 #include "data/image_list.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "data/order.h"
@@ -69,8 +70,9 @@ static void fill(void *thread, const void *from, uint64_t position, void *slot)
 {
     struct worker *w = thread;
     const struct image_list_source *source = from;
+    const struct sample_order *order = &source->order;
     const uint64_t n = source->set->samples.n,
-                   sample = source->once ? position : sample_at(source->seed, position, n, source->shuffle);
+                   sample = order->once ? position : sample_at(order->seed, position, n, order->shuffle);
     struct image_slot *s = slot;
     struct error e = {0};
     s->out = (struct list_image){.position = position, .pixels = s->pixels};
@@ -82,34 +84,38 @@ static void fill(void *thread, const void *from, uint64_t position, void *slot)
     s->why.broken = 1;
     labelled_name(source->set, sample, s->why.name, sizeof s->why.name);
     faults_set(&s->why, fault, &e);
-    for (uint64_t i = 0; i < FAULTS_TRIES && !source->once && s->why.fault != FAULT_OPEN; i++)
-        if (!read_sample(w, source, faults_substitute(source->seed, position, i, n), s, &e)) return;
+    for (uint64_t i = 0; i < FAULTS_TRIES && !source->order.once && s->why.fault != FAULT_OPEN; i++)
+        if (!read_sample(w, source, faults_substitute(source->order.seed, position, i, n), s, &e)) return;
     memset(s->pixels, 0, w->bytes);
     s->out.broken = true;
-    s->rc = source->once ? PL_OK : PL_FAIL;
+    s->rc = source->order.once ? PL_OK : PL_FAIL;
 }
-
-static const struct ring_kind kind =
-    {sizeof(struct image_slot), slot_layout, thread_bytes, thread_new, thread_free, fill, NULL};
 
 /* --- the consumer ----------------------------------------------------------------------------- */
 
-RING_TYPES(image_list, , s->set->samples.n)
+static uint64_t count_images(const void *source) { return ((const struct image_list_source *)source)->set->samples.n; }
 
-int image_list_next(struct image_list *l, const struct list_image **out, struct error *e)
+static int take(void *from, const void *slot, struct error *e)
 {
-    const struct image_slot *s = ring_next(l->ring);
-    struct image_list_source *source = l->source;
+    const struct image_slot *s = slot;
+    struct image_list_source *source = from;
     const bool whole = (s->out.position + 1) % source->set->samples.n == 0;
-    *out = &s->out;
     if (faults_open(&s->why, e)) return e->code;
-    source->counts.seen++;
+    source->order.counts.seen++;
     if (s->why.broken)
-        faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another image replaces it",
-                     "");
+        faults_count(&source->order.counts, &s->why, false,
+                     source->order.once ? "it is left out" : "another image replaces it", "");
     if (s->rc)
-        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL,
+        return error_set(e, source->order.counts.broken == source->order.counts.seen ? PL_USAGE : PL_FAIL,
                          "no image is left: %s cannot be used (%s), and neither can any substitute that was tried",
                          s->why.name, s->why.text);
-    return faults_check(&source->counts, source->max_bad, whole, "", e);
+    return faults_check(&source->order.counts, source->order.max_bad, whole, "", e);
 }
+
+const struct reader_kind image_list_kind = {
+    .ring = {sizeof(struct image_slot), slot_layout, thread_bytes, thread_new, thread_free, fill, NULL},
+    .options = sizeof(struct image_list_options),
+    .threads = offsetof(struct image_list_options, threads),
+    .slots = offsetof(struct image_list_options, slots),
+    .count = count_images,
+    .take = take};

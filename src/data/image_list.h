@@ -1,22 +1,21 @@
 /*
  * image_list.h: the images of a list, prepared for a vision tower by threads, in order.
  *
- *     ring (ring.h) ─ threads: read an image (image_reader.h) ─ image_list_next
+ *     ring (ring.h) ─ threads: read an image (image_reader.h) ─ reader_next
  *
  * An image that is missing or broken is replaced by another one of the list, drawn by seed and
  * position, so that no other position changes. A source with `once` (validation) returns it as
  * broken, without weight.
  *
- * All memory is one block of image_list_bytes from the caller, plus the allocations of the image
+ * All memory is one block of reader_bytes from the caller, plus the allocations of the image
  * libraries (image_reader.h).
  */
 #ifndef IMAGE_LIST_H
 #define IMAGE_LIST_H
 
-#include "data/faults.h"
 #include "data/formats/labelled.h"
 #include "data/images/image_reader.h"
-#include "data/ring.h"
+#include "data/reader.h"
 
 /* The options that determine the memory. */
 struct image_list_options {
@@ -27,14 +26,9 @@ struct image_list_options {
 /* Where images come from, and in which order. The caller owns it and must not change it while they
  * are read. Only the consumer changes the counts. */
 struct image_list_source {
+    struct sample_order order;
     const struct labelled *set;
     struct image_files *files;
-    uint64_t seed;
-    bool shuffle;
-    bool once;             /* one pass over the list, in its order, and nothing is replaced */
-    double max_bad;        /* largest share of broken images */
-    uint64_t each, every;  /* of `every` images only the first `each` are read (ring_part); 0: all */
-    struct loader_counts counts;
 };
 
 struct list_image {
@@ -44,6 +38,8 @@ struct list_image {
     bool broken;
 };
 
-RING_API(image_list, struct list_image)
+/* Readers of images: of struct image_list_options and image_list_source; a slot begins with a
+ * struct list_image. */
+extern const struct reader_kind image_list_kind;
 
 #endif

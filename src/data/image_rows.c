@@ -4,6 +4,7 @@
 #include "data/image_rows.h"
 #include "data/text/records.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -75,7 +76,8 @@ static void thread_free(void *thread)
 
 static uint64_t row_at(const struct image_rows_source *s, uint64_t position)
 {
-    return s->once ? position : sample_at(s->seed, position, conversations_count(s->set), s->shuffle);
+    return s->order.once ? position
+                         : sample_at(s->order.seed, position, conversations_count(s->set), s->order.shuffle);
 }
 
 static struct row_size size_of(const struct conversations *c, struct row_samples row)
@@ -156,7 +158,7 @@ static void add_substitute(struct worker *w, const struct image_rows_source *sou
 {
     struct error e = {0};
     for (uint64_t i = 0; i < FAULTS_TRIES && s->why.fault != FAULT_OPEN; i++) {
-        const uint32_t k = (uint32_t)faults_substitute(source->seed, position, (uint64_t)place * FAULTS_TRIES + i,
+        const uint32_t k = (uint32_t)faults_substitute(source->order.seed, position, (uint64_t)place * FAULTS_TRIES + i,
                                                        source->set->used.n);
         const struct used_sample *u = &source->set->used.at[k];
         if (u->tokens <= room.tokens && u->images <= room.images && u->frames <= room.frames &&
@@ -198,23 +200,25 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
         const struct row_size room = {w->o.sequence - before.tokens - after.tokens,
                                       w->o.images - before.images - after.images,
                                       w->o.frames - before.frames - after.frames};
-        if (!source->once) add_substitute(w, source, position, k, room, s);
+        if (!source->order.once) add_substitute(w, source, position, k, room, s);
     }
     memset(s->pixels + s->out.images * w->each, 0, (w->o.images - s->out.images) * w->each);
     memset(s->pixels + (w->o.images + s->out.frames) * w->each, 0, (w->o.frames - s->out.frames) * w->each);
     conversations_fill(source->set, (struct row_samples){s->samples, s->n}, &s->out.tokens);
-    s->rc = s->n || source->once ? PL_OK : PL_FAIL;
+    s->rc = s->n || source->order.once ? PL_OK : PL_FAIL;
 }
-
-static const struct ring_kind kind =
-    {sizeof(struct row_slot), slot_layout, thread_bytes, thread_new, thread_free, fill_row, NULL};
 
 /* --- the consumer ----------------------------------------------------------------------------- */
 
-RING_TYPES(image_rows, , conversations_count(s->set))
-
-uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
+static uint64_t count_rows(const void *source)
 {
+    return conversations_count(((const struct image_rows_source *)source)->set);
+}
+
+/* Returns the conversations in the rows before a position. */
+static uint64_t count_seen(const void *source, uint64_t position)
+{
+    const struct image_rows_source *s = source;
     const uint64_t rows = conversations_count(s->set);
     uint64_t seen = position / rows * s->set->used.n;
     for (uint64_t p = position - position % rows; p < position; p++)
@@ -237,24 +241,32 @@ static void count_replaced(struct image_rows_source *source, const struct row_sl
                  store->names + x->file, record_place(x->line).text, (unsigned long long)source->replaced);
 }
 
-int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e)
+static int take(void *from, const void *slot, struct error *e)
 {
-    const struct row_slot *s = ring_next(r->ring);
-    struct image_rows_source *source = r->source;
+    const struct row_slot *s = slot;
+    struct image_rows_source *source = from;
     const bool whole = (s->out.position + 1) % conversations_count(source->set) == 0;
-    *out = &s->out;
     if (faults_open(&s->why, e)) return e->code;
-    source->counts.seen += s->seen;
+    source->order.counts.seen += s->seen;
     count_replaced(source, s);
     if (s->why.broken)
-        faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it",
-                     "");
+        faults_count(&source->order.counts, &s->why, false,
+                     source->order.once ? "it is left out" : "another sample replaces it", "");
     if (conversations_check(source->set, e)) return e->code; /* no fault of this row */
     if (s->rc)
-        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL,
+        return error_set(e, source->order.counts.broken == source->order.counts.seen ? PL_USAGE : PL_FAIL,
                          "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; "
                          "%llu of %llu samples so far are broken",
-                         s->why.name, s->why.text, (unsigned long long)source->counts.broken,
-                         (unsigned long long)source->counts.seen);
-    return faults_check(&source->counts, source->max_bad, whole, "", e);
+                         s->why.name, s->why.text, (unsigned long long)source->order.counts.broken,
+                         (unsigned long long)source->order.counts.seen);
+    return faults_check(&source->order.counts, source->order.max_bad, whole, "", e);
 }
+
+const struct reader_kind image_rows_kind = {
+    .ring = {sizeof(struct row_slot), slot_layout, thread_bytes, thread_new, thread_free, fill_row, NULL},
+    .options = sizeof(struct image_rows_options),
+    .threads = offsetof(struct image_rows_options, threads),
+    .slots = offsetof(struct image_rows_options, slots),
+    .count = count_rows,
+    .take = take,
+    .seen = count_seen};

@@ -2,7 +2,7 @@
  * image_rows.h: rows of conversations with their images, prepared by threads, in order.
  *
  *     ring (ring.h) ─ threads: read the images of a row (image_reader.h), then its tokens
- *     (conversations.h) ─ image_rows_next
+ *     (conversations.h) ─ reader_next
  *
  * Or, instead of pixels, what a vision tower made of the images before: embeddings of a packed
  * store (image_files.h). Rows, faults and substitutes are the same.
@@ -12,16 +12,15 @@
  * drawn has room, the row is shorter. A source with `once` (validation) leaves it out. A frame of a
  * video that cannot be decoded is replaced by one beside it (video.h), and counted.
  *
- * All memory is one block of image_rows_bytes from the caller, plus the allocations of the image
+ * All memory is one block of reader_bytes from the caller, plus the allocations of the image
  * libraries (image_reader.h).
  */
 #ifndef IMAGE_ROWS_H
 #define IMAGE_ROWS_H
 
 #include "data/text/conversations.h"
-#include "data/faults.h"
 #include "data/images/image_reader.h"
-#include "data/ring.h"
+#include "data/reader.h"
 
 /* The options that determine the memory. */
 struct image_rows_options {
@@ -35,18 +34,11 @@ struct image_rows_options {
 /* Where rows come from, and in which order. The caller owns it and must not change it while rows
  * are read from it. Only the consumer changes the counts: of conversations. */
 struct image_rows_source {
+    struct sample_order order;
     const struct conversations *set;
     struct image_files *files;
-    uint64_t seed;
-    bool shuffle;
-    bool once;             /* one pass over the rows, in their order, and no conversation is replaced */
-    double max_bad;        /* largest share of broken conversations */
-    uint64_t each, every;  /* of `every` rows only the first `each` are read (ring_part); 0: all */
-    struct loader_counts counts;
     uint64_t replaced;     /* frames of videos that could not be decoded */
 };
-/* Returns the conversations in the rows before a position: counts.seen of a resumed run. */
-uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
 
 struct image_row {
     uint64_t position;
@@ -63,6 +55,8 @@ struct image_row {
 
 /* Returns the bytes of an image, or of its embedding. */
 uint64_t image_rows_each(const struct image_rows_options *o);
-RING_API(image_rows, struct image_row)
+/* Readers of such rows: of struct image_rows_options and image_rows_source; a slot begins with a
+ * struct image_row. Samples are conversations. */
+extern const struct reader_kind image_rows_kind;
 
 #endif

@@ -3,6 +3,7 @@
  */
 #include "data/loader.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,11 +28,6 @@ static void prefetch(const void *source, uint64_t position)
     dataset_prefetch(s->set, source_sample(s, position));
 }
 
-static const struct ring_kind kind = {sizeof(struct slot), layout, thread_bytes, thread_new,
-                                      thread_free,         fill,   prefetch};
-
-RING_TYPES(loader, , dataset_count(s->set))
-
 uint64_t loader_default_room(const char *format, bool stores)
 {
     const uint64_t mib = !strcmp(format, "sa1b") ? 8 : !strcmp(format, "coco") ? 16 : stores ? 1 : 64;
@@ -42,13 +38,14 @@ uint64_t loader_default_room(const char *format, bool stores)
 
 static void count(struct loader_source *s, const struct slot *slot)
 {
-    struct loader_counts *c = &s->counts;
+    struct loader_counts *c = &s->order.counts;
     c->seen++;
     c->bad_masks += slot->bad_masks;
     c->lost_masks += slot->lost_masks;
     if (slot->out.fault == FAULT_NO_MASKS) c->empty++;
     else if (slot->out.fault)
-        faults_count(c, &slot->why, s->quiet, s->once ? "it is skipped" : "another sample replaces it", LISTS);
+        faults_count(c, &slot->why, s->order.quiet,
+                     s->order.once ? "it is skipped" : "another sample replaces it", LISTS);
 }
 
 /* Prints "data.min_iou 0.9, data.categories": the filters that are set. */
@@ -69,7 +66,7 @@ static const char *filters_print(const struct loader_source *s, char out[160])
 /* Reports that no sample could be used. If none ever could, the data or the filters are wrong. */
 static int nothing_left(const struct loader_source *s, const struct slot *slot, struct error *e)
 {
-    const struct loader_counts *c = &s->counts;
+    const struct loader_counts *c = &s->order.counts;
     char filters[160];
     return error_set(e, c->broken + c->empty == c->seen ? PL_USAGE : PL_FAIL,
                      "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; of "
@@ -85,7 +82,7 @@ static int check_broken(const struct loader_source *s, const struct slot *slot, 
     const bool whole = (slot->out.position + 1) % dataset_count(s->set) == 0;
     if (dataset_intact(s->set, e)) return e->code; /* no fault of this sample */
     if (slot->rc) return nothing_left(s, slot, e);
-    return faults_check(&s->counts, s->max_bad, whole, LISTS, e);
+    return faults_check(&s->order.counts, s->order.max_bad, whole, LISTS, e);
 }
 
 int slot_count(struct loader_source *s, const struct slot *slot, struct error *e)
@@ -95,9 +92,17 @@ int slot_count(struct loader_source *s, const struct slot *slot, struct error *e
     return check_broken(s, slot, e);
 }
 
-int loader_next(struct loader *l, const struct loader_sample **out, struct error *e)
+static uint64_t count_samples(const void *source)
 {
-    const struct slot *s = ring_next(l->ring);
-    *out = &s->out;
-    return slot_count(l->source, s, e);
+    return dataset_count(((const struct loader_source *)source)->set);
 }
+
+static int take(void *source, const void *slot, struct error *e) { return slot_count(source, slot, e); }
+
+const struct reader_kind loader_kind = {
+    .ring = {sizeof(struct slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch},
+    .options = sizeof(struct loader_options),
+    .threads = offsetof(struct loader_options, threads),
+    .slots = offsetof(struct loader_options, slots),
+    .count = count_samples,
+    .take = take};

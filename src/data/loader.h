@@ -1,12 +1,12 @@
 /*
  * loader.h: threads that prepare the samples of a dataset for training steps, in order.
  *
- *     ring (ring.h) ─ threads: read, choose masks, rasterise, decode, resize (fill.h) ─ loader_next
+ *     ring (ring.h) ─ threads: read, choose masks, rasterise, decode, resize (fill.h) ─ reader_next
  *
  * The sample at a position depends only on the source and the position: not on the threads, and
  * not on earlier reads. So a resumed run needs one number.
  *
- * All memory is one block of loader_bytes from the caller, plus the allocations of libjpeg and
+ * All memory is one block of reader_bytes from the caller, plus the allocations of libjpeg and
  * libpng for an image: at most LOADER_POOL per thread for libjpeg, some ten KiB for libpng.
  *
  * A sample that cannot be used has a fault (mask.h). Another sample replaces it, drawn by seed and
@@ -20,7 +20,7 @@
 #include "data/dataset.h"
 #include "data/faults.h"
 #include "data/masks/sampler.h"
-#include "data/ring.h"
+#include "data/reader.h"
 
 enum {
     LOADER_POOL = 32 << 20,    /* bytes that libjpeg may allocate per thread */
@@ -58,18 +58,12 @@ struct loader_wanted {
 /* Where samples come from, and in which order. The caller owns it and must not change it while the
  * loader reads from it. Only the consumer changes the counts. */
 struct loader_source {
+    struct sample_order order;
     const struct dataset *set;
-    uint64_t seed;
-    bool shuffle;
-    bool once;             /* one pass over the dataset, in its order, and no sample is replaced */
     bool interior;         /* find each mask's most interior cell */
     struct sampler_options sampler; /* max_masks is at most the loader's */
     struct loader_wanted wanted;    /* first NULL: none */
     struct loader_augment augment;
-    double max_bad;        /* largest share of broken samples */
-    bool quiet;            /* broken samples are counted and not logged */
-    uint64_t each, every;  /* of `every` samples only the first `each` are read (ring_part); 0: all */
-    struct loader_counts counts;
 };
 
 struct loader_mask {
@@ -94,10 +88,8 @@ struct loader_sample {
     enum data_fault fault;       /* of the sample that this one replaces; FAULT_NONE: not replaced */
 };
 
-/* Opens a loader in `memory`, which has loader_bytes, aligned to 64, and outlives the loader: see
- * ring.h. loader_next takes the next position; *out is valid until the next call. PL_FAIL when more
- * samples are broken than the source's max_bad allows: checked from FAULTS_FIRST broken samples on,
- * and at the end of each epoch. PL_USAGE when no sample so far could be used. */
-RING_API(loader, struct loader_sample)
+/* Readers of images with masks: of struct loader_options and loader_source; a slot begins with a
+ * struct loader_sample. */
+extern const struct reader_kind loader_kind;
 
 #endif

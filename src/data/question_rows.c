@@ -3,13 +3,14 @@
  */
 #include "data/question_rows.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "data/fill.h"
 
 struct row_slot {
-    struct slot masks;
     struct question_row out;
+    struct slot masks;
     float *pixels;
 };
 
@@ -106,17 +107,24 @@ static void prefetch(const void *source, uint64_t position)
     dataset_prefetch(s->set, source_sample(s, position));
 }
 
-static const struct ring_kind kind =
-    {sizeof(struct row_slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch};
-
 /* --- the consumer ----------------------------------------------------------------------------- */
 
-RING_TYPES(question_rows, masks., dataset_count(s->masks.set))
-
-int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e)
+static uint64_t count_samples(const void *source)
 {
-    const struct row_slot *s = ring_next(r->ring);
-    *out = &s->out;
-    if (conversations_check(r->source->set, e)) return e->code; /* no fault of this sample */
-    return slot_count(&r->source->masks, &s->masks, e);
+    return dataset_count(((const struct question_rows_source *)source)->masks.set);
 }
+
+static int take(void *from, const void *slot, struct error *e)
+{
+    struct question_rows_source *source = from;
+    TRY(conversations_check(source->set, e)); /* no fault of this sample */
+    return slot_count(&source->masks, &((const struct row_slot *)slot)->masks, e);
+}
+
+const struct reader_kind question_rows_kind = {
+    .ring = {sizeof(struct row_slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch},
+    .options = sizeof(struct question_rows_options),
+    .threads = offsetof(struct question_rows_options, masks.threads),
+    .slots = offsetof(struct question_rows_options, masks.slots),
+    .count = count_samples,
+    .take = take};

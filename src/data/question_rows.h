@@ -16,7 +16,6 @@
 #include "data/text/conversations.h"
 #include "data/images/image_reader.h"
 #include "data/loader.h"
-#include "data/ring.h"
 
 /* The options that determine the memory. */
 struct question_rows_options {
@@ -28,7 +27,7 @@ struct question_rows_options {
 /* Where samples come from. The caller owns it and must not change it while samples are read from
  * it. */
 struct question_rows_source {
-    struct loader_source masks;       /* its counts are those of all */
+    struct loader_source masks;       /* its order and counts are those of all */
     const struct conversations *set;  /* one conversation a row */
     const uint32_t *row_of;           /* by sample of masks.set: the conversation, an index into set->used */
     struct image_files *files;
@@ -42,6 +41,8 @@ struct question_row {
     const struct loader_sample *image;
 };
 
-RING_API(question_rows, struct question_row)
+/* Readers of such samples: of struct question_rows_options and question_rows_source; a slot begins
+ * with a struct question_row. */
+extern const struct reader_kind question_rows_kind;
 
 #endif

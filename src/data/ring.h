@@ -65,63 +65,6 @@ bool ring_at(const struct ring *r, const void *source, uint64_t position);
 /* Returns the slot of the next position, valid until the next call. */
 void *ring_next(struct ring *r);
 
-/* Declares a kind's own type around a ring, struct NAME, with struct NAME_options and struct
- * NAME_source. NAME_bytes and NAME_open do as those of a ring; NAME_seek continues at a position
- * and drops what was read ahead; NAME_at reports whether the next call of NAME_next returns this
- * position of this source; NAME_next is the kind's. */
-#define RING_API(NAME, OUT)                                                                                   \
-    struct NAME;                                                                                              \
-    uint64_t NAME##_bytes(const struct NAME##_options *o);                                                    \
-    int NAME##_open(struct NAME **out, const struct NAME##_options *o, void *memory, struct error *e);        \
-    void NAME##_close(struct NAME *x);                                                                        \
-    void NAME##_seek(struct NAME *x, struct NAME##_source *s, uint64_t position);                             \
-    bool NAME##_at(const struct NAME *x, const struct NAME##_source *s, uint64_t position);                   \
-    int NAME##_next(struct NAME *x, const OUT **out, struct error *e);
-
-/* Defines struct NAME and all of RING_API but NAME_next, after `kind`. Threads, slots and the order
- * of positions are members PART of options and source; END is the number of positions of a source
- * `s` that is read once. */
-#define RING_TYPES(NAME, PART, END)                                                                           \
-    struct NAME {                                                                                             \
-        struct NAME##_options o;                                                                              \
-        struct ring *ring;                                                                                    \
-        struct NAME##_source *source; /* of the last seek */                                                  \
-    };                                                                                                        \
-    static struct ring_options ring_of(const struct NAME##_options *o)                                        \
-    {                                                                                                         \
-        return (struct ring_options){&kind, o, o->PART threads, o->PART slots};                               \
-    }                                                                                                         \
-    uint64_t NAME##_bytes(const struct NAME##_options *o)                                                     \
-    {                                                                                                         \
-        return ring_bytes((const struct ring_options[]){ring_of(o)});                                         \
-    }                                                                                                         \
-    int NAME##_open(struct NAME **out, const struct NAME##_options *o, void *memory, struct error *e)         \
-    {                                                                                                         \
-        struct NAME *x = mem_alloc(sizeof *x);                                                                \
-        x->o = *o;                                                                                            \
-        const struct ring_options r = ring_of(&x->o);                                                         \
-        const int rc = ring_open(&x->ring, &r, memory, e);                                                    \
-        if (rc) mem_free(x);                                                                                  \
-        else *out = x;                                                                                        \
-        return rc;                                                                                            \
-    }                                                                                                         \
-    void NAME##_close(struct NAME *x)                                                                         \
-    {                                                                                                         \
-        if (!x) return;                                                                                       \
-        ring_close(x->ring);                                                                                  \
-        mem_free(x);                                                                                          \
-    }                                                                                                         \
-    void NAME##_seek(struct NAME *x, struct NAME##_source *s, uint64_t position)                              \
-    {                                                                                                         \
-        x->source = s;                                                                                        \
-        ring_seek_part(x->ring, s, (struct ring_part){position, s->PART each, s->PART every},                 \
-                       s->PART once ? END : UINT64_MAX);                                                      \
-    }                                                                                                         \
-    bool NAME##_at(const struct NAME *x, const struct NAME##_source *s, uint64_t position)                    \
-    {                                                                                                         \
-        return ring_at(x->ring, s, position);                                                                 \
-    }
-
 /* Takes `bytes` from a block and rounds them up to 64; with at = NULL it only counts. */
 void *ring_carve(char *at, uint64_t *used, uint64_t bytes);
 

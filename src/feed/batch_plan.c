@@ -231,7 +231,9 @@ static int describe_images(const struct config *c, const struct model *m, const 
                                     .rounds = c->prompts_iterations,
                                     .slots = true,
                                     .targets = true};
-    out->loader_bytes = loader_bytes(&o);
+    b->options = o;
+    b->reading = (struct feed_reading){&loader_kind, &b->options};
+    out->loader_bytes = reading_bytes(&b->reading);
     out->size = KEY_data_max_masks;
     out->least = 1;
     return PL_OK;
@@ -294,7 +296,8 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
         image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
         describe_embeddings(c, m, options, b, out, e))
         return e->code;
-    out->loader_bytes = image_rows_bytes(&b->rows);
+    b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
+    out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
 }
 
@@ -338,7 +341,8 @@ static int describe_ground(const struct config *c, const struct model *m, struct
     out->own = &b->batch;
     out->feed = b;
     out->packed = true; /* a row of queries */
-    out->loader_bytes = config_tokens(c) ? 0 : loader_bytes(&b->options);
+    b->reading = (struct feed_reading){&loader_kind, &b->options};
+    out->loader_bytes = config_tokens(c) ? 0 : reading_bytes(&b->reading);
     out->size = KEY_data_max_masks;
     out->least = b->batch.queries;
     return PL_OK;
@@ -393,7 +397,8 @@ static int describe_questions(const struct config *c, const struct model *m, con
                                                        .room = batch_room(c)}};
     const struct model llava = prs_text_model(m);
     if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
-    out->loader_bytes = question_rows_bytes(&b->rows);
+    b->reading = (struct feed_reading){&question_rows_kind, &b->rows};
+    out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
 }
 
@@ -457,7 +462,8 @@ static int describe_head(const struct config *c, const struct model *m, const st
     else if (image_processor_read(&b->list.reader.processor, m->head->folder, family, (uint32_t)m->image, e))
         return e->code;
     out->feed = b;
-    out->loader_bytes = fits ? image_list_bytes(&b->list) : 0;
+    b->reading = (struct feed_reading){&image_list_kind, &b->list};
+    out->loader_bytes = fits ? reading_bytes(&b->reading) : 0;
     out->size = KEY_train_effective_batch; /* nothing of a sample can be made smaller */
     out->least = INT64_MAX;
     if (contrastive) return describe_texts(c, m, o, b, out, e);

@@ -23,14 +23,25 @@
  * adds one point. */
 enum { FIRST_SLOTS = 2 };
 
+/* What reads a run's samples: the first member of what follows (run_batches.feed). */
+struct feed_reading {
+    const struct reader_kind *kind;
+    const void *options;         /* of the kind; NULL: the run has no such data */
+    /* in run_loader_memory, while a feed is open; training and validation share it: they never read
+     * at the same time */
+    struct reader *reader;
+};
+/* Returns the bytes of its memory. */
+static inline uint64_t reading_bytes(const struct feed_reading *r) { return reader_bytes(r->kind, r->options); }
+
 /* What a run of a mask model has beyond other runs (run_batches.feed). */
 struct mask_batches {
+    struct feed_reading reading;
+    struct loader_options options;
     struct prompting prompts;    /* batch.own */
     struct prompting whole;      /* the same with the encoder */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;            /* hash of the encoder's weights, computed on demand (embed.h); 0: not yet */
-    /* in run_loader_memory, while a feed of images is open; training and validation share it */
-    struct loader *loader;
 };
 /* Returns the batches of a mask model's run; NULL: it is another run. */
 struct mask_batches *mask_batches(const struct run *r);
@@ -42,13 +53,12 @@ enum config_key batch_augments(const struct config *c);
 /* What a run of a model that takes images among its tokens has beyond other runs of text
  * (run_batches.feed). */
 struct image_batches {
+    struct feed_reading reading;
     struct image_batch batch;       /* batch.own */
     struct image_batch whole;       /* the same with the vision tower */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;               /* as in mask_batches */
     struct image_rows_options rows; /* with room for images or frames, and conversations as data */
-    /* in run_loader_memory, while a feed of it is open; training and validation share it */
-    struct image_rows *loader;
 };
 /* Returns the batches of such a run; NULL: it is another one. */
 struct image_batches *image_batches(const struct run *r);
@@ -58,29 +68,27 @@ int64_t batch_images(const struct config *c, int64_t features);
 
 /* What a run of a model that matches masks with texts has beyond other runs (run_batches.feed). */
 struct ground_batches {
+    struct feed_reading reading;
     struct ground_batch batch;      /* batch.own */
     struct loader_options options;
-    struct loader *loader;          /* as in mask_batches */
 };
 /* Returns the batches of such a run; NULL: it is another one. */
 struct ground_batches *ground_batches(const struct run *r);
 
 /* What a run of PRS-Med has beyond other runs (run_batches.feed). */
 struct prs_batches {
+    struct feed_reading reading;
     struct prs_batch batch;            /* batch.own */
     struct question_rows_options rows; /* with a table as data */
-    /* in run_loader_memory, while a feed of it is open; training and validation share it */
-    struct question_rows *loader;
 };
 /* Returns the batches of such a run; NULL: it is another one. */
 struct prs_batches *prs_batches(const struct run *r);
 
 /* What a run of a vision tower with a head has beyond other runs (run_batches.feed). */
 struct head_batches {
+    struct feed_reading reading;
     struct head_batch batch;           /* batch.own */
     struct image_list_options list;
-    /* in run_loader_memory, while a feed of it is open; training and validation share it */
-    struct image_list *loader;
 };
 /* Returns the batches of such a run; NULL: it is another one. */
 struct head_batches *head_batches(const struct run *r);

@@ -3,7 +3,7 @@
  */
 #include "feed/feed.h"
 
-#include "data/faults.h"
+#include "feed/batch_plan.h"
 #include "run/ranks.h"
 
 #include <stdio.h>
@@ -67,14 +67,31 @@ int feed_prepare(struct feed *f, struct run *r, const char *folder, struct error
     return rc ? error_prepend(e, "%s", role_key(f->role)) : PL_OK;
 }
 
+/* Starts reading. The first feed of a run opens the reader. */
+static int start_reading(struct feed *f, struct run *r, struct error *e)
+{
+    struct feed_reading *b = r->planned.batches.feed;
+    f->order->counts.seen = b->kind->seen ? b->kind->seen(f->order, f->start) : f->start;
+    f->order->counts.broken = f->broken;
+    if (!b->reader) TRY(reader_open(&b->reader, b->kind, b->options, run_loader_memory(r), e));
+    const struct feed_part part = feed_part(f, r);
+    f->order->each = part.each, f->order->every = part.every;
+    /* prefetches for the first step */
+    if (f->role == FEED_TRAIN && (part.each || !part.every)) reader_seek(b->reader, f->order, part.first);
+    return PL_OK;
+}
+
 int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e)
 {
     f->start = position;
     f->broken = broken;
-    if (f->ops) f->writer = batch_writer_new(r);
-    int rc = f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
-    if (!rc && r->planned.ranks && f->max_bad && f->role == FEED_TRAIN) *f->max_bad = 1;
-    return rc;
+    if (!f->ops) return PL_OK;
+    f->writer = batch_writer_new(r);
+    if (f->ops->start) f->ops->start(f, r);
+    if (!f->order) return PL_OK;
+    TRY(start_reading(f, r, e));
+    if (r->planned.ranks && f->role == FEED_TRAIN) f->order->max_bad = 1;
+    return PL_OK;
 }
 
 struct feed_part feed_part(const struct feed *f, const struct run *r)
@@ -91,27 +108,56 @@ struct feed_part feed_part(const struct feed *f, const struct run *r)
     return p;
 }
 
-uint64_t feed_seen(const struct feed *f) { return f->counts ? f->counts->seen : 0; }
+uint64_t feed_seen(const struct feed *f) { return f->order ? f->order->counts.seen : 0; }
 
 int feed_check(struct feed *f, uint64_t seen, uint64_t broken, uint64_t position, int64_t n, struct error *e)
 {
-    if (!f->counts) return PL_OK;
+    if (!f->order) return PL_OK;
     /* the end of an epoch */
     const bool whole = f->samples && position / f->samples != (position + (uint64_t)n) / f->samples;
-    f->counts->seen = seen;
-    f->counts->broken = f->broken = broken;
-    return faults_check(f->counts, f->config->data_max_bad, whole, "", e);
+    f->order->counts.seen = seen;
+    f->order->counts.broken = f->broken = broken;
+    return faults_check(&f->order->counts, f->config->data_max_bad, whole, "", e);
 }
 
 int feed_passes(const struct feed *f) { return f->ops->passes ? f->ops->n_passes : 1; }
 const char *feed_pass_name(const struct feed *f, int pass) { return f->ops->passes ? f->ops->passes[pass] : ""; }
 void feed_set_pass(struct feed *f, int pass) { f->pass = pass; }
 
+/* Writes the slots of a reader, and then padding. */
+static int put_slots(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
+                     struct feed_batch *out, struct error *e)
+{
+    struct sample_order *o = f->order;
+    struct reader *r = ((struct feed_reading *)f->run->planned.batches.feed)->reader;
+    struct feed_row x = {.position = position};
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && feed_begins(position, o->each, o->every))
+        o->counts = (struct loader_counts){0}, f->unmatched = 0;
+    if (samples && !reader_at(r, o, position)) reader_seek(r, o, position);
+    for (; x.at < rows && !rc; x.at++) {
+        x.slot = NULL;
+        if (x.at < samples && !(x.slot = reader_next(r, e))) rc = e->code;
+        if (x.slot) x.last = x.slot;
+        if (!rc) rc = f->ops->row(f, t, &x, out, e);
+    }
+    if (!rc && f->ops->end) rc = f->ops->end(f, t, rows, e);
+    f->broken = o->counts.broken;
+    if (f->cells)
+        f->left = (struct feed_left){.images = o->counts.seen - (f->role == FEED_TRAIN ? f->start : 0),
+                                     .small = o->counts.lost_masks,
+                                     .malformed = o->counts.bad_masks,
+                                     .without = o->counts.empty,
+                                     .queries = f->unmatched,
+                                     .cells = f->cells};
+    return rc;
+}
+
 int feed_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
              struct feed_batch *out, struct error *e)
 {
     *out = (struct feed_batch){0};
-    return f->ops->put(f, t, position, samples, rows, out, e);
+    return (f->order ? put_slots : f->ops->put)(f, t, position, samples, rows, out, e);
 }
 
 bool feed_print_left(const struct feed *f, char *out, size_t room)
@@ -148,6 +194,11 @@ int feed_empty(const struct feed *f, struct error *e)
 
 void feed_close(struct feed *f)
 {
+    if (f->ops && f->order) { /* before what it reads is closed */
+        struct feed_reading *b = f->run->planned.batches.feed;
+        reader_close(b->reader);
+        b->reader = NULL;
+    }
     if (f->ops) f->ops->close(f);
     batch_writer_free(f->writer);
     f->ops = NULL, f->writer = NULL;

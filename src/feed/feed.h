@@ -16,7 +16,7 @@
 #include "batch/writer.h"
 
 struct dataset;
-struct loader_counts; /* data/faults.h */
+struct sample_order; /* data/reader.h */
 
 enum feed_role { FEED_TRAIN, FEED_VALIDATION };
 
@@ -54,6 +54,14 @@ struct feed_queries {
     const bool *is_mask;        /* [rows][M]; NULL: all are candidates */
 };
 
+/* A row of a batch that is written. */
+struct feed_row {
+    int64_t at;                 /* in the batch */
+    uint64_t position;          /* of the batch's first row */
+    const void *slot;           /* of the feed's reader; NULL: the row is padding */
+    const void *last;           /* the slot of the row before it, of this one if it has one; NULL: none yet */
+};
+
 struct feed;
 struct feed_ops {
     const char *port;           /* the input of a model that it fills */
@@ -65,8 +73,13 @@ struct feed_ops {
     /* before memory is allocated; NULL: nothing to do */
     int (*prepare)(struct feed *f, struct run *r, const char *folder, struct error *e);
     /* after the run's memory is allocated; NULL: nothing to do */
-    int (*start)(struct feed *f, struct run *r, struct error *e);
-    /* feed_put, through feed.writer */
+    void (*start)(struct feed *f, struct run *r);
+    /* of feeds with an order: writes a row, through feed.writer, and counts it... */
+    int (*row)(struct feed *f, const struct batch_target *t, const struct feed_row *x, struct feed_batch *out,
+               struct error *e);
+    /* ...and what depends on all rows; NULL: nothing does */
+    int (*end)(struct feed *f, const struct batch_target *t, int64_t rows, struct error *e);
+    /* feed_put of a feed without an order */
     int (*put)(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
                struct feed_batch *out, struct error *e);
     void (*close)(struct feed *f);
@@ -84,8 +97,11 @@ struct feed {
     int pass;                   /* evaluation: index in ops->passes */
     uint64_t start;             /* the position at which this process began */
     uint64_t broken;            /* number of broken samples that were replaced so far */
-    struct loader_counts *counts; /* of the samples that were read; NULL: none is ever broken */
-    double *max_bad;            /* the share of broken samples at which reading fails */
+    /* the first member of the source that the run's reader reads (feed_reading of batch_plan.h);
+     * NULL: samples are read without threads, and none is ever broken */
+    struct sample_order *order;
+    uint32_t cells;             /* side of the loss's grid; 0: there are no masks */
+    uint64_t unmatched;         /* queries without weight, in `left` */
     /* masks that could not be used, since this process began; in an evaluation of its last pass */
     struct feed_left left;
     const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
@@ -147,6 +163,8 @@ uint64_t feed_sample(const struct feed *f, uint64_t position);
 int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
 /* Does the same with questions and answers: rows of tables without them are left out. */
 int feed_open_questions(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
+/* Returns the order of samples by the configuration. */
+struct sample_order feed_order(const struct config *c, enum feed_role role);
 /* The samples of a dataset, in the configuration's order. */
 struct loader_source;
 struct loader_source feed_source(const struct config *c, const struct dataset *set, enum feed_role role);

@@ -137,14 +137,9 @@ static void report(const struct feed *f, const struct conversations *c, const st
 
 static void prepare_images(struct feed *f)
 {
-    const struct config *c = f->config;
     struct conversation_feed *s = f->state;
-    s->rows = (struct image_rows_source){.set = &s->set,
-                                         .files = s->files,
-                                         .seed = (uint64_t)c->train_seed,
-                                         .shuffle = c->data_shuffle,
-                                         .once = f->role == FEED_VALIDATION,
-                                         .max_bad = c->data_max_bad};
+    s->rows = (struct image_rows_source){.order = feed_order(f->config, f->role), .set = &s->set, .files = s->files};
+    f->order = &s->rows.order;
     s->runs = mem_alloc((2 * (size_t)s->images->rows.frames + 1) * sizeof *s->runs);
     if (image_files_store(s->files))
         f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))},
@@ -190,23 +185,12 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     return PL_OK;
 }
 
-/* Runs after the memory is allocated. The first feed of a run starts the threads. */
-static int conversation_start(struct feed *f, struct run *r, struct error *e)
+/* Runs after the memory is allocated. */
+static void conversation_start(struct feed *f, struct run *r)
 {
-    struct conversation_feed *s = f->state;
-    if (!s->images) return PL_OK;
-    batch_writer_set_pixels(f->writer, &s->images->rows.reader.processor);
-    f->counts = &s->rows.counts;
-    f->max_bad = &s->rows.max_bad;
-    s->rows.counts.seen = image_rows_seen(&s->rows, f->start);
-    s->rows.counts.broken = f->broken;
-    int rc = s->images->loader ? PL_OK : image_rows_open(&s->images->loader, &s->images->rows, run_loader_memory(r), e);
-    const struct feed_part part = feed_part(f, r);
-    s->rows.each = part.each, s->rows.every = part.every;
-    /* prefetches for the first step */
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every))
-        image_rows_seek(s->images->loader, &s->rows, part.first);
-    return rc;
+    const struct conversation_feed *s = f->state;
+    (void)r;
+    if (s->images) batch_writer_set_pixels(f->writer, &s->images->rows.reader.processor);
 }
 
 static int64_t count_images(const struct conversation_feed *s, const int32_t *ids, int64_t from, int64_t to)
@@ -252,30 +236,19 @@ static int put_row(struct feed *f, const struct batch_target *t, int64_t i, uint
     return batch_write(f->writer, t, i, &record, e);
 }
 
-/* Writes rows with images. A row of padding refers to no image. It repeats the pixels of the row
+/* Writes a row with images. A row of padding refers to no image. It repeats the pixels of the row
  * before it, because the tower computes with them: what is in fresh memory may be NaN. */
-static int put_image_rows(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,
-                          int64_t rows, struct feed_batch *out, struct error *e)
+static int conversation_row(struct feed *f, const struct batch_target *t, const struct feed_row *at,
+                            struct feed_batch *out, struct error *e)
 {
     struct conversation_feed *s = f->state;
-    struct image_rows *loader = s->images->loader;
-    const void *pixels = NULL; /* of the last row: valid until the next image_rows_next */
-    int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->rows.each, s->rows.every))
-        s->rows.counts = (struct loader_counts){0};
-    if (samples && !image_rows_at(loader, &s->rows, position)) image_rows_seek(loader, &s->rows, position);
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        const struct image_row *x = NULL;
-        struct token_row row = s->row;
-        if (i < samples && (rc = image_rows_next(loader, &x, e))) break;
-        if (i < samples) row = x->tokens, pixels = x->pixels;
-        else conversations_pad(&s->set, &row);
-        rc = put_row(f, t, i, position + (uint64_t)i, &row, pixels, x, e);
-        out->count[0] += row.labelled;
-        out->units += row.tokens;
-    }
-    f->broken = s->rows.counts.broken;
-    return rc;
+    const struct image_row *x = at->slot, *last = at->last;
+    struct token_row row = x ? x->tokens : s->row;
+    if (!x) conversations_pad(&s->set, &row);
+    out->count[0] += row.labelled;
+    out->count[1] += x != NULL;
+    out->units += row.tokens;
+    return put_row(f, t, at->at, at->position + (uint64_t)at->at, &row, last ? last->pixels : NULL, x, e);
 }
 
 static int conversation_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,
@@ -284,7 +257,6 @@ static int conversation_put(struct feed *f, const struct batch_target *t, uint64
     struct conversation_feed *s = f->state;
     int rc = PL_OK;
     out->count[1] = (double)samples;
-    if (s->images) return put_image_rows(f, t, position, samples, rows, out, e);
     for (int64_t i = 0; i < rows && !rc; i++) {
         if (i < samples) rc = conversations_read(&s->set, feed_sample(f, position + (uint64_t)i), &s->row, e);
         else conversations_pad(&s->set, &s->row);
@@ -298,10 +270,6 @@ static int conversation_put(struct feed *f, const struct batch_target *t, uint64
 static void conversation_close(struct feed *f)
 {
     struct conversation_feed *s = f->state;
-    if (s->images) {
-        image_rows_close(s->images->loader); /* before what it reads is closed */
-        s->images->loader = NULL;
-    }
     image_files_close(s->files);
     mem_free(s->runs);
     if (s->open) conversations_close(&s->set);
@@ -316,5 +284,6 @@ const struct feed_ops conversations_feed = {.port = "input_ids",
                                             .open = conversation_open,
                                             .prepare = conversation_prepare,
                                             .start = conversation_start,
+                                            .row = conversation_row,
                                             .put = conversation_put,
                                             .close = conversation_close};

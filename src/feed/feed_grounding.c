@@ -22,7 +22,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 struct grounding_feed {
-    struct ground_batches *batches; /* owner of the loader */
+    const struct loader_options *options;
     struct dataset *set;
     struct query_set queries;
     struct loader_source source;
@@ -35,7 +35,6 @@ struct grounding_feed {
     struct feed_queries facts;
     int32_t *targets;           /* [rows][Q] */
     bool *is_mask;              /* [rows][M] */
-    uint64_t lost;              /* queries without weight */
 };
 
 /* --- opening ------------------------------------------------------------------------------- */
@@ -98,7 +97,7 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
                                         .sequence = s->T,
                                         .vocabulary = r->planned.model.vocabulary,
                                         .tokenizer = t,
-                                        .room = s->batches->options.room};
+                                        .room = s->options->room};
     if (!rc && (rc = query_set_open(&s->queries, s->set, &all, &o, e))) error_prepend(e, "%s", path);
     tokenizer_close(t);
     queries_free(&all);
@@ -107,11 +106,8 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
 
 static struct loader_source make_source(const struct config *c, const struct grounding_feed *s, enum feed_role role)
 {
-    struct loader_source x = {.set = s->set,
-                              .seed = (uint64_t)c->train_seed,
-                              .shuffle = c->data_shuffle,
-                              .once = role == FEED_VALIDATION,
-                              .max_bad = c->data_max_bad,
+    struct loader_source x = {.order = feed_order(c, role),
+                              .set = s->set,
                               .wanted = {s->queries.first.at, s->queries.mask.at},
                               .sampler = {.strategy = (enum sampler_strategy)c->data_strategy,
                                           .max_masks = (uint32_t)s->M,
@@ -127,8 +123,6 @@ static struct loader_source make_source(const struct config *c, const struct gro
 static void grounding_close(struct feed *f)
 {
     struct grounding_feed *s = f->state;
-    loader_close(s->batches->loader); /* before the dataset that it reads is closed */
-    s->batches->loader = NULL;
     dataset_close(s->set);
     query_set_close(&s->queries);
     mem_free(s->areas);
@@ -146,7 +140,7 @@ static int grounding_open(struct feed *f, struct run *r, enum feed_role role, st
     CHECK(batches && r->planned.batches.loader_bytes, "the run was not planned for images");
     const struct ground_model *m = r->planned.model.ground;
     struct grounding_feed *s = mem_alloc(sizeof *s);
-    *s = (struct grounding_feed){.batches = batches,
+    *s = (struct grounding_feed){.options = &batches->options,
                                  .model = m,
                                  .M = batches->batch.masks,
                                  .Q = batches->batch.queries,
@@ -161,13 +155,15 @@ static int grounding_open(struct feed *f, struct run *r, enum feed_role role, st
     }
     report(s, role);
     s->source = make_source(c, s, role);
+    f->order = &s->source.order;
+    f->cells = s->options->cells;
     f->samples = dataset_count(s->set);
     f->fingerprint = dataset_fingerprint(s->set);
     return PL_OK;
 }
 
-/* Runs after the memory is allocated. The first feed of a run creates the loader. */
-static int grounding_start(struct feed *f, struct run *r, struct error *e)
+/* Runs after the memory is allocated. */
+static void grounding_start(struct feed *f, struct run *r)
 {
     struct grounding_feed *s = f->state;
     const size_t rows = (size_t)planned_samples(&r->planned);
@@ -179,17 +175,6 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
     s->is_mask = mem_alloc(rows * (size_t)s->M * sizeof *s->is_mask);
     s->facts = (struct feed_queries){s->M, s->Q, s->targets, s->is_mask};
     f->queries = &s->facts;
-    f->counts = &s->source.counts;
-    f->max_bad = &s->source.max_bad;
-    s->source.counts.seen = f->start;
-    s->source.counts.broken = f->broken;
-    struct loader **loader = &s->batches->loader;
-    int rc = *loader ? PL_OK : loader_open(loader, &s->batches->options, run_loader_memory(r), e);
-    const struct feed_part part = feed_part(f, r);
-    s->source.each = part.each, s->source.every = part.every;
-    /* prefetches for the first step */
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &s->source, part.first);
-    return rc;
 }
 
 /* --- a batch -------------------------------------------------------------------------------- */
@@ -199,7 +184,7 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
 static void put_masks(struct grounding_feed *s, const struct loader_sample *x, bool *is_mask)
 {
     float *shares = s->areas;
-    const uint64_t cells = s->batches->options.cells, stride = grid_stride((uint32_t)cells),
+    const uint64_t cells = s->options->cells, stride = grid_stride((uint32_t)cells),
                    each = grid_mask_bytes((uint32_t)cells, (uint32_t)cells);
     for (int64_t m = 0; m < s->M; m++, shares += s->patches) {
         is_mask[m] = x && m < x->n && ground_shares(s->model, x->bits + (uint64_t)m * each, stride, shares);
@@ -208,9 +193,10 @@ static void put_masks(struct grounding_feed *s, const struct loader_sample *x, b
 }
 
 /* Writes the index of each query's mask among the sample's. Returns their number. */
-static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample *x, const bool *is_mask,
+static uint32_t put_targets(struct feed *f, const struct loader_sample *x, const bool *is_mask,
                             int32_t *targets)
 {
+    const struct grounding_feed *s = f->state;
     const uint32_t from = x ? s->queries.first.at[x->sample] : 0, n = x ? s->queries.first.at[x->sample + 1] - from : 0;
     uint32_t found = 0;
     for (uint32_t q = 0; q < s->Q; q++) {
@@ -219,21 +205,22 @@ static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample
             if (x->masks[m].id == s->queries.mask.at[from + q] && is_mask[m]) targets[q] = (int32_t)m;
         found += targets[q] >= 0;
     }
-    s->lost += n - found;
+    f->unmatched += n - found;
     return found;
 }
 
-/* Writes row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its
- * queries. */
-static int put_row(struct feed *f, const struct batch_target *t, int64_t at, const struct loader_sample *x,
-                   double *queries, struct error *e)
+/* Writes a row; of padding the old image has no weight. */
+static int grounding_row(struct feed *f, const struct batch_target *t, const struct feed_row *at,
+                         struct feed_batch *out, struct error *e)
 {
     struct grounding_feed *s = f->state;
-    bool *is_mask = s->is_mask + at * s->M;
-    int32_t *targets = s->targets + at * s->Q;
+    const struct loader_sample *x = at->slot;
+    bool *is_mask = s->is_mask + at->at * s->M;
+    int32_t *targets = s->targets + at->at * s->Q;
     const int32_t size[2] = {x ? (int32_t)x->rows : 0, x ? (int32_t)x->columns : 0};
     put_masks(s, x, is_mask);
-    *queries += put_targets(s, x, is_mask, targets);
+    out->count[0] += put_targets(f, x, is_mask, targets);
+    if (x) out->count[1] += 1, out->units += 1;
     if (x)
         query_set_row(&s->queries, (uint32_t)x->sample, s->T, (uint32_t)s->Q, s->ids, s->positions, s->ranges,
                       s->index);
@@ -247,33 +234,7 @@ static int put_row(struct feed *f, const struct batch_target *t, int64_t at, con
                                             [ROW_QUERY_INDEX] = {s->index},
                                             [ROW_TARGETS] = {targets}},
                                      .is_mask = is_mask};
-    return batch_write(f->writer, t, at, &row, e);
-}
-
-static int grounding_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,
-                         int64_t rows, struct feed_batch *out, struct error *e)
-{
-    struct grounding_feed *s = f->state;
-    struct loader *loader = s->batches->loader;
-    int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every))
-        s->source.counts = (struct loader_counts){0}, s->lost = 0;
-    if (samples && !loader_at(loader, &s->source, position)) loader_seek(loader, &s->source, position);
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        const struct loader_sample *x = NULL;
-        if (i < samples) rc = loader_next(loader, &x, e);
-        if (!rc) rc = put_row(f, t, i, x, &out->count[0], e);
-    }
-    const struct loader_counts *k = &s->source.counts;
-    f->broken = k->broken;
-    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0),
-                                 .small = k->lost_masks,
-                                 .malformed = k->bad_masks,
-                                 .without = k->empty,
-                                 .queries = s->lost,
-                                 .cells = s->batches->options.cells};
-    out->count[1] = out->units = (double)samples;
-    return rc;
+    return batch_write(f->writer, t, at->at, &row, e);
 }
 
 const struct feed_ops grounding_feed = {.port = "target_masks",
@@ -281,5 +242,5 @@ const struct feed_ops grounding_feed = {.port = "target_masks",
                                         .counts = {"queries", "images"},
                                         .open = grounding_open,
                                         .start = grounding_start,
-                                        .put = grounding_put,
+                                        .row = grounding_row,
                                         .close = grounding_close};

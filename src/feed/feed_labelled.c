@@ -17,7 +17,6 @@
 #include "feed/feed.h"
 
 struct labelled_feed {
-    struct head_batches *batches;  /* owner of the threads */
     struct labelled set;
     int32_t *classes;              /* [samples] */
     int64_t T;                     /* contrastive: tokens of a row... */
@@ -26,7 +25,6 @@ struct labelled_feed {
     int32_t padding;
     struct image_files *files;
     struct image_list_source source;
-    uint64_t pixels;               /* bytes of an image */
     struct feed_queries facts;
     int32_t *targets;              /* [rows] */
     bool *is_sample;               /* [rows][rows], contrastive: each row says which rows are samples */
@@ -117,8 +115,6 @@ static int tokenize(struct labelled_feed *s, const struct config *c, const struc
 static void labelled_feed_close(struct feed *f)
 {
     struct labelled_feed *s = f->state;
-    image_list_close(s->batches->loader); /* before what it reads is closed */
-    s->batches->loader = NULL;
     image_files_close(s->files);
     labelled_close(&s->set);
     mem_free(s->classes);
@@ -134,7 +130,6 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
     struct head_batches *b = head_batches(r);
     CHECK(b && r->planned.batches.loader_bytes, "the run was not planned for images");
     struct labelled_feed *s = mem_alloc(sizeof *s);
-    *s = (struct labelled_feed){.batches = b, .pixels = image_reader_floats(&b->list.reader) * sizeof(float)};
     f->state = s;
     int rc = open_list(&s->set, c, role, e);
     if (!rc) rc = open_files(s, c, role, e);
@@ -144,12 +139,8 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
         labelled_feed_close(f);
         return rc;
     }
-    s->source = (struct image_list_source){.set = &s->set,
-                                           .files = s->files,
-                                           .seed = (uint64_t)c->train_seed,
-                                           .shuffle = c->data_shuffle,
-                                           .once = role == FEED_VALIDATION,
-                                           .max_bad = c->data_max_bad};
+    s->source = (struct image_list_source){.order = feed_order(c, role), .set = &s->set, .files = s->files};
+    f->order = &s->source.order;
     f->samples = s->set.samples.n;
     f->fingerprint = s->set.fingerprint;
     const char *key = role == FEED_TRAIN ? "data.train" : "data.validation";
@@ -162,8 +153,8 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
     return PL_OK;
 }
 
-/* Runs after the memory is allocated. The first feed of a run starts the threads. */
-static int labelled_start(struct feed *f, struct run *r, struct error *e)
+/* Runs after the memory is allocated. */
+static void labelled_start(struct feed *f, struct run *r)
 {
     struct labelled_feed *s = f->state;
     const int64_t rows = planned_samples(&r->planned), B = r->planned.plan.settings.micro_batch;
@@ -175,17 +166,6 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
                                      .targets = s->targets,
                                      .is_mask = s->T ? s->is_sample : NULL};
     f->queries = &s->facts;
-    f->counts = &s->source.counts;
-    f->max_bad = &s->source.max_bad;
-    s->source.counts.seen = f->start;
-    s->source.counts.broken = f->broken;
-    struct image_list **loader = &s->batches->loader;
-    int rc = *loader ? PL_OK : image_list_open(loader, &s->batches->list, run_loader_memory(r), e);
-    const struct feed_part part = feed_part(f, r);
-    s->source.each = part.each, s->source.every = part.every;
-    /* prefetches for the first step */
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) image_list_seek(*loader, &s->source, part.first);
-    return rc;
 }
 
 /* --- a batch ---------------------------------------------------------------------------------- */
@@ -199,49 +179,32 @@ static const int32_t *find_text(struct labelled_feed *s, const struct list_image
     return s->row;
 }
 
-/* Writes row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh
- * memory may be NaN. */
-static int put_row(struct feed *f, const struct batch_target *t, int64_t at, const struct list_image *x,
-                   const float *pixels, struct error *e)
-{
-    struct labelled_feed *s = f->state;
-    const bool sample = x && !x->broken;
-    s->targets[at] = !sample ? -100 : s->T ? (int32_t)at : s->classes[x->sample];
-    const struct batch_record row = {.is = {[ROW_PIXELS] = {pixels},
-                                            [ROW_IDS] = {s->T ? find_text(s, x) : NULL},
-                                            [ROW_LABELS] = {s->T ? NULL : &s->targets[at]}}};
-    return batch_write(f->writer, t, at, &row, e);
-}
-
-/* Writes which rows are each other's negatives: the samples of the batch. */
-static int put_pairs(struct feed *f, const struct batch_target *t, int64_t B, struct error *e)
-{
-    struct labelled_feed *s = f->state;
-    for (int64_t i = 0; i < B * B; i++) s->is_sample[i] = s->targets[i % B] >= 0;
-    return batch_write_pairs(f->writer, t, s->is_sample, B, e);
-}
-
-static int labelled_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
+/* Writes a row. Padding repeats the pixels of the row before it: what is in fresh memory may be
+ * NaN. */
+static int labelled_row(struct feed *f, const struct batch_target *t, const struct feed_row *at,
                         struct feed_batch *out, struct error *e)
 {
     struct labelled_feed *s = f->state;
-    struct image_list *loader = s->batches->loader;
-    const float *pixels = NULL; /* of the last row: valid until the next image_list_next */
-    int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every))
-        s->source.counts = (struct loader_counts){0};
-    if (samples && !image_list_at(loader, &s->source, position)) image_list_seek(loader, &s->source, position);
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        const struct list_image *x = NULL;
-        if (i < samples && (rc = image_list_next(loader, &x, e))) break;
-        if (x) pixels = x->pixels, out->count[0] += !x->broken;
-        rc = put_row(f, t, i, x, pixels, e);
-    }
-    CHECK(!s->T || rows == f->run->planned.plan.settings.micro_batch, "a contrastive micro-batch is whole");
-    if (!rc && s->T) rc = put_pairs(f, t, rows, e);
-    out->count[1] = out->units = (double)samples;
-    f->broken = s->source.counts.broken;
-    return rc;
+    const struct list_image *x = at->slot, *last = at->last;
+    const bool sample = x && !x->broken;
+    int32_t *target = &s->targets[at->at];
+    *target = !sample ? -100 : s->T ? (int32_t)at->at : s->classes[x->sample];
+    const struct batch_record row = {.is = {[ROW_PIXELS] = {last ? last->pixels : NULL},
+                                            [ROW_IDS] = {s->T ? find_text(s, x) : NULL},
+                                            [ROW_LABELS] = {s->T ? NULL : target}}};
+    out->count[0] += sample;
+    if (x) out->count[1] += 1, out->units += 1;
+    return batch_write(f->writer, t, at->at, &row, e);
+}
+
+/* Writes which rows are each other's negatives: the samples of the batch. */
+static int labelled_end(struct feed *f, const struct batch_target *t, int64_t B, struct error *e)
+{
+    struct labelled_feed *s = f->state;
+    if (!s->T) return PL_OK;
+    CHECK(B == f->run->planned.plan.settings.micro_batch, "a contrastive micro-batch is whole");
+    for (int64_t i = 0; i < B * B; i++) s->is_sample[i] = s->targets[i % B] >= 0;
+    return batch_write_pairs(f->writer, t, s->is_sample, B, e);
 }
 
 const struct feed_ops labelled_feed = {.port = "pixel_values",
@@ -249,5 +212,6 @@ const struct feed_ops labelled_feed = {.port = "pixel_values",
                                        .counts = {"images", "samples"},
                                        .open = labelled_feed_open,
                                        .start = labelled_start,
-                                       .put = labelled_put,
+                                       .row = labelled_row,
+                                       .end = labelled_end,
                                        .close = labelled_feed_close};

@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "data/loader.h"
 #include "feed/batch_plan.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
@@ -30,10 +29,9 @@ enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
 
 struct mask_feed {
-    struct mask_batches *batches; /* owner of the loader */
     struct dataset *set;
     struct loader_source source;
-    struct loader_options o;
+    const struct loader_options *o;
     int64_t P;                  /* slots of a prompt */
     struct first_prompts prompts;
     /* one row of the batch */
@@ -84,12 +82,9 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
 
 struct loader_source feed_source(const struct config *c, const struct dataset *set, enum feed_role role)
 {
-    struct loader_source s = {.set = set,
-                              .seed = (uint64_t)c->train_seed,
-                              .shuffle = c->data_shuffle,
-                              .once = role == FEED_VALIDATION,
+    struct loader_source s = {.order = feed_order(c, role),
+                              .set = set,
                               .interior = role == FEED_VALIDATION,
-                              .max_bad = c->data_max_bad,
                               .sampler = {.strategy = (enum sampler_strategy)c->data_strategy,
                                           .max_masks = (uint32_t)c->data_max_masks,
                                           .min_iou = (float)c->data_min_iou,
@@ -171,13 +166,12 @@ static void log_dataset(const struct dataset *set, const struct config *c, enum 
     text_free(&line);
 }
 
-static int try_samples(struct loader *l, struct loader_source *s, uint64_t samples, double max_bad, struct error *e)
+static int try_samples(struct reader *l, struct loader_source *s, uint64_t samples, double max_bad, struct error *e)
 {
-    const struct loader_sample *ignored;
-    loader_seek(l, s, 0);
+    reader_seek(l, s, 0);
     for (uint64_t i = 0; i < samples; i++)
-        if (loader_next(l, &ignored, e)) return e->code;
-    const struct loader_counts *k = &s->counts;
+        if (!reader_next(l, e)) return e->code;
+    const struct loader_counts *k = &s->order.counts;
     if ((double)k->broken <= max_bad * (double)k->seen) return PL_OK;
     return error_set(
         e, PL_USAGE,
@@ -190,19 +184,19 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
                     struct error *e)
 {
     struct dataset *set;
-    struct loader *l;
+    struct reader *l;
     const struct packed_embeddings none = {0};
     struct loader_options o = batch_loader(c, m, &none);
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
     struct loader_source s = feed_source(c, set, role);
-    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.quiet = true,
+    s.order.shuffle = true, s.order.once = s.interior = false, s.order.max_bad = 1, s.order.quiet = true,
     s.augment = (struct loader_augment){0};
-    char *memory = mem_alloc(loader_bytes(&o) + 64);
-    rc = loader_open(&l, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
+    char *memory = mem_alloc(reader_bytes(&loader_kind, &o) + 64);
+    rc = reader_open(&l, &loader_kind, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
     if (!rc) {
         rc = try_samples(l, &s, min_u64(samples, dataset_count(set)), c->data_max_bad, e);
-        loader_close(l);
+        reader_close(l);
     }
     mem_free(memory);
     dataset_close(set);
@@ -226,14 +220,13 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     set->from_embeddings = batches->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.batches = batches,
-                            .set = set,
+    *m = (struct mask_feed){.set = set,
                             .source = feed_source(c, set, role),
-                            .o = batch_loader(c, &r->planned.model, &batches->embeddings),
+                            .o = &batches->options,
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
-    m->prompts = (struct first_prompts){.side = m->o.side,
-                                        .cells = m->o.cells,
-                                        .masks = m->o.masks,
+    m->prompts = (struct first_prompts){.side = m->o->side,
+                                        .cells = m->o->cells,
+                                        .masks = m->o->masks,
                                         .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box,
                                         .jitter = c->prompts_jitter};
@@ -241,36 +234,24 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);
     m->keys = mem_alloc(M * sizeof *m->keys);
+    f->order = &m->source.order;
+    f->cells = m->o->cells;
     f->samples = dataset_count(set);
     f->fingerprint = dataset_fingerprint(set);
     f->state = m;
     return PL_OK;
 }
 
-/* Runs after the memory is allocated. The first feed of a run creates the loader. */
-static int mask_start(struct feed *f, struct run *r, struct error *e)
+/* Runs after the memory is allocated. */
+static void mask_start(struct feed *f, struct run *r)
 {
     struct mask_feed *m = f->state;
-    m->masks = mem_alloc((size_t)planned_samples(&r->planned) * m->o.masks * sizeof *m->masks);
-    f->masks = m->masks;
-    f->counts = &m->source.counts;
-    f->max_bad = &m->source.max_bad;
-    m->source.counts.seen = f->start;
-    m->source.counts.broken = f->broken;
-    struct loader **loader = &m->batches->loader;
-    int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
-    const struct feed_part part = feed_part(f, r);
-    m->source.each = part.each, m->source.every = part.every;
-    /* prefetches for the first step */
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &m->source, part.first);
-    return rc;
+    f->masks = m->masks = mem_alloc((size_t)planned_samples(&r->planned) * m->o->masks * sizeof *m->masks);
 }
 
 static void mask_close(struct feed *f)
 {
     struct mask_feed *m = f->state;
-    loader_close(m->batches->loader); /* before the dataset that it reads is closed */
-    m->batches->loader = NULL;
     dataset_close(m->set);
     mem_free(m->coords);
     mem_free(m->kinds);
@@ -302,7 +283,7 @@ static void put_prompt(const struct feed *f, const struct loader_sample *s, uint
 static void describe_row(const struct feed *f, int64_t at, uint64_t from, const struct loader_sample *s)
 {
     struct mask_feed *m = f->state;
-    uint32_t M = m->o.masks, n = s ? s->n : 0;
+    uint32_t M = m->o->masks, n = s ? s->n : 0;
     size_t P = (size_t)m->P;
     memset(m->coords, 0, M * P * 2 * sizeof *m->coords);
     memset(m->valid, 0, M * 2 * sizeof *m->valid);
@@ -319,52 +300,26 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
     }
 }
 
-/* Writes row `at`. `last`: the sample of the previous row, used if s is NULL. Padding rows
- * have weight 0. Old image bytes are always finite numbers and can stay, but uninitialised
- * memory of an embedding may hold NaN, and NaN times 0 is NaN. So a padding row repeats the
- * previous embedding. */
-static int put_row(struct feed *f, const struct batch_target *t, int64_t at, uint64_t from,
-                   const struct loader_sample *s, const struct loader_sample *last, struct error *e)
+/* Writes a row. Padding rows have weight 0. Old image bytes are always finite numbers and can stay,
+ * but uninitialised memory of an embedding may hold NaN, and NaN times 0 is NaN. So a padding row
+ * repeats the previous embedding. */
+static int mask_row(struct feed *f, const struct batch_target *t, const struct feed_row *x, struct feed_batch *out,
+                    struct error *e)
 {
-    struct mask_feed *m = f->state;
+    const struct mask_feed *m = f->state;
+    const struct loader_sample *s = x->slot, *last = x->last;
     const int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
-    describe_row(f, at, from, s);
-    const struct batch_record x = {.is = {[ROW_IMAGES] = {s ? s->image : NULL},
-                                          [ROW_EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL},
-                                          [ROW_IMAGE_VALID] = {size},
-                                          [ROW_POINTS] = {m->coords},
-                                          [ROW_POINT_KINDS] = {m->kinds},
-                                          [ROW_MASKS] = {s ? s->bits : NULL},
-                                          [ROW_MASK_VALID] = {m->valid},
-                                          [ROW_PROMPT_KEYS] = {m->keys}}};
-    return batch_write(f->writer, t, at, &x, e);
-}
-
-static int mask_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
-                    struct feed_batch *out, struct error *e)
-{
-    struct mask_feed *m = f->state;
-    int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, m->source.each, m->source.every))
-        m->source.counts = (struct loader_counts){0};
-    struct loader *loader = m->batches->loader;
-    if (samples && !loader_at(loader, &m->source, position)) loader_seek(loader, &m->source, position);
-    const struct loader_sample *last = NULL; /* valid until the next loader_next */
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        const struct loader_sample *s = NULL;
-        if (i < samples) rc = loader_next(loader, &s, e);
-        if (!rc) rc = put_row(f, t, i, f->role == FEED_TRAIN ? (uint64_t)t->sample : position, s, last, e);
-        if (s) out->count[0] += s->n, last = s;
-    }
-    const struct loader_counts *k = &m->source.counts;
-    f->broken = k->broken;
-    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0),
-                                 .small = k->lost_masks,
-                                 .malformed = k->bad_masks,
-                                 .without = k->empty,
-                                 .cells = m->o.cells};
-    out->count[1] = out->units = (double)samples;
-    return rc;
+    describe_row(f, x->at, f->role == FEED_TRAIN ? (uint64_t)t->sample : x->position, s);
+    const struct batch_record row = {.is = {[ROW_IMAGES] = {s ? s->image : NULL},
+                                            [ROW_EMBEDDINGS] = {last ? last->embedding : NULL},
+                                            [ROW_IMAGE_VALID] = {size},
+                                            [ROW_POINTS] = {m->coords},
+                                            [ROW_POINT_KINDS] = {m->kinds},
+                                            [ROW_MASKS] = {s ? s->bits : NULL},
+                                            [ROW_MASK_VALID] = {m->valid},
+                                            [ROW_PROMPT_KEYS] = {m->keys}}};
+    if (s) out->count[0] += s->n, out->count[1] += 1, out->units += 1;
+    return batch_write(f->writer, t, x->at, &row, e);
 }
 
 const struct feed_ops masks_feed = {.port = "gt_masks",
@@ -374,5 +329,5 @@ const struct feed_ops masks_feed = {.port = "gt_masks",
                                     .n_passes = COUNT(passes),
                                     .open = mask_open,
                                     .start = mask_start,
-                                    .put = mask_put,
+                                    .row = mask_row,
                                     .close = mask_close};

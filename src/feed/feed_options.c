@@ -2,7 +2,16 @@
  * feed_options.c: how images are read, by the keys of section data.
  */
 #include "data/dataset.h"
+#include "data/reader.h"
 #include "feed/feed.h"
+
+struct sample_order feed_order(const struct config *c, enum feed_role role)
+{
+    return (struct sample_order){.seed = (uint64_t)c->train_seed,
+                                 .shuffle = c->data_shuffle,
+                                 .once = role == FEED_VALIDATION,
+                                 .max_bad = c->data_max_bad};
+}
 
 struct pixel_range feed_range(const struct config *c)
 {

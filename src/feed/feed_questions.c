@@ -25,7 +25,6 @@
 #include "io/json.h"
 
 struct question_feed {
-    struct prs_batches *batches; /* owner of the threads */
     struct config text;          /* the configuration of the conversations */
     char *file;                  /* their path */
     struct dataset *set;
@@ -61,12 +60,13 @@ static int question_open(struct feed *f, struct run *r, enum feed_role role, str
     if (!rc && (rc = check_classes(set, prs_model(&r->planned.model)->classes, e))) dataset_close(set);
     if (rc) return rc;
     struct question_feed *s = mem_alloc(sizeof *s);
-    *s = (struct question_feed){.batches = b,
-                                .set = set,
+    *s = (struct question_feed){.set = set,
                                 .source = {.masks = feed_source(c, set, role),
                                            .reads_answers = c->data_mask_reads == MASK_READS_ANSWER}};
     s->source.masks.sampler.max_masks = 1;
     s->source.masks.augment = (struct loader_augment){0};
+    f->order = &s->source.masks.order;
+    f->cells = b->rows.masks.cells;
     f->samples = dataset_count(set);
     f->state = s;
     return PL_OK;
@@ -206,8 +206,8 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     return PL_OK;
 }
 
-/* Runs after the memory is allocated. The first feed of a run starts the threads. */
-static int question_start(struct feed *f, struct run *r, struct error *e)
+/* Runs after the memory is allocated. */
+static void question_start(struct feed *f, struct run *r)
 {
     struct question_feed *s = f->state;
     /* training reads the one, evaluations the other */
@@ -215,24 +215,11 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
         batch_leave_out(f->writer, f->role == FEED_TRAIN ? ROW_QUESTION : ROW_QUESTION_MASK);
     s->masks = mem_alloc((size_t)planned_samples(&r->planned) * sizeof *s->masks);
     f->masks = s->masks;
-    f->counts = &s->source.masks.counts;
-    f->max_bad = &s->source.masks.max_bad;
-    s->source.masks.counts.seen = f->start;
-    s->source.masks.counts.broken = f->broken;
-    struct question_rows **loader = &s->batches->loader;
-    int rc = *loader ? PL_OK : question_rows_open(loader, &s->batches->rows, run_loader_memory(r), e);
-    const struct feed_part part = feed_part(f, r);
-    s->source.masks.each = part.each, s->source.masks.every = part.every;
-    /* prefetches for the first step */
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) question_rows_seek(*loader, &s->source, part.first);
-    return rc;
 }
 
 static void question_close(struct feed *f)
 {
     struct question_feed *s = f->state;
-    question_rows_close(s->batches->loader); /* before what it reads is closed */
-    s->batches->loader = NULL;
     dataset_close(s->set);
     if (s->open) conversations_close(&s->rows);
     image_files_close(s->files);
@@ -260,61 +247,33 @@ static bool learns_class(const struct feed *f, uint64_t position)
     return f->role != FEED_TRAIN || !epochs || position / f->samples < epochs;
 }
 
-/* Writes row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what
- * is in fresh memory may be NaN. */
-static int put_row(struct feed *f, const struct batch_target *t, int64_t at, const struct question_row *x,
-                   const float *pixels, struct error *e)
+/* Writes a row. Padding repeats the pixels of the row before it: what is in fresh memory may be
+ * NaN. */
+static int question_row(struct feed *f, const struct batch_target *t, const struct feed_row *at,
+                        struct feed_batch *out, struct error *e)
 {
     struct question_feed *s = f->state;
+    const struct question_row *x = at->slot, *last = at->last;
     const struct loader_sample *m = x ? x->image : NULL;
     struct token_row row = x ? x->tokens : s->padding;
-    if (!x) conversations_pad(&s->rows, &row);
+    if (x) out->count[0] += row.labelled, out->count[1] += m->n, out->units += 1;
+    else conversations_pad(&s->rows, &row);
     const bool target = m && m->n;
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
     const int32_t class = target && learns_class(f, m->position) ? dataset_group(s->set, m->sample) : -100;
     const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
-    s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area}
+    s->masks[at->at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area}
                           : (struct feed_mask){0};
     const struct batch_record record = {.is = {[ROW_IDS] = {row.ids},
                                                [ROW_LABELS] = {row.labels},
-                                               [ROW_PIXELS] = {pixels},
+                                               [ROW_PIXELS] = {last ? last->pixels : NULL},
                                                [ROW_QUESTION] = {x ? x->question : none},
                                                [ROW_IMAGES] = {m ? m->image : NULL},
                                                [ROW_IMAGE_VALID] = {size},
                                                [ROW_MASKS] = {target ? m->bits : NULL},
                                                [ROW_MASK_VALID] = {area},
                                                [ROW_CLASS] = {&class}}};
-    return batch_write(f->writer, t, at, &record, e);
-}
-
-static int question_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples, int64_t rows,
-                        struct feed_batch *out, struct error *e)
-{
-    struct question_feed *s = f->state;
-    struct question_rows *loader = s->batches->loader;
-    const float *pixels = NULL; /* of the last row: valid until the next question_rows_next */
-    struct loader_counts *k = &s->source.masks.counts;
-    int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.masks.each, s->source.masks.every))
-        *k = (struct loader_counts){0};
-    if (samples && !question_rows_at(loader, &s->source, position)) question_rows_seek(loader, &s->source, position);
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        const struct question_row *x = NULL;
-        if (i < samples && (rc = question_rows_next(loader, &x, e))) break;
-        if (x) pixels = x->pixels;
-        rc = put_row(f, t, i, x, pixels, e);
-        if (!x) continue;
-        out->count[0] += x->tokens.labelled;
-        out->count[1] += x->image->n;
-    }
-    out->units = (double)samples;
-    f->broken = k->broken;
-    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0),
-                                 .small = k->lost_masks,
-                                 .malformed = k->bad_masks,
-                                 .without = k->empty,
-                                 .cells = s->batches->rows.masks.cells};
-    return rc;
+    return batch_write(f->writer, t, at->at, &record, e);
 }
 
 static const char *const passes[] = {"question"};
@@ -326,5 +285,5 @@ const struct feed_ops questions_feed = {.port = "question",
                                         .open = question_open,
                                         .prepare = question_prepare,
                                         .start = question_start,
-                                        .put = question_put,
+                                        .row = question_row,
                                         .close = question_close};

@@ -322,7 +322,7 @@ struct labels {
     struct dataset *set;
     struct loader_options o;
     struct loader_source source;
-    struct loader *loader;
+    struct reader *reader;
     char *memory;
     struct first_prompts how;
     struct image_prompt *prompts; /* [o.masks] */
@@ -333,7 +333,7 @@ struct labels {
 static void close_labels(struct many_source *s)
 {
     struct labels *l = s->state;
-    loader_close(l->loader);
+    reader_close(l->reader);
     if (l->set) dataset_close(l->set);
     mem_free(l->memory);
     mem_free(l->prompts);
@@ -380,8 +380,8 @@ static int read_sample(struct many_source *s, uint64_t i, struct many_image *out
     struct labels *l = s->state;
     const struct loader_sample *x;
     struct sample files;
-    if (!loader_at(l->loader, &l->source, i)) loader_seek(l->loader, &l->source, i);
-    TRY(loader_next(l->loader, &x, e));
+    if (!reader_at(l->reader, &l->source, i)) reader_seek(l->reader, &l->source, i);
+    if (!(x = reader_next(l->reader, e))) return e->code;
     int rc = samples_read(l->set, i, &files, e);
     if (!rc) rc = sample_decode(&files, &l->set->range, &out->image, e);
     sample_free(&files);
@@ -403,9 +403,9 @@ static int open_loader(struct labels *l, const struct config *c, struct error *e
     TRY(rc);
     TRY(feed_open_dataset(&l->set, c, config_validates(c) ? FEED_VALIDATION : FEED_TRAIN, e));
     l->source = feed_source(c, l->set, FEED_VALIDATION);
-    l->source.max_bad = 1;
-    l->memory = mem_alloc(loader_bytes(&l->o) + 64);
-    return loader_open(&l->loader, &l->o, (char *)align_up((uintptr_t)l->memory, 64), e);
+    l->source.order.max_bad = 1;
+    l->memory = mem_alloc(reader_bytes(&loader_kind, &l->o) + 64);
+    return reader_open(&l->reader, &loader_kind, &l->o, (char *)align_up((uintptr_t)l->memory, 64), e);
 }
 
 int many_open_dataset(struct many_source *s, struct error *e)

@@ -35,13 +35,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         {.side = SIDE, .cells = CELLS, .masks = MASKS, .threads = 1, .slots = 2, .room = ROOM, .least = 0.5};
     char path[128], *paths[] = {path};
     struct dataset *set;
-    struct loader *l;
+    struct reader *l;
     struct error e;
     snprintf(path, sizeof path, "%s/data", fuzz_dir);
     if (fuzz_begin()) {
         snprintf(path, sizeof path, "%s/data", fuzz_dir);
         CHECK(!mkdir(path, 0777));
-        memory = aligned_alloc(64, align_up(loader_bytes(&o), 64));
+        memory = aligned_alloc(64, align_up(reader_bytes(&loader_kind, &o), 64));
         CHECK(memory);
         fuzz_put("data/a.jpg", image, sizeof image), fuzz_put("data/a.json", text, sizeof text - 1);
     }
@@ -52,21 +52,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
              as_image ? sizeof text - 1 : sizeof image);
     CHECK(!dataset_open(&set, &(struct dataset_options){.format = "sa1b", .paths = paths, .n_paths = 1}, &e), "%s",
           e.text);
-    CHECK(!loader_open(&l, &o, memory, &e), "%s", e.text);
+    CHECK(!reader_open(&l, &loader_kind, &o, memory, &e), "%s", e.text);
     struct loader_source s = {.set = set,
-                              .seed = 3,
-                              .shuffle = data[0] & 2,
-                              .once = data[0] & 4,
+                              .order.seed = 3,
+                              .order.shuffle = data[0] & 2,
+                              .order.once = data[0] & 4,
                               .interior = true,
-                              .max_bad = 1,
-                              .quiet = true,
+                              .order.max_bad = 1,
+                              .order.quiet = true,
                               .sampler = {.strategy = data[0] >> 5 > SAMPLE_ALL ? SAMPLE_RANDOM : data[0] >> 5,
                                           .max_masks = MASKS}};
     if (data[0] & 8) s.augment = (struct loader_augment){.flip = 0.5, .scale = 0.5, .crop = 0.5};
-    loader_seek(l, &s, 0);
-    for (int i = 0; i < SAMPLES - (s.once ? 1 : 0); i++) {
+    reader_seek(l, &s, 0);
+    for (int i = 0; i < SAMPLES - (s.order.once ? 1 : 0); i++) {
         const struct loader_sample *x;
-        if (loader_next(l, &x, &e)) break;
+        if (!(x = reader_next(l, &e))) break;
         CHECK(x->n <= MASKS && x->rows <= SIDE && x->columns <= SIDE && x->mask_rows <= CELLS &&
               x->mask_columns <= CELLS);
         for (uint32_t k = 0; k < x->n; k++) {
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                   m->interior[1] < CELLS);
         }
     }
-    loader_close(l);
+    reader_close(l);
     dataset_close(set);
     return 0;
 }
