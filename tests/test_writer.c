@@ -3,8 +3,8 @@
  * take the features of their images.
  */
 #include "batch/writer.h"
-#include "feed/feed.h"
 #include "model_run.h"
+#include "models/images.h"
 
 static const char *const none[] = {NULL};
 

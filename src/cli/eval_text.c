@@ -247,9 +247,8 @@ static int plan(struct evaluation *v, int64_t most, struct error *e)
 {
     const struct questions *q = &v->held.questions;
     const struct run_generation o = {.cache = q->longest + most, .prompt = q->longest, .answer = most,
-                                     .prompts = q->at.n, .tokens = q->tokens, .batch = v->config->train_eval_batch,
-                                     .images = q->images};
-    int rc = generator_plan(&v->generator, v->config, &o, e);
+                                     .prompts = q->at.n, .tokens = q->tokens, .batch = v->config->train_eval_batch};
+    int rc = generator_plan(&v->generator, v->config, &o, &q->images, e);
     const int64_t longest = v->generator.run->planned.model.longest;
     if (!rc && longest && o.cache > longest)
         log_warn("the longest prompt and its answer may have %lld tokens, and the model was made for at most %lld "
@@ -369,9 +368,9 @@ static int score(struct questions_scored *s, const struct config *c, const struc
     s->n = o->samples ? min_u64(o->samples, dataset_count(s->set)) : dataset_count(s->set);
     const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most,
                                         .prompts = (int64_t)s->n, .tokens = (int64_t)s->n * c->data_sequence,
-                                        .batch = c->train_eval_batch, .images = {.images = 1}};
+                                        .batch = c->train_eval_batch};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
-    if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
+    if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, &(struct image_batch){.images = 1}, e);
     if (!rc) rc = generator_start(&s->generator, e);
     if (!rc) {
         const struct generate_options options = ask_options(&s->ask, most);

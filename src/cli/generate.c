@@ -174,7 +174,7 @@ static int measure(const struct generation *g, struct run_generation *out, struc
                          1 << 20);
     *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most,
                                    .chunk = (int64_t)g->chunk, .prompts = l->at.n, .tokens = l->tokens,
-                                   .batch = (int64_t)min_u64(g->batch, INT32_MAX), .images = l->images};
+                                   .batch = (int64_t)min_u64(g->batch, INT32_MAX)};
     if (n >= out->cache)
         return error_set(e, PL_USAGE,
                          "the %sprompt has %lld tokens, and --context %lld leaves no room for an answer; set it to "
@@ -317,7 +317,7 @@ static int plan_and_answer(struct generation *g, struct error *e)
 {
     struct run_generation o;
     if (measure(g, &o, e)) return e->code;
-    int rc = generator_plan(&g->generator, &g->o.config, &o, e);
+    int rc = generator_plan(&g->generator, &g->o.config, &o, &g->list.images, e);
     const struct run *r = g->generator.run;
     if (r->planned.has_graph && g->o.json && rc == PL_NOFIT) show_plan(g, false);
     if (!rc && r->planned.model.longest && o.cache > r->planned.model.longest)

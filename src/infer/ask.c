@@ -204,10 +204,9 @@ int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
     const struct run_generation o = {.cache = (int64_t)a->ids.n + most,
                                      .prompt = a->ids.n,
-                                     .answer = most,
-                                     .images = {.images = 1}};
+                                     .answer = most};
     struct generator g = {0};
-    int rc = generator_plan(&g, &a->config, &o, e);
+    int rc = generator_plan(&g, &a->config, &o, &(struct image_batch){.images = 1}, e);
     if (!rc) rc = generator_start(&g, e);
     if (!rc) {
         const struct generate_options options = ask_options(a, most);

@@ -30,17 +30,21 @@ static int check_model(const struct config *c, bool *whole, struct error *e)
     return rc;
 }
 
-int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e)
+int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o,
+                   const struct image_batch *images, struct error *e)
 {
     memset(a, 0, sizeof *a);
+    const struct image_batch text = {0};
     struct run_generation g = *o;
+    if (!images) images = &text;
+    g.apart = images_any(images);
     bool whole = false;
     const struct run_options options = {.forward = true,
                                         .B = 1,
                                         .T = 1,
                                         .generate = &g,
-                                        .own = images_any(&o->images) ? &o->images : NULL,
-                                        .own_bytes = sizeof o->images};
+                                        .own = g.apart ? images : NULL,
+                                        .own_bytes = sizeof *images};
     int rc = check_model(c, &whole, e);
     if (!rc && whole && o->chunk && o->chunk < o->prompt)
         rc = error_set(e, PL_USAGE,
@@ -51,7 +55,7 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     a->run = &a->own;
     if (!rc) rc = run_plan(&a->own, c, &options, e);
     a->cache = o->cache;
-    a->room = o->images;
+    a->room = *images;
     a->texts = a->own.planned.prompts;
     a->chunk = a->own.planned.plan.settings.prompt_chunk;
     return rc;

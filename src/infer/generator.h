@@ -1,7 +1,7 @@
 /*
  * generator.h: a language model that continues texts, several at once, with a KV cache.
  *
- *     generator_plan(&a, &config, &o, &error)      the plan: weights, KV cache, both programs
+ *     generator_plan(&a, &config, &o, &images, &error)   the plan: weights, KV cache, both programs
  *     generator_start(&a, &error)
  *     generator_begin(&a, text)                    a new text, one of a.texts
  *     generator_images(&a, &source, paths, n, &error)   its images, before their tokens
@@ -66,10 +66,11 @@ struct generator {
     float *whole;
 };
 
-/* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text;
- * PL_NOFIT: the smallest plan is in a->run. After any result generator_close is called. `a` must
- * not move. */
-int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e);
+/* Opens the model of the configuration and finds the plan, for prompts with at most these images
+ * and frames; NULL: they are only text. PL_USAGE: the model generates no text; PL_NOFIT: the
+ * smallest plan is in a->run. After any result generator_close is called. `a` must not move. */
+int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o,
+                   const struct image_batch *images, struct error *e);
 int generator_start(struct generator *a, struct error *e);
 /* Uses a started run with run.answers. Its memory is the run's, apart from the logits and the
  * inputs of a chunk. */

@@ -132,14 +132,13 @@ static int start(struct pl_session *s, const struct pl_generation *o, int64_t n,
     const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new,
                                      .prompt = n,
                                      .answer = o->max_new,
-                                     .chunk = o->chunk,
-                                     .images = *images};
+                                     .chunk = o->chunk};
     if (x->started && x->generator.cache >= g.cache && images_fit(&x->generator.room, images) && x->chunk == o->chunk &&
         !(x->generator.whole && n > x->generator.chunk))
         return PL_OK;
     if (x->started) generator_close(&x->generator);
     x->chunk = o->chunk;
-    int rc = generator_plan(&x->generator, &s->config, &g, &s->error);
+    int rc = generator_plan(&x->generator, &s->config, &g, images, &s->error);
     if (!rc) rc = generator_start(&x->generator, &s->error);
     x->started = !rc;
     if (rc) generator_close(&x->generator);

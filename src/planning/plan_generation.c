@@ -29,16 +29,12 @@ struct choices {
 
 static int64_t prompts_of(const struct run_generation *o) { return max_i64(1, o->prompts); }
 static int64_t tokens_of(const struct run_generation *o) { return o->tokens ? o->tokens : o->prompt; }
-/* Reports whether a chunk has tokens of several prompts: prompts with images are processed one by
- * one. */
-static bool shares_chunks(const struct run_generation *o) { return !images_any(&o->images); }
-
 /* Predicts the time of all prompts and their answers, if those that are answered at once begin and
  * end together. */
 static double seconds_of(const struct plan *p, const struct run_generation *o)
 {
     const int64_t chunk = p->settings.prompt_chunk, rounds = ceil_div(prompts_of(o), p->settings.prompts);
-    const int64_t parts = shares_chunks(o) ? rounds : prompts_of(o),
+    const int64_t parts = o->apart ? prompts_of(o) : rounds,
                   runs = parts * ceil_div(ceil_div(tokens_of(o), parts), chunk);
     return (double)runs * p->program_seconds[PROGRAM_PROMPT] +
            (double)(rounds * o->answer) * p->program_seconds[PROGRAM_NEXT];
@@ -73,7 +69,7 @@ static int try_choice(struct planned *r, const struct settings *s, const struct 
 static int list_chunks(const struct run_generation *o, int64_t prompts, int out[CHOICES])
 {
     const int64_t longest =
-        shares_chunks(o) ? max_i64(o->prompt, min_i64(tokens_of(o), prompts * o->prompt)) : o->prompt;
+        o->apart ? o->prompt : max_i64(o->prompt, min_i64(tokens_of(o), prompts * o->prompt));
     int n = 0;
     if (o->chunk) out[n++] = (int)o->chunk;
     else

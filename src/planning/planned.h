@@ -13,7 +13,7 @@
 #include "adapter/adapter.h"
 #include "config/config.h"
 #include "folder/weights_4bit.h"
-#include "models/images.h"
+#include "models/model.h"
 #include "plan/file.h"
 #include "run/device.h"
 
@@ -92,8 +92,8 @@ struct run_generation {
     int64_t chunk;               /* tokens of prompts that are processed at once; 0: the planner chooses */
     int64_t prompts, tokens;     /* prompts that will be answered, and the tokens of all; 0: one */
     int64_t batch;               /* prompts that are answered at once; 0: the planner chooses */
-    /* the images and frames of videos of a prompt at most; none: prompts are text only */
-    struct image_batch images;
+    /* a prompt has inputs besides its tokens (run_options.own): prompts are processed one by one */
+    bool apart;
 };
 /* prompts that the planner answers at once at most: the products of more rows take longer in
  * proportion */

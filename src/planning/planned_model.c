@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "models/model.h"
+#include "models/images.h"
 #include "adapter/adapter.h"
 #include "planning/parameter_groups.h"
 
