@@ -113,6 +113,61 @@ TEST(test_generate)
     pl_close(s);
 }
 
+enum { IDS_MOST = 64 };
+/* Reads numbers with commas between them; returns how many. */
+static size_t read_ids(const char *text, int32_t ids[IDS_MOST])
+{
+    size_t n = 0;
+    for (char *end; *text && n < IDS_MOST; text = *end ? end + 1 : end) ids[n++] = (int32_t)strtol(text, &end, 10);
+    return n;
+}
+
+/* An adapter on the model learns two rows. */
+static void check_trains(const char *path)
+{
+    enum { N = 2, T = 8, STEPS = 4 };
+    static int32_t ids[N][T];
+    double loss[STEPS];
+    struct pl_session *s = language_model(path);
+    for (int i = 0; i < N * T; i++) ids[i / T][i % T] = i * 7 % 29;
+    ok(s, pl_set(s, "data.sequence", "8"));
+    ok(s, pl_set(s, "train.effective_batch", "2"));
+    ok(s, pl_set(s, "train.learning_rate", "1e-2"));
+    ok(s, pl_set(s, "adapter.target_modules", "all-linear"));
+    ok(s, pl_start(s));
+    ok(s, pl_write_input(s, "input_ids", ids, sizeof ids));
+    ok(s, pl_write_input(s, "labels", ids, sizeof ids));
+    for (int i = 0; i < STEPS; i++) ok(s, pl_step(s, &loss[i], NULL));
+    if (!(loss[STEPS - 1] < loss[0])) fail_msg("%s: loss %g, then %g", path, loss[0], loss[STEPS - 1]);
+    pl_close(s);
+}
+
+/* Models of every family: trained, and the answers of transformers (tests/golden/generate.txt). */
+TEST(test_families)
+{
+    char folder[64], adapter[64], options[64], prompt[512], answer[512], path[128];
+    FILE *f = fopen("tests/golden/generate.txt", "r");
+    assert_non_null(f);
+    while (fscanf(f, "%63s %63s %63s %511s %511s", folder, adapter, options, prompt, answer) == 5) {
+        static const char penalty[] = "--repetition-penalty=";
+        int32_t given[IDS_MOST], want[IDS_MOST];
+        struct pl_generation o;
+        struct pl_answer a;
+        if (strcmp(adapter, "-")) continue;
+        snprintf(path, sizeof path, "tests/golden/%s", folder);
+        check_trains(path);
+        struct pl_session *s = language_model(path);
+        ok(s, pl_generation_defaults(s, &o));
+        o.max_new = (int64_t)read_ids(answer, want);
+        if (!strncmp(options, penalty, strlen(penalty))) o.repetition_penalty = atof(options + strlen(penalty));
+        ok(s, pl_generate(s, given, read_ids(prompt, given), &o, NULL, NULL, &a));
+        if ((int64_t)a.count != o.max_new || memcmp(a.ids, want, a.count * sizeof *want))
+            fail_msg("%s: another answer than that of transformers", folder);
+        pl_close(s);
+    }
+    fclose(f);
+}
+
 TEST(test_generate_text)
 {
     struct pl_session *s = language_model("tests/golden/chat/model");
