@@ -9,6 +9,8 @@
  * - a larger budget is never slower;
  * - the smallest budget suffices, and one byte less does not.
  */
+#include <omp.h>
+
 #include "cost/links.h"
 #include "graph/ops.h"
 #include "models/images.h"
@@ -167,8 +169,10 @@ static void pass_over(struct enumeration *w)
                 w->seconds[k] <= w->seconds[i] * 1.01 && w->arena[k] <= w->arena[i] && w->file[k] < w->file[i];
 }
 
+/* Compiles and places every choice. Each graph is verified, one of VERIFIED after each pass. */
 static void enumeration_open(struct enumeration *w, struct source source, enum freedoms freedoms)
 {
+    enum { VERIFIED = 8 };
     struct error e;
     w->source = source;
     w->base = BASE;
@@ -212,7 +216,10 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     for (uint32_t i = 0; i < n; i++) {
         struct graph g;
         struct plan p = {0};
-        if (plan_compile(&g, &w->source, &w->space.choices.at[i].settings, &e)) fail_msg("%s", e.text);
+        const struct settings *s = &w->space.choices.at[i].settings;
+        if (i % VERIFIED ? plan_draft(&g, &w->source, s, &e) : plan_compile(&g, &w->source, s, &e))
+            fail_msg("%s", e.text);
+        if (i % VERIFIED) graph_verify(&g, "the last");
         if (plan_place(&p, &g, &w->profile, &e)) fail_msg("%s", e.text);
         w->arena[i] = plan_arena(&p);
         w->file[i] = p.placement.arena[SPACE_HOST];
@@ -399,10 +406,20 @@ static void check_model(const char *preset, struct batch batch, enum freedoms fr
     model_close(&s.model);
 }
 
+/* Sets one thread: two, which share no drafts, take a third more of the processors' time. */
+static int one_thread(void **state)
+{
+    (void)state;
+    omp_set_num_threads(1);
+    return 0;
+}
+
 TEST(test_language)
 {
+    omp_set_num_threads(2);
     check_model("llama-tiny", (struct batch){.T = 48}, SOME_FREE);
     check_model("llama-tiny", (struct batch){.T = 48}, GPU_FREE);
+    omp_set_num_threads(1);
 }
 
 TEST(test_ranks)
@@ -462,4 +479,4 @@ TEST(test_random)
     }
 }
 
-MAIN(NULL, NULL)
+MAIN(one_thread, NULL)

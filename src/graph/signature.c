@@ -254,6 +254,15 @@ static bool binds(struct binding *b, const struct form *f, const struct tensor *
     return (!f->step || is_step(t)) && (!f->dense || tensor_is_dense(t)) && (!f->shaped || binds_shape(b, f, t));
 }
 
+/* Binds the first n inputs. Returns the index of one that does not fit, which may have bound names;
+ * n: all fit. */
+static int bind_inputs(struct binding *b, int n)
+{
+    int i = 0;
+    while (i < n && (!b->f->in[i] || binds(b, &b->s->in[i], b->f->in[i]))) i++;
+    return i;
+}
+
 static void say(struct infer *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(struct infer *f, const char *format, ...)
 {
@@ -356,11 +365,13 @@ void op_infer(struct infer *f)
 {
     const struct op_row *row = &op_table[f->op];
     const struct signature *s = &signatures[f->op];
-    struct binding b = {.f = f, .s = s, .rests = NO_REST};
-    for (int i = 0; i < row->max_in; i++) {
-        const struct binding before = b;
-        if (!f->in[i] || binds(&b, &s->in[i], f->in[i])) continue;
-        refuse(f, &before, &s->in[i]);
+    const struct binding none = {.f = f, .s = s, .rests = NO_REST};
+    struct binding b = none;
+    const int refused = bind_inputs(&b, row->max_in);
+    if (refused < row->max_in) {
+        b = none;
+        bind_inputs(&b, refused);
+        refuse(f, &b, &s->in[refused]);
         return;
     }
     for (const char *at = s->conditions + strspn(s->conditions, " "); *at; at += strspn(at, " ")) {
