@@ -7,7 +7,7 @@
 # measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch feed infer train calibrate report lib cli'
+order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch infer train calibrate report lib cli'
 passed=0 failed=0
 check() { # check TEXT LINES: LINES is empty if all is well
     if [[ $2 ]]; then
@@ -47,8 +47,8 @@ config/config_groups config/config
 config/config_print config/config
 config/config_print config/config_groups
 cpu/products/conv cpu/products/depthwise
-feed/embed feed/batch_plan
-feed/feed_questions feed/feed_masks
+batch/embed batch/batch_plan
+batch/feed_questions batch/feed_masks
 plan/search plan/ablation
 text/template/chat_images text/template/chat
 '

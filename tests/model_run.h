@@ -6,7 +6,7 @@
 #define MODEL_RUN_H
 
 #include "engine/run.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "io/file.h"
 #include "harness.h"
 

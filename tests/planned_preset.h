@@ -6,7 +6,7 @@
 #define PLANNED_PRESET_H
 
 #include "engine/run.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "harness.h"
 
 struct planned_preset {

@@ -6,7 +6,7 @@
 #include "data/loader.h"
 #include "data/formats/packed.h"
 #include "io/file.h"
-#include "feed/embed.h"
+#include "batch/embed.h"
 #include "infer/embed_make.h"
 
 #include "loader_fixture.h"

@@ -10,9 +10,9 @@
  * long, and GAP longer per node. How exact the predictions are for the real GPU is the subject of
  * test_predict.c.
  */
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "cost/calibration.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "optest.h"
 #include "h200_trace.h"
 

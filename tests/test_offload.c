@@ -5,8 +5,8 @@
  *
  * run_offload.sh shows with whole runs that no bit changes.
  */
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
 #include "graph/ops.h"
 #include "passes/visit.h"
 #include "engine/run.h"

@@ -14,8 +14,8 @@
  *
  * Run from the repository's root.
  */
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
 #include "graph/ops.h"
 
 #include "harness.h"

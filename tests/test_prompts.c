@@ -1,12 +1,12 @@
 /*
- * test_prompts.c: the first prompt of a mask (feed/first_prompts.h): points lie on it, uniformly
+ * test_prompts.c: the first prompt of a mask (batch/first_prompts.h): points lie on it, uniformly
  * distributed over its cells; boxes are its own, or moved by noise and still in the image; the
  * random numbers depend on seed, position and mask by itself.
  */
 #include "base/random.h"
 #include "data/masks/grid.h"
 #include "models/model.h"
-#include "feed/first_prompts.h"
+#include "batch/first_prompts.h"
 
 #include "harness.h"
 

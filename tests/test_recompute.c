@@ -11,8 +11,8 @@
  *
  * Run from the repository's root.
  */
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
 #include "graph/lifetime.h"
 #include "planning/parameter_groups.h"
 #include "engine/run.h"

@@ -8,7 +8,7 @@
  */
 #include <sys/stat.h>
 
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "graph/ops.h"
 #include "planning/parameter_groups.h"
 #include "model_run.h"

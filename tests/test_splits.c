@@ -14,7 +14,7 @@
  *
  * Slots that must have no weight contain noise, not zeros.
  */
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 
 #include "model_run.h"
 

@@ -5,7 +5,7 @@
  *
  * Run from the repository's root: the models are those of tests/golden.
  */
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "io/safetensors.h"
 #include "models/sam_names.h"
 #include "folder/train_state.h"

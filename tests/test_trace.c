@@ -3,8 +3,8 @@
  * with the plan: live bytes never exceed the arena, reach the plan's peak, and every allocated
  * block is freed.
  */
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
 #include "io/json.h"
 #include "io/pickle.h"
 #include "report/trace.h"

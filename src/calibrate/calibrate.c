@@ -19,7 +19,7 @@
 #include "calibrate/bench.h"
 #include "calibrate/calibrate.h"
 #include "cpu/cpu.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "graph/emit.h"
 #include "graph/ops.h"
 

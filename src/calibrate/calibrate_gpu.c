@@ -11,7 +11,7 @@
 #include "calibrate/calibrate.h"
 #include "cost/profile.h"
 #include "cuda/cuda.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "graph/ops.h"
 
 enum { STEPS_LEAST = 3, STEPS_MOST = 12, NODE_STEPS = 2 };

@@ -11,7 +11,7 @@
 #include "calibrate/bench.h"
 #include "cost/links.h"
 #include "dist/agree.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "graph/ops.h"
 
 #define LLAMA(vocabulary, hidden, inner, heads)                                                                        \

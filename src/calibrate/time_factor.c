@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "calibrate/bench.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 static const char MODEL[] = "{\"model_type\": \"llama\", \"vocab_size\": 256, \"hidden_size\": 512, "
                             "\"intermediate_size\": 1376, \"num_hidden_layers\": 1, "

@@ -12,7 +12,7 @@
 #include "cli/bench.h"
 #include "cost/links.h"
 #include "dist/agree.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "graph/ops.h"
 #include "io/table.h"
 #include "plan/plan.h"

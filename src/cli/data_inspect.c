@@ -14,7 +14,7 @@
 #include "data/masks/grid.h"
 #include "data/prepare/facts.h"
 #include "data/text/tokens.h"
-#include "feed/embed.h"
+#include "batch/embed.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/table.h"

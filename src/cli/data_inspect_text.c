@@ -7,7 +7,7 @@
 
 #include "cli/data.h"
 #include "data/text/tokens.h"
-#include "feed/text_facts.h"
+#include "batch/text_facts.h"
 #include "io/json.h"
 
 /* ---- printing ---- */

@@ -7,7 +7,7 @@
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "models/model.h"
-#include "feed/embed.h"
+#include "batch/embed.h"
 #include "infer/embed_make.h"
 #include "infer/pack.h"
 #include "models/masks.h"

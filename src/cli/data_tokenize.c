@@ -6,7 +6,7 @@
 
 #include "cli/data.h"
 #include "models/model.h"
-#include "feed/text_source.h"
+#include "batch/text_source.h"
 #include "io/table.h"
 #include "io/temporary.h"
 

@@ -22,7 +22,7 @@
 #include "calibrate/bench.h"
 #include "calibrate/calibrate.h"
 #include "planning/planned.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 /* WARM: steps that run before leaks are measured, the first of them in bench_open */
 enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 };

@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "planning/planned.h"
-#include "feed/embed.h"
-#include "feed/feed.h"
+#include "batch/embed.h"
+#include "batch/feed.h"
 #include "models/masks.h"
 
 enum { ADVICE_MOST = 32, OTHERS_MOST = 3 };

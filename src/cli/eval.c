@@ -16,7 +16,7 @@
 #include "infer/own_size.h"
 #include "report/page.h"
 #include "report/worst.h"
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "infer/mask_scores.h"
 #include "infer/retrieval.h"
 #include "io/table.h"

@@ -1,6 +1,6 @@
 /*
  * init.c: `plimsoll init --model X --data DIR`: prints a RUN.yaml for this model and this data
- * (feed/suggest.h). Before it prints a configuration for images, it reads some samples with it:
+ * (batch/suggest.h). Before it prints a configuration for images, it reads some samples with it:
  * what cannot be trained is refused here. For a vision tower the data are images with classes or
  * texts.
  *
@@ -18,8 +18,8 @@
 #include "cli/data_samples.h"
 #include "data/formats/labelled.h"
 #include "data/text/records.h"
-#include "feed/feed.h"
-#include "feed/suggest.h"
+#include "batch/feed.h"
+#include "batch/suggest.h"
 #include "import/import.h"
 #include "io/json.h"
 #include "models/masks.h"

@@ -8,7 +8,7 @@
 #include "cli/plan.h"
 #include "plan/explain.h"
 #include "io/file.h"
-#include "feed/text_source.h"
+#include "batch/text_source.h"
 
 static int write_plan(const struct planned *r, bool fits, const char *path, struct error *e)
 {

@@ -9,7 +9,7 @@
 
 #include "calibrate/calibrate.h"
 #include "cost/links.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "models/images.h"
 
 /* tokens of an image or frame in the sequence of a model that takes text only: a 24 x 24 grid */

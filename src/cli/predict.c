@@ -13,7 +13,7 @@
 #include "cli/data.h"
 #include "models/model.h"
 #include "data/detect/match.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "infer/ask.h"
 #include "infer/classifier.h"
 #include "infer/everything.h"

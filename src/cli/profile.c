@@ -21,7 +21,7 @@
 #include "report/trace.h"
 #include "calibrate/bench.h"
 #include "planning/planned.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
 

@@ -20,8 +20,8 @@
 
 #include "cli/cli.h"
 #include "models/model.h"
-#include "feed/batch_plan.h"
-#include "feed/step_inputs.h"
+#include "batch/batch_plan.h"
+#include "batch/step_inputs.h"
 #include "io/file.h"
 #include "io/temporary.h"
 

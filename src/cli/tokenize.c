@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "feed/text_source.h"
+#include "batch/text_source.h"
 #include "io/table.h"
 #include "text/template/chat.h"
 #include "text/tokenizer/tokenizer.h"

@@ -15,7 +15,7 @@
 #include "dist/agree.h"
 #include "io/table.h"
 #include "report/html.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 /* What each rank has used. */
 struct rank_list {

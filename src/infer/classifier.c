@@ -6,9 +6,9 @@
 #include <math.h>
 
 #include "data/image_list.h"
-#include "feed/batch_plan.h"
-#include "feed/captions.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/captions.h"
+#include "batch/feed.h"
 #include "models/heads.h"
 
 static int open_reader(struct classifier *x, const struct config *c, struct error *e)

@@ -10,7 +10,7 @@
 #include "models/model.h"
 #include "batch/writer.h"
 #include "folder/transfer.h"
-#include "feed/embed.h"
+#include "batch/embed.h"
 #include "infer/embed_make.h"
 #include "models/prs_med.h"
 

@@ -1,6 +1,6 @@
 /*
  * embed_make.h: runs the encoder of a model on images, for a packed store with embeddings
- * (feed/embed.h).
+ * (batch/embed.h).
  */
 #ifndef EMBED_MAKE_H
 #define EMBED_MAKE_H

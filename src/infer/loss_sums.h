@@ -8,7 +8,7 @@
 #ifndef LOSS_SUMS_H
 #define LOSS_SUMS_H
 
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 struct loss_sums {
     double sum[STEP_COUNTS], count[STEP_COUNTS]; /* in the order of graph.counts */

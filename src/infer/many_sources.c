@@ -11,8 +11,8 @@
 #include "models/model.h"
 #include "data/loader.h"
 #include "data/samples.h"
-#include "feed/feed.h"
-#include "feed/first_prompts.h"
+#include "batch/feed.h"
+#include "batch/first_prompts.h"
 #include "infer/many.h"
 
 /* Adds a shape of prompts if it is new. PL_USAGE: too many. */
@@ -316,7 +316,7 @@ int many_open_slices(struct many_source *s, struct error *e)
 /* --- samples of a dataset --------------------------------------------------------------------- */
 
 /* Each mask gives a prompt, by the code of training and of its evaluation
- * (feed/first_prompts.h). */
+ * (batch/first_prompts.h). */
 
 struct labels {
     struct dataset *set;

@@ -13,7 +13,7 @@
 #ifndef MASK_SCORES_H
 #define MASK_SCORES_H
 
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "infer/score.h"
 
 /* A mask of a batch. */

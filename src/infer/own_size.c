@@ -7,7 +7,7 @@
 
 #include "data/dataset.h"
 #include "data/images/resize.h"
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "infer/surface.h"
 #include "infer/predictor.h"
 

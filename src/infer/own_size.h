@@ -17,7 +17,7 @@
 
 #include "data/masks/grid.h"
 #include "data/masks/polygon.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "infer/mask_table.h"
 
 struct own_size {

@@ -14,7 +14,7 @@
 #include "batch/writer.h"
 #include "models/model.h"
 #include "data/images/resize.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "io/file.h"
 
 /* --- masks at the size of the image ---------------------------------------------------------- */

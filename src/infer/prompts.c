@@ -8,8 +8,8 @@
 #include "models/model.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
-#include "feed/batch_plan.h"
-#include "feed/text_source.h"
+#include "batch/batch_plan.h"
+#include "batch/text_source.h"
 #include "io/json.h"
 #include "models/prs_med.h"
 

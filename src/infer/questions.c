@@ -9,8 +9,8 @@
 #include "data/order.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
-#include "feed/batch_plan.h"
-#include "feed/text_source.h"
+#include "batch/batch_plan.h"
+#include "batch/text_source.h"
 
 void questions_free(struct questions *q)
 {

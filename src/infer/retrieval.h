@@ -9,7 +9,7 @@
 #ifndef RETRIEVAL_H
 #define RETRIEVAL_H
 
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 struct retrieval {
     id similarity;  /* the program's output [rows,Q,M]; of classes [rows,M] */

@@ -39,7 +39,7 @@ struct run_batches {
 };
 struct run_options;
 /* Fills `out` from the configuration, before any data is opened; what it points to is in `memory`.
- * A feed implements it (feed_describe of feed/feed.h). */
+ * A feed implements it (feed_describe of batch/feed.h). */
 typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o,
                              struct bump *memory, struct run_batches *out, struct error *e);
 

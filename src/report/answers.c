@@ -11,7 +11,7 @@
 #include "base/coding.h"
 #include "data/images/image.h"
 #include "data/images/image_files.h"
-#include "feed/text_source.h"
+#include "batch/text_source.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/png.h"

@@ -18,7 +18,7 @@
 #include "base/progress.h"
 #include "dist/agree.h"
 #include "train/events.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "train/folder.h"
 #include "infer/questions.h"
 #include "infer/mask_scores.h"

@@ -30,7 +30,7 @@
  * choice as for the original files.
  *
  * Embeddings are the outputs of a model's image encoder. Two hashes identify the encoder
- * (feed/embed.h), so that embeddings of another encoder are not used by mistake. A store without
+ * (batch/embed.h), so that embeddings of another encoder are not used by mistake. A store without
  * embeddings has version 1.
  */
 #ifndef PACKED_H

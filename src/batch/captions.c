@@ -1,7 +1,7 @@
 /*
  * captions.c: see captions.h.
  */
-#include "feed/captions.h"
+#include "batch/captions.h"
 
 #include <inttypes.h>
 #include <string.h>

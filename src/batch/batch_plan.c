@@ -1,15 +1,15 @@
 /*
  * batch_plan.c: see batch_plan.h.
  */
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "data/text/conversations.h"
 #include "data/images/image_source.h"
-#include "feed/embed.h"
-#include "feed/feed.h"
+#include "batch/embed.h"
+#include "batch/feed.h"
 #include "graph/emit.h"
 
 enum {

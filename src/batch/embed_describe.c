@@ -2,7 +2,7 @@
  * embed_describe.c: the encoder of a model and what identifies it: its layers, its weights, and how
  * it gets its images (see embed.h).
  */
-#include "feed/embed.h"
+#include "batch/embed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "data/images/image_source.h"
 #include "planning/parameter_groups.h"
 #include "folder/weights_4bit.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
 

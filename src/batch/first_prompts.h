@@ -8,7 +8,7 @@
 #ifndef FIRST_PROMPTS_H
 #define FIRST_PROMPTS_H
 
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 
 struct first_prompts {
     uint32_t side, cells, masks; /* from the loader: canvas, grid, most masks of a sample */

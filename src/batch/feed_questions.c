@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
-#include "feed/text_source.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
+#include "batch/text_source.h"
 #include "io/file.h"
 #include "io/json.h"
 

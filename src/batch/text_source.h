@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "data/text/conversations.h"
 #include "data/text/tokenize.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 #include "io/file.h"
 
 /* Returns the role whose files are read: with data.holdout, what is evaluated on is a part of

@@ -5,15 +5,15 @@
  * least power of two that holds 99 % of the samples and twice the median, within what the model has
  * positions for.
  */
-#include "feed/suggest.h"
+#include "batch/suggest.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "data/loader.h"
 #include "data/text/tokens.h"
-#include "feed/embed.h"
-#include "feed/text_source.h"
+#include "batch/embed.h"
+#include "batch/text_source.h"
 #include "io/json.h"
 #include "io/temporary.h"
 #include "models/masks.h"

@@ -13,10 +13,10 @@
 
 #include "data/dataset.h"
 #include "data/text/records.h"
-#include "feed/batch_plan.h"
-#include "feed/embed.h"
-#include "feed/feed.h"
-#include "feed/text_source.h"
+#include "batch/batch_plan.h"
+#include "batch/embed.h"
+#include "batch/feed.h"
+#include "batch/text_source.h"
 
 struct conversation_feed {
     struct text_source source;    /* closed after `prepare` */

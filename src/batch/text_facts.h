@@ -8,7 +8,7 @@
 #define TEXT_FACTS_H
 
 #include "data/text/records.h"
-#include "feed/text_source.h"
+#include "batch/text_source.h"
 
 struct text_facts {
     struct sample_report report;

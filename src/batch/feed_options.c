@@ -3,7 +3,7 @@
  */
 #include "data/dataset.h"
 #include "data/reader.h"
-#include "feed/feed.h"
+#include "batch/feed.h"
 
 struct sample_order feed_order(const struct config *c, enum feed_role role)
 {

@@ -2,7 +2,7 @@
  * batch_plan.h: what a batch of a configuration holds, before any data is opened.
  *
  * It depends only on configuration and model, so that it can be planned, and on the header of a
- * packed store. The feed (feed/feed.h) then fills such batches.
+ * packed store. The feed (batch/feed.h) then fills such batches.
  */
 #ifndef BATCH_PLAN_H
 #define BATCH_PLAN_H

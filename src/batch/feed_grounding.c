@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "data/formats/queries.h"
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
 #include "io/file.h"
 #include "text/tokenizer/tokenizer.h"
 

@@ -20,10 +20,10 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "feed/batch_plan.h"
-#include "feed/embed.h"
-#include "feed/feed.h"
-#include "feed/first_prompts.h"
+#include "batch/batch_plan.h"
+#include "batch/embed.h"
+#include "batch/feed.h"
+#include "batch/first_prompts.h"
 
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};

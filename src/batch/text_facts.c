@@ -1,12 +1,12 @@
 /*
  * text_facts.c: see text_facts.h.
  */
-#include "feed/text_facts.h"
+#include "batch/text_facts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "io/json.h"
 #include "io/temporary.h"
 

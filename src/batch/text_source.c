@@ -1,13 +1,13 @@
 /*
  * text_source.c: see text_source.h.
  */
-#include "feed/text_source.h"
+#include "batch/text_source.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "data/text/records.h"
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "io/file.h"
 #include "io/json.h"
 

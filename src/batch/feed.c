@@ -1,9 +1,9 @@
 /*
  * feed.c: see feed.h.
  */
-#include "feed/feed.h"
+#include "batch/feed.h"
 
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 #include "run/ranks.h"
 
 #include <stdio.h>

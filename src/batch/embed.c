@@ -6,7 +6,7 @@
  * made the store, and the images are not augmented. Otherwise the run is an error, never a silent
  * fallback: with data.embeddings: off the user selects images.
  */
-#include "feed/embed.h"
+#include "batch/embed.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "data/formats/memmap.h"
 #include "adapter/adapter.h"
 #include "planning/parameter_groups.h"
-#include "feed/batch_plan.h"
+#include "batch/batch_plan.h"
 
 /* --- reasons against stored embeddings ------------------------------------------------------- */
 

@@ -12,9 +12,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "feed/batch_plan.h"
-#include "feed/captions.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/captions.h"
+#include "batch/feed.h"
 
 struct labelled_feed {
     struct labelled set;

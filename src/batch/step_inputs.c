@@ -10,7 +10,7 @@
  * position_ids and ranges follow from attention_mask and position_ids as in transformers
  * (convert_row).
  */
-#include "feed/step_inputs.h"
+#include "batch/step_inputs.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "data/text/tokens.h"
-#include "feed/batch_plan.h"
-#include "feed/feed.h"
+#include "batch/batch_plan.h"
+#include "batch/feed.h"
 
 /* A byte-level vocabulary: 256 bytes and some special ids. A larger one is a tokenizer's. */
 enum { BYTE_VOCABULARY = 512 };

@@ -1,7 +1,7 @@
 /*
  * first_prompts.c: see first_prompts.h.
  */
-#include "feed/first_prompts.h"
+#include "batch/first_prompts.h"
 
 #include <string.h>
 
