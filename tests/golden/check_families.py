@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-CASES = "qwen3 smollm3 granite olmo2 olmo3 phi3 gemma gemma2 gemma3 ministral3 qwen2 mistral".split()
+CASES = "qwen3 smollm3 granite olmo2 olmo3 phi3 gemma gemma2 gemma3 ministral3 qwen2 mistral gpt2".split()
 LINEAR = ["--set", "adapter.target_modules=all-linear", "--set", "adapter.r=2"]
 BOUND = 5e-6  # of the relative distance of logits in f32
 
