@@ -64,11 +64,11 @@ static int choose_weights(struct quantize_folder *q, struct error *e)
     q->packed = bump_alloc(&q->memory, q->weights.in.n_slots * sizeof *q->packed);
     quantize_forms(g, &s, forms);
     for (uint32_t i = 0; i < g->params.n; i++) {
-        const uint32_t slot = q->weights.source[i];
-        if (!forms[i] || !slot) continue;
-        q->n_quantized += !q->packed[slot - 1].slot;
-        q->packed[slot - 1].slot = &q->weights.in.slots[slot - 1];
-        q->packed[slot - 1].transposed = g->params.at[i].transposed;
+        for (uint32_t slot = q->weights.source[i]; forms[i] && slot; slot = q->weights.in.slots[slot - 1].next) {
+            q->n_quantized += !q->packed[slot - 1].slot;
+            q->packed[slot - 1].slot = &q->weights.in.slots[slot - 1];
+            q->packed[slot - 1].transposed = g->params.at[i].transposed;
+        }
     }
     if (q->n_quantized) return PL_OK;
     return error_set(e, PL_USAGE, "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what "
@@ -354,8 +354,8 @@ static void skip_module(struct value *list, struct bump *b, const struct family 
 }
 
 /* Returns llm_int8_skip_modules: NULL, by which transformers leaves out the output head; else the
- * head and the linear layers that it has beyond those of the graph, such as the pooling head of a
- * tower. */
+ * head, routers of experts, and the linear layers that it has beyond those of the graph, such as the
+ * pooling head of a tower. */
 static struct value *skipped_modules(const struct quantize_folder *q, struct bump *b)
 {
     bool *read = storages_read(&q->graph);
@@ -363,7 +363,8 @@ static struct value *skipped_modules(const struct quantize_folder *q, struct bum
     value_append(b, list, value_string(b, "lm_head"));
     for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
         const struct weight_slot *s = &q->weights.in.slots[i];
-        const bool used = s->param && read[tensor_at(&q->graph, q->graph.params.at[s->param - 1].tensor)->storage];
+        const struct param *p = s->param ? &q->graph.params.at[s->param - 1] : NULL;
+        const bool used = p && read[tensor_at(&q->graph, p->tensor)->storage] && !quantize_is_router(&q->graph, p);
         if (s->listed && !used && s->entry->rank == 2 && text_ends_with(s->entry->name, ".weight"))
             skip_module(list, b, q->model.family, s->entry->name);
     }

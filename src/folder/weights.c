@@ -299,6 +299,11 @@ static int take_slots(struct weights *w, const struct graph *g, uint32_t param, 
         if (!slot) return missing(w, g, full, e);
         struct weight_slot *s = &w->in.slots[slot - 1];
         TRY(check_slot(w, g, p, s, e));
+        const struct st_entry *first = w->in.slots[(k ? w->source[param] : slot) - 1].entry;
+        if (s->entry->dtype != first->dtype)
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s, but \"%.200s\" is %.40s; expected one "
+                             "dtype for all experts of a layer", w->in.dir, w->in.names[s->file], s->entry->name,
+                             s->entry->dtype_name, first->name, first->dtype_name);
         s->param = param + 1;
         s->number = (uint32_t)k;
         *link = slot;

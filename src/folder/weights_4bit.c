@@ -228,8 +228,12 @@ void weights_4bit_mark(const struct weights_4bit *x, struct graph *g)
 {
     for (uint32_t i = 0; i < g->params.n && x->n; i++) {
         struct param *p = &g->params.at[i];
-        if (tensor_at(g, p->tensor)->rank == 2)
-            p->form = form_in_folder(x, graph_name(g, tensor_at(g, p->tensor)->name));
+        const char *name = weight_name(g, p);
+        const bool stacked = name_is_stack(name);
+        char first[NAME_ROOM];
+        if (tensor_at(g, p->tensor)->rank != 2 + stacked) continue;
+        p->form = form_in_folder(x, name_in_stack(name, 0, first, sizeof first));
+        if (p->form && stacked) p->form = STORED_NF4_F32;
     }
 }
 
@@ -299,23 +303,29 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
 {
     const struct tensor *x = tensor_at(g, p->tensor);
     const char *name = slot->entry->name;
-    const int64_t n = tensor_elements(x), blocks = nf4_blocks(n);
+    const int64_t n = weight_tensor_elements(g, p), blocks = nf4_blocks(n);
+    const bool stacked = weight_tensors(g, p) > 1;
     const struct st_file *f;
     struct quant_state state;
     if (state_of(w, name, &state, e)) return e->code;
-    const int64_t dim[] = {x->dim[p->transposed], x->dim[!p->transposed]};
-    if (state.rank != x->rank || memcmp(state.dim, dim, sizeof dim)) {
+    const int first = x->rank - 2;
+    const int64_t dim[] = {x->dim[first + p->transposed], x->dim[first + !p->transposed]};
+    if (state.rank != 2 || memcmp(state.dim, dim, sizeof dim)) {
         char found[160], expected[160];
         return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has the shape %s; config.json asks for %s",
                          w->in.dir, w->in.names[slot->file], name, shape_print(state.rank, state.dim, found),
-                         shape_print(x->rank, dim, expected));
+                         shape_print(2, dim, expected));
     }
+    if (stacked && n % NF4_BLOCK)
+        return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has %lld weights; those of experts must be "
+                         "a multiple of %d: use a folder in 16 bits", w->in.dir, w->in.names[slot->file], name,
+                         (long long)n, NF4_BLOCK);
     if (slot->entry->bytes != (uint64_t)(n + 1) / 2)
         return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld",
                          w->in.dir, w->in.names[slot->file], name, (unsigned long long)slot->entry->bytes, (long long)n,
                          (long long)(n + 1) / 2);
     if (check_table(w, name, "quant_map", 16, level, e)) return e->code;
-    if (p->form != (state.nested ? STORED_NF4 : STORED_NF4_F32))
+    if (p->form != (state.nested && !stacked ? STORED_NF4 : STORED_NF4_F32))
         return error_set(e, PL_USAGE, "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double "
                          "quantization; keep one of them", w->in.dir, name);
     if (!expect_beside(w, name, "absmax", state.nested ? DT_U8 : DT_F32, blocks, &f, e)) return e->code;
@@ -332,7 +342,15 @@ static uint64_t part_offset(const struct transfer *x, const struct param *p, int
     return stored_part_offset(tensor_form(x->tape->graph, t), part, t->dtype, tensor_elements(t));
 }
 
-static int load_part(struct transfer *x, const struct param *p, int part, const struct st_file *f,
+/* Writes bytes [at, at + n) of a matrix's share of a part; the matrix `number` of a stack has
+ * `bytes` in all. */
+static int write_part(struct transfer *x, const struct param *p, int part, uint64_t number, uint64_t bytes, uint64_t at,
+                      uint64_t n, const void *data, struct error *e)
+{
+    return transfer_write_bytes(x, p->tensor, part_offset(x, p, part) + number * bytes + at, n, data, e);
+}
+
+static int load_part(struct transfer *x, const struct param *p, int part, uint64_t number, const struct st_file *f,
                      const struct st_entry *t, uint32_t *crc, struct error *e)
 {
     const uint64_t room = x->bytes / 2 / 64 * 64;
@@ -343,10 +361,47 @@ static int load_part(struct transfer *x, const struct param *p, int part, const 
             return error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has a scale that is not finite: the file is damaged",
                              f->path, t->name);
         *crc = crc32c(*crc, x->first, (size_t)n);
-        if (transfer_write_bytes(x, p->tensor, part_offset(x, p, part) + at, n, x->first, e))
+        if (write_part(x, p, part, number, t->bytes, at, n, x->first, e))
             return error_prepend(e, "loading %s", t->name);
     }
     return PL_OK;
+}
+
+/* Loads the scales of a matrix of a stack, which are in two levels in the file: bytes, and absmax
+ * for each 256 of them. */
+static int load_nested(struct transfer *x, const struct param *p, uint64_t number, const struct st_file *f,
+                       const struct st_entry *t, const float *absmax, float offset, uint32_t *crc, struct error *e)
+{
+    const uint64_t room = x->bytes / 2 / sizeof(float);
+    const uint8_t *bytes = (const uint8_t *)x->first;
+    float *scales = (float *)(void *)x->second;
+    for (uint64_t at = 0; at < t->bytes; at += room) {
+        const uint64_t n = min_u64(room, t->bytes - at);
+        if (st_read(f, t, at, n, x->first, e)) return e->code;
+        *crc = crc32c(*crc, x->first, (size_t)n);
+        for (uint64_t i = 0; i < n; i++)
+            scales[i] = nf4_scale(nf4_map(bytes[i]), absmax[(at + i) / NF4_SCALES], offset);
+        if (write_part(x, p, 1, number, t->bytes * sizeof *scales, at * sizeof *scales, n * sizeof *scales, scales, e))
+            return error_prepend(e, "loading %s", t->name);
+    }
+    return PL_OK;
+}
+
+static int load_stacked_scales(const struct weights *w, struct transfer *x, const struct param *p,
+                               const struct weight_slot *slot, float offset, uint32_t *crc, struct error *e)
+{
+    const struct st_file *f = NULL, *of = NULL;
+    const struct st_entry *t = beside(w, slot->entry->name, "absmax", &f),
+                          *nested = beside(w, slot->entry->name, "nested_absmax", &of);
+    float *absmax = mem_alloc(nested->bytes);
+    int rc = st_read(of, nested, 0, nested->bytes, absmax, e);
+    *crc = crc32c(*crc, absmax, (size_t)nested->bytes);
+    if (!rc && transfer_nonfinite(absmax, DT_F32, nested->elements) >= 0)
+        rc = error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has a scale that is not finite: the file is damaged",
+                       of->path, nested->name);
+    if (!rc) rc = load_nested(x, p, slot->number, f, t, absmax, offset, crc, e);
+    mem_free(absmax);
+    return rc;
 }
 
 int weights_4bit_load(const struct weights *w, struct transfer *x, const struct param *p,
@@ -355,13 +410,14 @@ int weights_4bit_load(const struct weights *w, struct transfer *x, const struct 
     const char *name = slot->entry->name;
     const struct st_file *f = NULL;
     struct quant_state state;
-    int rc = state_of(w, name, &state, e);
-    if (!rc) rc = load_part(x, p, 0, &w->in.files[slot->file], slot->entry, crc, e);
-    const struct st_entry *t = rc ? NULL : beside(w, name, "absmax", &f);
-    if (t) rc = load_part(x, p, 1, f, t, crc, e);
-    if (rc || !state.nested) return rc;
+    TRY(state_of(w, name, &state, e));
+    TRY(load_part(x, p, 0, slot->number, &w->in.files[slot->file], slot->entry, crc, e));
+    if (state.nested) *crc = crc32c(*crc, &state.offset, sizeof state.offset);
+    if (state.nested && p->form == STORED_NF4_F32) return load_stacked_scales(w, x, p, slot, state.offset, crc, e);
+    const struct st_entry *t = beside(w, name, "absmax", &f);
+    TRY(load_part(x, p, 1, slot->number, f, t, crc, e));
+    if (!state.nested) return PL_OK;
     t = beside(w, name, "nested_absmax", &f);
-    rc = load_part(x, p, 2, f, t, crc, e);
-    *crc = crc32c(*crc, &state.offset, sizeof state.offset);
-    return rc ? rc : transfer_write_bytes(x, p->tensor, part_offset(x, p, 3), sizeof state.offset, &state.offset, e);
+    TRY(load_part(x, p, 2, slot->number, f, t, crc, e));
+    return transfer_write_bytes(x, p->tensor, part_offset(x, p, 3), sizeof state.offset, &state.offset, e);
 }

@@ -12,7 +12,9 @@
  *     NAME.weight.quant_state.bitsandbytes__nf4    u8: JSON: form, block sizes, shape, offset
  *                                                  of the scales
  *
- * They are read as they are: no value is quantized again. Only NF4 in blocks of 64 is read.
+ * They are read as they are: no value is quantized again. Only NF4 in blocks of 64 is read. The
+ * matrices of a stack (base/spelling.h) have offsets of their own, so a stack's scales are kept in
+ * f32.
  */
 #ifndef WEIGHTS_4BIT_H
 #define WEIGHTS_4BIT_H

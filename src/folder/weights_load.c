@@ -23,40 +23,59 @@ static int load_constant(struct transfer *x, const struct graph *g, const struct
     return transfer_write(x, p->tensor, 0, tensor_elements(tensor_at(g, p->tensor)), &g->blob.at[p->init.data], e);
 }
 
-/* Loads one tensor of the parameter; extends *crc by the bytes of a frozen one. */
-static int load_tensor(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot,
-                          uint32_t *crc, struct error *e)
+/* Reads elements [at, at + n) of a parameter to x->first: those of a stack from one tensor after
+ * the other. *slot is that of the tensor with element `at`, and then of the one behind the last. */
+static int read_elements(const struct weights *w, struct transfer *x, uint32_t *slot, bool transposed, int64_t at,
+                         int64_t n, struct error *e)
 {
-    const struct st_entry *t = w->in.slots[slot].entry;
-    const struct st_file *f = &w->in.files[w->in.slots[slot].file];
-    const int64_t first = w->in.slots[slot].number * t->elements; /* in the parameter */
-    uint32_t size = dtype_size(t->dtype);
-    struct bad bad = {.index = -1};
-    if (p->form) return weights_4bit_load(w, x, p, &w->in.slots[slot], crc, e);
-    const bool transposed = stored_transposed(x->tape->graph, p);
-    for (int64_t at = 0; at < t->elements; at += x->room) {
-        int64_t n = min_i64(x->room, t->elements - at);
-        if (transposed ? st_read_transposed(f, t, at, n, x->first, e)
-                       : st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e))
-            return e->code;
-        if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
-        if (transfer_put(x, p, t->dtype, first + at, n, &bad, e))
-            return error_prepend(e, "loading %s", t->name);
-        if (transposed && bad.index >= 0) bad.index = transposed_index(bad.index, t->dims[1], t->dims[0]);
-        if (bad.index >= 0)
-            return error_set(e, PL_USAGE,
-                             "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is "
-                             "damaged, or training diverged before it was saved",
-                             f->path, t->name, (long long)(bad.index - first), bad.value,
-                             bad.as == t->dtype ? "" : ", as ", bad.as == t->dtype ? "" : dtype_name(bad.as));
+    for (int64_t done = 0, k; done < n; done += k) {
+        const struct weight_slot *s = &w->in.slots[*slot - 1];
+        const struct st_entry *t = s->entry;
+        const uint64_t size = dtype_size(t->dtype), from = (uint64_t)(at + done - s->number * t->elements);
+        char *to = x->first + (uint64_t)done * size;
+        k = min_i64(n - done, t->elements - (int64_t)from);
+        TRY(transposed ? st_read_transposed(&w->in.files[s->file], t, (int64_t)from, k, to, e)
+                       : st_read(&w->in.files[s->file], t, from * size, (uint64_t)k * size, to, e));
+        if ((int64_t)from + k == t->elements && s->next) *slot = s->next;
     }
     return PL_OK;
 }
 
+/* Returns PL_USAGE for element `index` of the parameter, which is not finite. */
+static int refuse_element(const struct weights *w, uint32_t slot, bool transposed, int64_t index, const struct bad *bad,
+                          struct error *e)
+{
+    const struct weight_slot *s = &w->in.slots[slot - 1];
+    for (; index >= s->entry->elements; index -= s->entry->elements) s = &w->in.slots[s->next - 1];
+    const struct st_entry *t = s->entry;
+    if (transposed) index = transposed_index(index, t->dims[1], t->dims[0]);
+    return error_set(e, PL_USAGE,
+                     "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is damaged, or "
+                     "training diverged before it was saved",
+                     w->in.files[s->file].path, t->name, (long long)index, bad->value,
+                     bad->as == t->dtype ? "" : ", as ", bad->as == t->dtype ? "" : dtype_name(bad->as));
+}
+
+/* Loads a parameter from its tensor, or those of a stack; extends *crc by the bytes of a frozen
+ * one. */
 static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t source,
                           uint32_t *crc, struct error *e)
 {
-    for (uint32_t slot = source; slot; slot = w->in.slots[slot - 1].next) TRY(load_tensor(w, x, p, slot - 1, crc, e));
+    const struct graph *g = x->tape->graph;
+    const struct st_entry *t = w->in.slots[source - 1].entry;
+    const bool transposed = stored_transposed(g, p);
+    const int64_t elements = tensor_elements(tensor_at(g, p->tensor));
+    uint32_t slot = source;
+    struct bad bad = {.index = -1};
+    for (; p->form && slot; slot = w->in.slots[slot - 1].next)
+        TRY(weights_4bit_load(w, x, p, &w->in.slots[slot - 1], crc, e));
+    for (int64_t at = 0; at < elements && !p->form; at += x->room) {
+        const int64_t n = min_i64(x->room, elements - at);
+        TRY(read_elements(w, x, &slot, transposed, at, n, e));
+        if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * dtype_size(t->dtype));
+        if (transfer_put(x, p, t->dtype, at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
+        if (bad.index >= 0) return refuse_element(w, source, transposed, bad.index, &bad, e);
+    }
     return PL_OK;
 }
 

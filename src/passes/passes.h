@@ -278,6 +278,8 @@ bool offload_repeats(unsigned before, const struct settings *s);
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
 /* Sets the form in which each parameter of the graph would be kept: forms[params], enum stored. */
 void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms);
+/* Reports whether the product with a weight chooses experts: nf4 leaves it as it is. */
+bool quantize_is_router(const struct graph *g, const struct param *p);
 
 /* memory.recompute as text, which memory.modules has too. */
 #define RECOMPUTE_VALUES                                                                                               \

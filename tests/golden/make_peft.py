@@ -71,7 +71,7 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_qua
            bnb_4bit_compute_dtype=torch.float32)
 PLAIN = dict(NF4, bnb_4bit_use_double_quant=False)
 # Models that transformers saves in 4 bits: the base and how.
-FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4), "gemma3_4bit": ("gemma3", NF4),
+FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4), "gemma3_4bit": ("gemma3", NF4), "mixtral_4bit": ("mixtral", NF4),
            "gpt2_4bit": ("gpt2", NF4)}
 
 CASES = {
@@ -133,6 +133,7 @@ CASES = {
     # Under transformers 5 PEFT adapts the experts, but not the MLP of a layer without them.
     "qwen3_moe": case("qwen3_moe", ["v_proj", "gate_proj", "up_proj", "down_proj"], r=3,
                       exclude_modules=["1.mlp.gate_proj", "1.mlp.up_proj", "1.mlp.down_proj"]),
+    "mixtral_nf4_folder": case("peft/mixtral_4bit", ["q_proj", "w1", "w2", "w3"], r=2, nf4={}),
     "phi3": case("phi3", ["qkv_proj", "gate_up_proj", "down_proj"], r=2),  # PEFT takes the fused matrices as they are
     "phi3_nf4": case("phi3", "all-linear", r=2, nf4=NF4),
     "gemma3": case("gemma3", "all-linear", r=2, modules_to_save=["norm"]),
@@ -168,6 +169,8 @@ def family(c):
 
 def load_base(c, dtype):
     folder, kind = os.path.relpath(base_path(c)), family(c)  # peft writes this path
+    if plain_base(c) in EXPERTS and c["nf4"] is not None:
+        return load_experts(folder, dtype)
     if c["nf4"] is not None:
         more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
         auto = AutoModelForImageTextToText if kind is make_llava else AutoModelForCausalLM
@@ -244,17 +247,64 @@ def save_as(folder, change):
 EXPERTS = {"mixtral": ("w1", "w3", "w2"), "qwen3_moe": ("gate_proj", "up_proj", "down_proj")}
 
 
+def quantized(name, t):
+    """Whether a weight of a model with experts is in 4 bits where each expert is a Linear."""
+    return t.dim() == 2 and "embed_tokens" not in name and "lm_head" not in name and not name.endswith("moe.gate.weight")
+
+
+def make_experts(folder, base):
+    """A model with experts in 4 bits, as transformers 4 saves it: transformers 5 has the experts fused, and leaves
+    them in 16 bits."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    source, out = os.path.join(common.HERE, base), {}
+    for name, t in load_file(os.path.join(source, "model.safetensors")).items():
+        if not quantized(name, t):
+            out[name] = t
+            continue
+        q, state = bitsandbytes.functional.quantize_4bit(t, quant_type="nf4", compress_statistics=True, blocksize=64)
+        out[name] = q
+        out.update({f"{name}.{key}": x for key, x in state.as_dict(packed=True).items()})
+    with open(os.path.join(source, "config.json")) as f:
+        config = json.load(f)
+    common.write_json(os.path.join(folder, "config.json"), dict(config, quantization_config=dict(
+        quant_method="bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)))
+    common.write_tensors(os.path.join(folder, "model.safetensors"), out, {"format": "pt"})
+    print(f"{os.path.basename(folder):16} {'':7} {common.folder_bytes(folder):9}")
+    return common.folder_bytes(folder)
+
+
+def load_experts(folder, dtype):
+    """The model of such a folder, with dequantized weights."""
+    stored, weights = load_file(os.path.join(folder, "model.safetensors")), {}
+    for name, t in stored.items():
+        if name.endswith(".weight"):
+            beside = {n[len(name) + 1:]: x for n, x in stored.items() if n.startswith(name + ".")}
+            module = bitsandbytes.nn.Linear4bit(1, 1, bias=False)
+            if beside:
+                module.weight = bitsandbytes.nn.Params4bit.from_prequantized(t, beside, device="cpu")
+            weights[name] = dequantized(module) if beside else t
+    with tempfile.TemporaryDirectory() as tmp, open(os.path.join(folder, "config.json")) as f:
+        config = json.load(f)
+        del config["quantization_config"]
+        common.write_json(os.path.join(tmp, "config.json"), config)
+        common.write_tensors(os.path.join(tmp, "model.safetensors"), weights, {"format": "pt"})
+        model = make_llama.load_model(tmp, dtype)
+    model.config._name_or_path = folder
+    return model
+
+
 def by_expert(c, tensors):
     """Adapters of experts one by one, with the names of published folders. PEFT has those of a layer in two matrices
     each of A and B, [experts x ranks, inputs] and [outputs, ranks x experts], of gate and up, and of down."""
-    if c["base"] not in EXPERTS:
+    if plain_base(c) not in EXPERTS:
         return tensors
-    gate, up, down = EXPERTS[c["base"]]
+    gate, up, down = EXPERTS[plain_base(c)]
     with open(os.path.join(base_path(c), "config.json")) as f:
         config = json.load(f)
     experts, out = config.get("num_experts", config.get("num_local_experts")), {}
     for name, t in tensors.items():
-        if c["base"] == "mixtral":
+        if plain_base(c) == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         root, _, end = name.partition(".experts.")
         if not end:
@@ -280,7 +330,7 @@ def write_adapter(folder, c, generator):
     spread(model, generator)
     model.save_pretrained(folder, safe_serialization=not c["binary"])
     os.remove(os.path.join(folder, "README.md"))
-    if c["base"] in EXPERTS:  # as PEFT writes them where each expert is a module, with the settings that it began with
+    if plain_base(c) in EXPERTS:  # as PEFT writes them where each expert is a module, with the settings that it began with
         path = os.path.join(folder, "adapter_model.safetensors")
         common.write_tensors(path, by_expert(c, load_file(path)), {"format": "pt"})
         LoraConfig(**c["config"], base_model_name_or_path=os.path.relpath(base_path(c)), inference_mode=True).save_pretrained(folder)
@@ -387,6 +437,8 @@ def make_case(folder, name, c, seed):
 
 def make_folder(folder, base, how):
     """A model as transformers saves it in 4 bits."""
+    if base in EXPERTS:
+        return make_experts(folder, base)
     shutil.rmtree(folder, ignore_errors=True)
     c = dict(base=base, nf4=how)
     load_base(c, torch.float32).save_pretrained(folder)

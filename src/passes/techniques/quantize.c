@@ -15,8 +15,8 @@
  * dequantized ones, whose views have other strides.
  *
  * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no
- * embedding does. With memory.quantize nf4 these are all but the output head; rules choose by the
- * name of the layer, or of a module around it. Weights that the model's folder has in 4 bits
+ * embedding does. With memory.quantize nf4 these are all but the output head and the routers of
+ * experts; rules choose by the name of the layer, or of a module around it. Weights that the model's folder has in 4 bits
  * (param.form) are kept so in any case.
  */
 #include <stdio.h>
@@ -32,8 +32,24 @@
 struct reading {
     uint32_t linear;        /* products of linear layers that read it */
     bool tied;              /* an embedding reads it too */
+    bool router;            /* its product chooses experts */
     id scope;               /* of the first product */
 };
+
+/* Returns the weight of the product that a TOPK chooses from, to which an adapter may add; 0:
+ * none. */
+static id router_of(const struct graph *g, const struct node *topk)
+{
+    const struct node *n = node_at(g, tensor_at(g, topk->in[0])->node);
+    if (n->op == OP_ADD) n = node_at(g, tensor_at(g, n->in[1])->node);
+    return n->op == OP_LINEAR ? n->in[1] : 0;
+}
+
+/* Reports whether input i of a node is the weight of a linear layer, or of many at once. */
+static bool is_weight(const struct node *n, int i)
+{
+    return i == 1 && (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT || n->op == OP_GROUPED_LINEAR);
+}
 
 /* Returns, by storage, how the forward reads it. */
 static struct reading *readings_of(const struct graph *g)
@@ -42,12 +58,14 @@ static struct reading *readings_of(const struct graph *g)
     FOR_PROGRAMS(p, PROGRAM_FORWARD)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            for (int i = 0; i < n->nin && n->phase == PHASE_FORWARD; i++) {
+            if (n->phase != PHASE_FORWARD) continue;
+            for (int i = 0; i < n->nin; i++) {
                 if (!n->in[i]) continue;
                 struct reading *x = &r[tensor_at(g, n->in[i])->storage];
-                if (i == 1 && (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT) && !x->linear++) x->scope = n->scope;
+                if (is_weight(n, i) && !x->linear++) x->scope = n->scope;
                 x->tied |= n->op == OP_EMBEDDING;
             }
+            if (n->op == OP_TOPK) r[tensor_at(g, router_of(g, n))->storage].router = true;
         }
     return r;
 }
@@ -108,7 +126,7 @@ static enum stored form_asked(const struct graph *g, const struct settings *s, c
     char module[256];
     module_of(g, p, module);
     if (p->form || is_adapter(module)) return p->form;
-    if (s->quantize == QUANTIZE_NF4) return is_head(module) ? STORED_PLAIN : STORED_NF4;
+    if (s->quantize == QUANTIZE_NF4) return is_head(module) || r->router ? STORED_PLAIN : STORED_NF4;
     const struct quantize_rule *rule =
         s->quantize ? rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) : NULL;
     return rule ? rule->form : STORED_PLAIN;
@@ -204,6 +222,14 @@ void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *fo
         forms[i] = (uint8_t)(may_quantize(g, p, r) ? form_asked(g, s, p, r) : STORED_PLAIN);
     }
     mem_free(readings);
+}
+
+bool quantize_is_router(const struct graph *g, const struct param *p)
+{
+    struct reading *readings = readings_of(g);
+    const bool router = reading_of(g, readings, p)->router;
+    mem_free(readings);
+    return router;
 }
 
 /* --- the rewrite ------------------------------------------------------------------------------ */
