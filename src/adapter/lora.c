@@ -106,7 +106,6 @@ static bool linear_of(const struct modules *m, const struct node *n, struct line
     const struct graph *g = m->g;
     id at;
     const bool grouped = n->op == OP_GROUPED_LINEAR;
-    id at;
     if ((n->op != OP_LINEAR && !grouped) || !(out->weight = root_of(g, n->in[1]))) return false;
     const char *name = tensor_name(g, out->weight);
     if (!text_ends_with(name, weight_end)) return false;

@@ -354,8 +354,8 @@ static void skip_module(struct value *list, struct bump *b, const struct family 
 }
 
 /* Returns llm_int8_skip_modules: NULL, by which transformers leaves out the output head; else the
- * head, routers of experts, and the linear layers that it has beyond those of the graph, such as the
- * pooling head of a tower. */
+ * head, routers of experts, and the linear layers that it has beyond those of the graph, such as
+ * the pooling head of a tower. */
 static struct value *skipped_modules(const struct quantize_folder *q, struct bump *b)
 {
     bool *read = storages_read(&q->graph);

@@ -16,8 +16,8 @@
  *
  * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no
  * embedding does. With memory.quantize nf4 these are all but the output head and the routers of
- * experts; rules choose by the name of the layer, or of a module around it. Weights that the model's folder has in 4 bits
- * (param.form) are kept so in any case.
+ * experts; rules choose by the name of the layer, or of a module around it. Weights that the
+ * model's folder has in 4 bits (param.form) are kept so in any case.
  */
 #include <stdio.h>
 #include <string.h>
