@@ -60,8 +60,11 @@ static id constant(struct scene *s, const char *name, enum dtype type, int rank,
     struct tensor x = {.dtype = (uint8_t)type, .rank = (uint8_t)rank};
     for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
     char *data = mem_alloc(tensor_bytes(&x));
-    for (int64_t i = 0; i < tensor_elements(&x); i++) dtype_store(data, type, i, value_of(name, i));
+    const int64_t n = tensor_elements(&x);
+    float *value = values_of(name, n);
+    for (int64_t i = 0; i < n; i++) dtype_store(data, type, i, rounded(value[i]));
     id t = graph_const(&s->g, name, type, rank, dim, data);
+    mem_free(value);
     mem_free(data);
     return t;
 }

@@ -32,6 +32,14 @@ static inline double value_of(const char *name, int64_t i)
     return rounded(x);
 }
 
+/* Returns the first n elements before they are rounded, drawn at once; the caller frees them. */
+static inline float *values_of(const char *name, int64_t n)
+{
+    float *x = mem_alloc((size_t)n * sizeof *x);
+    random_normal(x, random_key(seed, name), 0, n, 1);
+    return x;
+}
+
 /* Element i of the ids called `name`, below V; with `ignored` about every fifth one is -100. */
 static inline int32_t id_of(const char *name, int64_t i, int64_t V, bool ignored)
 {
