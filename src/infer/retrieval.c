@@ -3,11 +3,11 @@
  */
 #include "infer/retrieval.h"
 
-#include "models/heads.h"
+#include "batch/batch_plan.h"
 
 bool retrieval_open(struct retrieval *x, const struct run *r, enum program p)
 {
-    const char *output = r->planned.model.ground ? "similarity"
+    const char *output = ground_batches(r) ? "similarity"
                          : r->planned.model.head
                              ? r->planned.model.head->kind == HEAD_CLASSES ? "logits" : "logits_per_image"
                              : NULL;

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/system.h"
+#include "batch/batch_plan.h"
 
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
@@ -129,7 +130,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->loss_scale = t->state.scale;
     out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
-    if (t->has_scores && o->worst && t->run.planned.model.masks) { /* they are drawn with their prompts */
+    if (t->has_scores && o->worst && mask_batches(&t->run)) { /* they are drawn with their prompts */
         out->worst = t->scores.scores.n_worst;
         memcpy(o->worst, t->scores.scores.worst, out->worst * sizeof *o->worst);
     }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "batch/batch_plan.h"
 #include "infer/loss_sums.h"
 
 /* Adds the loss of the batch that begins with sample `at`. */
@@ -252,7 +253,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     if (t->has_retrieval) {
         const double right = retrieval_accuracy(&t->retrieval);
         const int n = snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f", right);
-        if (t->run.planned.model.ground)
+        if (ground_batches(&t->run))
             snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
         snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", retrieval_word(&t->run), right,
                  retrieval_chance(&t->retrieval));
