@@ -61,7 +61,7 @@ static id constant(struct scene *s, const char *name, enum dtype type, int rank,
     for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
     char *data = mem_alloc(tensor_bytes(&x));
     const int64_t n = tensor_elements(&x);
-    float *value = values_of(name, n);
+    float *value = first_values(name, n);
     for (int64_t i = 0; i < n; i++) dtype_store(data, type, i, rounded(value[i]));
     id t = graph_const(&s->g, name, type, rank, dim, data);
     mem_free(value);

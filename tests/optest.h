@@ -33,7 +33,7 @@ static inline double value_of(const char *name, int64_t i)
 }
 
 /* Returns the first n elements before they are rounded, drawn at once; the caller frees them. */
-static inline float *values_of(const char *name, int64_t n)
+static inline float *first_values(const char *name, int64_t n)
 {
     float *x = mem_alloc((size_t)n * sizeof *x);
     random_normal(x, random_key(seed, name), 0, n, 1);
