@@ -22,13 +22,13 @@
 #include "opcases.h"
 #include "cpu/cpu.h"
 
-enum { SIZES = 6 };
+enum { STREAMS = 6 };
 
 /* The machine's peak rates with `threads` threads. */
 struct ceiling {
     int threads;
     double flops[2];      /* f32, bf16 */
-    double stream[SIZES]; /* bytes per second, on 256 KiB x 4^i of them */
+    double stream[STREAMS]; /* bytes per second, on 256 KiB x 4^i of them */
 };
 
 static uint64_t stream_bytes(int i) { return (uint64_t)(256 << 10) << (2 * i); }
@@ -70,7 +70,7 @@ static struct ceiling ceiling_measure(int threads)
     struct ceiling c = {.threads = threads, .flops = {peak_measure(DT_F32, threads), peak_measure(DT_BF16, threads)}};
     printf("%d thread%s: %.1f GFLOP/s in f32, %.1f in bf16;", threads, threads > 1 ? "s" : "", c.flops[0] * 1e-9,
            c.flops[1] * 1e-9);
-    for (int i = 0; i < SIZES; i++) {
+    for (int i = 0; i < STREAMS; i++) {
         c.stream[i] = stream_measure(stream_bytes(i), threads);
         printf("%s %.1f GB/s on %llu KiB", i ? "," : "", c.stream[i] * 1e-9,
                (unsigned long long)(stream_bytes(i) >> 10));
@@ -83,7 +83,7 @@ static struct ceiling ceiling_measure(int threads)
 static double ceiling_seconds(const struct ceiling *c, enum dtype f, struct cost cost)
 {
     int i = 0;
-    while (i < SIZES - 1 && (double)stream_bytes(i) < cost.bytes) i++;
+    while (i < STREAMS - 1 && (double)stream_bytes(i) < cost.bytes) i++;
     return fmax(cost.flops / c->flops[f == DT_BF16], cost.bytes / c->stream[i]);
 }
 
