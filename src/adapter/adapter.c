@@ -15,9 +15,6 @@
 
 #include <math.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "text/pattern.h"
 

@@ -14,8 +14,7 @@
  * PEFT writes the names of the modules in memory, which for some models are not those of the base's
  * files. adapter_folder_match finds the spelling that all names share.
  */
-#ifndef ADAPTER_FOLDER_H
-#define ADAPTER_FOLDER_H
+#pragma once
 
 #include "adapter/adapter.h"
 #include "io/pth.h"
@@ -77,5 +76,3 @@ int adapter_folder_read_f32(const struct adapter_folder *f, const struct adapter
  * memory, opened as *out, whose path is that of the .bin. *out is unchanged if the folder has
  * adapter_model.safetensors. */
 int adapter_folder_convert(const char *dir, struct st_file *out, bool *converted, struct error *e);
-
-#endif

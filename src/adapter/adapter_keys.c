@@ -4,8 +4,6 @@
  */
 #include "adapter/adapter.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "adapter/adapter_folder.h"

@@ -8,12 +8,15 @@
  *                    returns its code, callers prepend context, only main prints;
  *   sticky errors    graph builders record the first one (see graph.h).
  */
-#ifndef BASE_H
-#define BASE_H
+#pragma once
 
+/* Every file needs these, and includes them through this header. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/codes.h"
 
@@ -158,5 +161,3 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
-
-#endif

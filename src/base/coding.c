@@ -8,7 +8,6 @@
 #include "base/coding.h"
 
 #include <pthread.h>
-#include <string.h>
 
 static uint32_t table[8][256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -1,8 +1,7 @@
 /*
  * coding.h: a checksum of bytes, and bytes as text.
  */
-#ifndef CODING_H
-#define CODING_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,5 +15,3 @@ void base64_encode(struct text *out, const void *bytes, size_t n);
  * bytes, or -1 with the position of a character that is not base64 in *bad. White space is skipped,
  * padding may be missing, and - and _ of the alphabet for URLs are accepted. */
 int64_t base64_decode(void *to, const char *text, size_t n, size_t *bad);
-
-#endif

@@ -11,7 +11,6 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/dtype.h"
 

@@ -1,8 +1,7 @@
 /*
  * dtype.h: the element types, one traits row each.
  */
-#ifndef DTYPE_H
-#define DTYPE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -43,5 +42,3 @@ double dtype_load(const void *p, enum dtype t, int64_t i);
 void dtype_store(void *p, enum dtype t, int64_t i, double x);
 /* Converts n contiguous elements. Equal types are a memmove. */
 void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n);
-
-#endif

@@ -7,8 +7,7 @@
  * mix is a bijection of 64 bits in which every input bit affects every output bit. The key enters
  * before and after the inner mix, so two streams are never one sequence with two starting points.
  */
-#ifndef KEYED_H
-#define KEYED_H
+#pragma once
 
 #include "base/shared.h"
 
@@ -55,5 +54,3 @@ SHARED uint64_t keyed_name(uint64_t seed, uint64_t name, uint64_t n)
     for (uint64_t lane = 0; lane < 4; lane++) h = keyed_absorb(h, keyed_absorb(s + lane, lane ? 0 : name));
     return keyed_mix(keyed_finish(h));
 }
-
-#endif

@@ -6,12 +6,9 @@
  * replaced by zeros and the map is marked. The reader goes on with the zeros, and asks
  * mapped_failed before it trusts what it has read since it asked last.
  */
-#ifndef MAPPED_H
-#define MAPPED_H
+#pragma once
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 #include "base/base.h"
 
@@ -32,5 +29,3 @@ bool mapped_failed(const struct mapped *m);
 int mapped_check(const struct mapped *m, const char *path, struct error *e);
 /* Does nothing if the map is not open. */
 void mapped_close(struct mapped *m);
-
-#endif

@@ -6,8 +6,7 @@
  * sigmoid(|x|) = 1/(1+e), sigmoid(-|x|) = e/(1+e), log(1 + e^-z) = max(-z, 0) + log(1+e). The
  * exponential and the logarithm are each device's own.
  */
-#ifndef MASK_TERMS_H
-#define MASK_TERMS_H
+#pragma once
 
 #include "base/shared.h"
 
@@ -152,5 +151,3 @@ SHARED float edge_distance(int count, int size, float g)
     const float d = shared_sub(shared_div((float)count, (float)(size * size)), g);
     return d < 0.0f ? -d : d;
 }
-
-#endif

@@ -19,8 +19,7 @@
  * rounded to a multiple of 2/65535, so that near the border between two bytes it is not always the
  * nearest.
  */
-#ifndef NF4_H
-#define NF4_H
+#pragma once
 
 #include "base/dtype.h"
 #include "base/shared.h"
@@ -100,5 +99,3 @@ void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype
 void nf4_quantize_scales(uint8_t *bytes, float *absmax, float *offset, const float *scales, int64_t blocks);
 /* Computes weights [at, at + n), rounded to t; `at` is the begin of a block. */
 void nf4_dequantize(void *to, enum dtype t, const struct nf4_parts *p, int64_t at, int64_t n);
-
-#endif

@@ -12,8 +12,7 @@
  * rounded once. AdamW, SGD and the last line of Adafactor give the same bits on both devices:
  * shared.h rounds every product and sum. Adafactor's moment may be contracted into an fma on a GPU.
  */
-#ifndef OPTIMIZERS_H
-#define OPTIMIZERS_H
+#pragma once
 
 #include <math.h>
 
@@ -91,5 +90,3 @@ SHARED float adafactor_weight(float p, float u, float keep, float rate)
 {
     return shared_sub(shared_mul(p, keep), shared_mul(rate, u));
 }
-
-#endif

@@ -5,9 +5,6 @@
 #include "base/processor.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -47,7 +44,6 @@ bool cpu_hides(enum cpu_feature f)
     pthread_once(&once, read_variable);
     return hidden[f];
 }
-
 
 #if defined(__aarch64__) && defined(__linux__)
 

@@ -5,8 +5,7 @@
  * PLIMSOLL_HIDE_CPU=bf16,amx in the environment hides features: the program then runs the code
  * that a machine without them would run.
  */
-#ifndef PROCESSOR_H
-#define PROCESSOR_H
+#pragma once
 
 #include "base/base.h"
 
@@ -26,5 +25,3 @@ bool cpu_hides(enum cpu_feature f);
 int cpu_features_check(struct error *e);
 /* Prints `before` and the name of each hidden feature: "-no-bf16-no-amx"; "" if none. */
 const char *cpu_hidden_print(const char *before, char out[64]);
-
-#endif

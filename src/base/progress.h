@@ -18,8 +18,7 @@
  * One thread at a time calls these functions; they allocate nothing. Log lines and errors erase the
  * rewritten line; before a command prints to stdout it calls progress_clear.
  */
-#ifndef BASE_PROGRESS_H
-#define BASE_PROGRESS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -52,5 +51,3 @@ void progress_keep(void);
 
 /* Switches notes and warnings of this process off: another rank of the run logs them. */
 void log_silence(void);
-
-#endif

@@ -7,7 +7,6 @@
 #include "base/random.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/base.h"
 #include "base/keyed.h"

@@ -5,8 +5,7 @@
  * may compute any element at any time, and the result depends neither on the order nor on the
  * chunking. A key identifies one stream, usually (seed, name of the tensor that is filled).
  */
-#ifndef RANDOM_H
-#define RANDOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std
 
 /* Does as random_normal, but for uniform numbers between -bound and bound. */
 void random_uniform(float *to, uint64_t key, uint64_t first, int64_t n, float bound);
-
-#endif

@@ -4,8 +4,7 @@
  * element; mask_terms.h the losses of masks, state_codes.h 8-bit
  * optimizer state; graph/step.h uses this macro too.
  */
-#ifndef SHARED_H
-#define SHARED_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -60,5 +59,3 @@ SHARED uint16_t shared_round_at_random(float x, uint32_t bits)
 {
     return (uint16_t)((shared_bits(x) + (bits & 0xffffu)) >> 16);
 }
-
-#endif

@@ -13,8 +13,7 @@
  *
  * -1 has no code. The values are computed from this rule; there is no table of constants.
  */
-#ifndef STATE_CODES_H
-#define STATE_CODES_H
+#pragma once
 
 #include "base/shared.h"
 
@@ -52,5 +51,3 @@ SHARED int code_signed(const struct codes *c, float x)
     k = k < 1 ? 1 : k >= c->last ? c->last - 1 : k;
     return c->zero - k;
 }
-
-#endif

@@ -5,9 +5,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -2,8 +2,7 @@
  * system.h: memory figures of the operating system and of this process. Nothing is allocated,
  * because these functions run between steps. An unknown figure is 0.
  */
-#ifndef SYSTEM_H
-#define SYSTEM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ enum { PLUGIN_PATH = 3100 };
 /* Finds a plug-in's file: beside the program, above it, in the lib folder of an installation, or
  * there relative to the library that holds this code. False: there is none. */
 bool plugin_find(const char *name, char path[PLUGIN_PATH]);
-
-#endif

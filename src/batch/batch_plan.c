@@ -4,7 +4,6 @@
 #include "batch/batch_plan.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "data/text/conversations.h"
 #include "data/images/image_source.h"

@@ -4,8 +4,7 @@
  * It depends only on configuration and model, so that it can be planned, and on the header of a
  * packed store. The feed (batch/feed.h) then fills such batches.
  */
-#ifndef BATCH_PLAN_H
-#define BATCH_PLAN_H
+#pragma once
 
 #include "data/image_list.h"
 #include "data/image_rows.h"
@@ -109,5 +108,3 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 /* Returns the advice in a message about a model with other inputs: "set data.format to tokens,
  * ...". */
 const char *batch_advice(const struct model *m);
-
-#endif

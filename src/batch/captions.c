@@ -4,7 +4,6 @@
 #include "batch/captions.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 int captions_open(struct captions *x, const struct config *c, const struct model *m, int64_t T, struct error *e)
 {

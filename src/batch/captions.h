@@ -4,8 +4,7 @@
  * A text that is longer than a row is cut, and keeps its end token. Padding follows it. Special
  * tokens that stand in the text itself are text.
  */
-#ifndef CAPTIONS_H
-#define CAPTIONS_H
+#pragma once
 
 #include "config/config.h"
 #include "models/heads.h"
@@ -26,5 +25,3 @@ void captions_close(struct captions *x);
 /* Writes row[T]; *n of its ids are not padding. PL_USAGE: an id beyond the vocabulary, or no end
  * token where the text is pooled at it. */
 int captions_encode(struct captions *x, const char *text, int32_t *row, int64_t *n, struct error *e);
-
-#endif

@@ -9,8 +9,6 @@
 #include "batch/embed.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/dataset.h"
 #include "data/formats/memmap.h"

@@ -22,8 +22,7 @@
  * It works for any family (models/masks.h, models/images.h) whose builder implements enum
  * model_part.
  */
-#ifndef EMBED_H
-#define EMBED_H
+#pragma once
 
 #include "data/formats/packed.h"
 #include "engine/run.h"
@@ -82,5 +81,3 @@ void embed_pattern_of(const struct graph *encoder, char out[64]);
 /* Fills both hashes and the shape of one embedding; type and model are not changed. */
 int embed_describe(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out,
                    struct error *e);
-
-#endif

@@ -3,8 +3,6 @@
  */
 #include "batch/first_prompts.h"
 
-#include <string.h>
-
 #include "base/random.h"
 #include "data/masks/grid.h"
 #include "models/model.h"

@@ -5,8 +5,7 @@
  * point_kind): a point on the mask and a filler, or the two corners of its box. Training draws the
  * prompt by seed, position and mask; an evaluation uses the most interior point, or the exact box.
  */
-#ifndef FIRST_PROMPTS_H
-#define FIRST_PROMPTS_H
+#pragma once
 
 #include "batch/batch_plan.h"
 
@@ -25,5 +24,3 @@ void prompt_box(const struct first_prompts *p, const struct loader_sample *s, ui
 /* Needs the interior cells of the sample's masks: loader_source.interior. */
 void prompt_interior(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
                      int32_t *kinds);
-
-#endif

@@ -2,8 +2,7 @@
  * step_inputs.h: a step on given tensors: reads a safetensors file into the inputs of a run, for
  * `plimsoll step`.
  */
-#ifndef STEP_INPUTS_H
-#define STEP_INPUTS_H
+#pragma once
 
 #include "io/safetensors.h"
 #include "engine/run.h"
@@ -41,5 +40,3 @@ int step_put_inputs(struct step *s, struct error *e);
 /* Returns the divisor of a loss by its name (graph_count). */
 double step_count(const struct step *s, const char *name);
 void step_close(struct step *s);
-
-#endif

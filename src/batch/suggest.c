@@ -7,9 +7,6 @@
  */
 #include "batch/suggest.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/loader.h"
 #include "data/text/tokens.h"
 #include "batch/embed.h"

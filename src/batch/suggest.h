@@ -2,8 +2,7 @@
  * suggest.h: measures a dataset for a model: what the data keys of a run should be. `init` writes a
  * run file from it.
  */
-#ifndef SUGGEST_H
-#define SUGGEST_H
+#pragma once
 
 #include "data/detect/detect.h"
 #include "models/model.h"
@@ -43,5 +42,3 @@ int suggest_model(struct suggestion *s, const char *model, struct error *e);
 int suggest_data(struct suggestion *s, const char *data, bool bytes, const struct dataset_options *given,
                  struct error *e);
 void suggestion_free(struct suggestion *s);
-
-#endif

@@ -4,8 +4,7 @@
  * Lengths come from a token store, which is made in a temporary file with the code that training
  * uses. Without a tokenizer the files are read as far as that is possible.
  */
-#ifndef TEXT_FACTS_H
-#define TEXT_FACTS_H
+#pragma once
 
 #include "data/text/records.h"
 #include "batch/text_source.h"
@@ -40,5 +39,3 @@ int text_open_records(const struct config *c, const char *path, struct records *
  * marked. */
 int text_show_samples(const struct config *c, const struct text_source *s, uint64_t n, struct text *out,
                       struct error *e);
-
-#endif

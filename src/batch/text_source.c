@@ -3,9 +3,6 @@
  */
 #include "batch/text_source.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/text/records.h"
 #include "batch/batch_plan.h"
 #include "io/file.h"

@@ -2,8 +2,7 @@
  * text_source.h: the tokenizer, the chat template, the images and the token store of a
  * configuration's conversations.
  */
-#ifndef TEXT_SOURCE_H
-#define TEXT_SOURCE_H
+#pragma once
 
 #include "config/config.h"
 #include "data/text/conversations.h"
@@ -69,5 +68,3 @@ int text_store_path(const struct text_source *s, const char *folder, enum feed_r
  * path. */
 int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role,
                     struct text *path, struct error *e);
-
-#endif

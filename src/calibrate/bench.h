@@ -6,8 +6,7 @@
  * below the vocabulary size, normally distributed numbers for pixels; for a promptable mask model
  * random colours, a point on each mask, and random target bits.
  */
-#ifndef BENCH_H
-#define BENCH_H
+#pragma once
 
 #include "base/progress.h"
 #include "cost/calibration.h"
@@ -87,5 +86,3 @@ uint32_t bench_classes(const struct bench *b, struct bench_class **out);
 
 /* Returns the peak resident memory of this process; 0 if the system does not report it. */
 uint64_t bench_peak_resident(void);
-
-#endif

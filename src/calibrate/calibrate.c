@@ -10,10 +10,6 @@
  * four make one point of the curve, at their mean.
  */
 #include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "calibrate/bench.h"

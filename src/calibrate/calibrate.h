@@ -3,8 +3,7 @@
  *
  * The same for a GPU (calibrate_gpu.c) and for the links between ranks (calibrate_links.c).
  */
-#ifndef CALIBRATE_H
-#define CALIBRATE_H
+#pragma once
 
 #include "config/config.h"
 #include "cost/calibration.h"
@@ -121,5 +120,3 @@ int calibrate_links(struct ranks *all, const struct config *c, struct profile *p
 double time_factor(const struct planned *r);
 /* Does as time_factor, but returns 1 where nothing is measured. */
 double time_scale(const struct planned *r);
-
-#endif

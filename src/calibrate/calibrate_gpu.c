@@ -2,9 +2,6 @@
  * calibrate_gpu.c: measures a GPU (see calibrate.h).
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "calibrate/bench.h"

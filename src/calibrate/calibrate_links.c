@@ -4,9 +4,6 @@
 #include "calibrate/calibrate.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "calibrate/bench.h"
 #include "cost/links.h"

@@ -5,10 +5,6 @@
  */
 #include "calibrate/calibrate.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "calibrate/bench.h"
 #include "batch/feed.h"
 

@@ -1,8 +1,7 @@
 /*
  * bench.h: what `plimsoll bench` and `plimsoll profile` share.
  */
-#ifndef CLI_BENCH_H
-#define CLI_BENCH_H
+#pragma once
 
 #include "cli/cli.h"
 #include "dist/agree.h"
@@ -28,5 +27,3 @@ int rank_times_gather(struct ranks *r, const struct bench *b, double exchanges, 
 /* Reads the configuration and --steps, and opens a bench of it on all ranks. The caller closes the
  * bench, also after a failure. */
 int bench_start(struct options *o, int64_t most, int64_t *steps, struct bench *b, struct error *e);
-
-#endif

@@ -3,9 +3,6 @@
  * several ranks it measures the links between them, which are added to the profile of rank 0's
  * machine.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "cli/bench.h"
 #include "calibrate/calibrate.h"
 #include "cost/profile.h"

@@ -3,8 +3,7 @@
  * and a function. frame.c parses the options, prints the help, starts ranks, reads the
  * configuration and frees all of it; main.c dispatches and prints the error.
  */
-#ifndef CLI_H
-#define CLI_H
+#pragma once
 
 #include "config/config.h"
 #include "import/import.h"
@@ -130,5 +129,3 @@ void print_machine(bool json);
 #define ADAPTER_HELP                                                                                           \
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in\n"     \
     "                   RUN.yaml: adapter.path\n"
-
-#endif

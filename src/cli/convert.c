@@ -8,8 +8,6 @@
  * of a folder goes through a buffer of CHUNK bytes; only a tensor that is not contiguous is
  * assembled in memory. A folder is written under a temporary name and renamed when it is complete.
  */
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/progress.h"

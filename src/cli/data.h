@@ -2,8 +2,7 @@
  * data.h: `plimsoll data SUBCOMMAND ...`: one file per subcommand (data_make.c, ...); their table
  * is in data_make.c.
  */
-#ifndef CLI_DATA_H
-#define CLI_DATA_H
+#pragma once
 
 #include "cli/cli.h"
 #include "io/file.h"
@@ -32,5 +31,3 @@ bool data_parse_size(const char *s, uint32_t size[2]);
  * or, with `check`, verifies it (data_inspect.c). */
 bool embeddings_alone(const struct names *paths);
 int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);
-
-#endif

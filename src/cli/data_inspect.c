@@ -2,10 +2,6 @@
  * data_inspect.c: `plimsoll data inspect`: statistics of a dataset, the memory of its masks
  * (data/prepare/facts.h), and a contact sheet of images with their masks (report/samples_sheet.h).
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/progress.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"

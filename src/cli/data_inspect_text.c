@@ -2,9 +2,6 @@
  * data_inspect_text.c: `plimsoll data inspect` of conversations: what the files hold, what cannot
  * be used and why, lengths and labels, and some samples with the tokens that have labels marked.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "cli/data.h"
 #include "data/text/tokens.h"
 #include "batch/text_facts.h"

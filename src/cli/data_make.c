@@ -9,8 +9,6 @@
  * DIR/.make holds the options until the dataset is whole: after a kill the same command continues,
  * with the same bytes as if it had not been killed.
  */
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include <fcntl.h>
 

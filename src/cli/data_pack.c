@@ -1,9 +1,6 @@
 /*
  * data_pack.c: `plimsoll data pack` (infer/pack.h).
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "models/model.h"

@@ -1,8 +1,6 @@
 /*
  * data_prepare.c: `plimsoll data prepare` (data/prepare/prepare.h).
  */
-#include <stdio.h>
-
 #include "cli/data.h"
 #include "data/prepare/prepare.h"
 

@@ -5,8 +5,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* Returns the number of a word of a list that ends with NULL; -1: it is none of them. */
 static int find_word(const char *word, const char *const *words)

@@ -2,8 +2,7 @@
  * data_samples.h: the options that say how images and masks are found and read, for `init` and for
  * the commands that read each sample of a dataset.
  */
-#ifndef CLI_DATA_SAMPLES_H
-#define CLI_DATA_SAMPLES_H
+#pragma once
 
 #include "data/samples.h"
 
@@ -49,5 +48,3 @@ struct samples_options {
 
 /* Reads the words of the options into `o->set`, which then opens the samples. */
 int samples_options_read(struct samples_options *o, struct error *e);
-
-#endif

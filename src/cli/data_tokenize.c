@@ -2,8 +2,6 @@
  * data_tokenize.c: `plimsoll data tokenize`: makes the token stores of a configuration's
  * conversations ahead of training (data/text/token_store.h).
  */
-#include <stdio.h>
-
 #include "cli/data.h"
 #include "models/model.h"
 #include "batch/text_source.h"

@@ -1,9 +1,6 @@
 /*
  * data_verify.c: `plimsoll data verify` (data/prepare/prepare.h).
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/loader.h"

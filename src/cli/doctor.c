@@ -11,9 +11,6 @@
 #include "cli/doctor.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/system.h"
 #include "graph/ops.h"

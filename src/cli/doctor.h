@@ -1,8 +1,7 @@
 /*
  * doctor.h: the declarations that the files of `plimsoll doctor` share.
  */
-#ifndef DOCTOR_H
-#define DOCTOR_H
+#pragma once
 
 #include "base/progress.h"
 #include "cli/cli.h"
@@ -34,5 +33,3 @@ int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct 
 /* Plans changes that save memory, and other plans within the budget; fills d->advice and d->others,
  * which the caller frees, and prints them. */
 void doctor_advice(struct doctor *d, struct text *out);
-
-#endif

@@ -6,9 +6,6 @@
 
 #include "cli/cli.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "planning/this_machine.h"

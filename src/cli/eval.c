@@ -6,9 +6,6 @@
  * are those of the evaluation in training, so the same model and data give the same scores.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/data.h"
 #include "cli/eval.h"

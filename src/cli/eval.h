@@ -2,8 +2,7 @@
  * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (language models,
  * and the forward over the data).
  */
-#ifndef CLI_EVAL_H
-#define CLI_EVAL_H
+#pragma once
 
 #include "config/config.h"
 
@@ -47,5 +46,3 @@ int eval_questions(const struct config *c, const struct eval_text *o, struct jso
 int eval_text(const struct config *c, const struct eval_text *o, struct error *e);
 /* Prints loss and perplexity on files of tokens, or on texts. */
 int eval_tokens(struct config *c, const struct eval_text *o, struct error *e);
-
-#endif

@@ -2,9 +2,6 @@
  * fits.c: `plimsoll fits MODEL --gpu 12`: whether a model can be fine-tuned on a GPU, and how. Each
  * row is a plan (plan.h) of one way (planning/ways.h) on one GPU.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "base/progress.h"
 #include "cli/plan.h"
 #include "io/table.h"

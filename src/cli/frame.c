@@ -5,9 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/progress.h"
 #include "cli/cli.h"

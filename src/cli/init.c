@@ -8,9 +8,6 @@
  * program says. Where each value comes from, and what has no effect, are comments at its beginning.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"

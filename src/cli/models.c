@@ -3,9 +3,6 @@
  * without a folder.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-#include <strings.h>
 
 #include "cli/cli.h"
 #include "io/table.h"

@@ -6,8 +6,6 @@
  * number, as a pattern would match them.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "cli/cli.h"
 #include "models/model.h"

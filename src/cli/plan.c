@@ -1,9 +1,6 @@
 /*
  * plan.c: `plimsoll plan`: finds and prints the memory plan of a run, before anything runs.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "calibrate/calibrate.h"
 #include "cli/plan.h"
 #include "plan/explain.h"

@@ -2,8 +2,7 @@
  * plan.h: `plimsoll plan`: its options, its tables (plan_tables.c), and the plans that are
  * their rows (plan_rows.c).
  */
-#ifndef CLI_PLAN_H
-#define CLI_PLAN_H
+#pragma once
 
 #include "cli/cli.h"
 #include "plan/plan.h"
@@ -87,5 +86,3 @@ int table_compare(const struct plan_options *o, struct error *e);
 int table_frontier(const struct plan_options *o, struct error *e);
 int table_devices(const struct plan_options *o, struct error *e);
 int table_ranks(const struct plan_options *o, struct error *e);
-
-#endif

@@ -4,9 +4,6 @@
  */
 #include "cli/plan.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "calibrate/calibrate.h"
 #include "cost/links.h"
 #include "batch/feed.h"

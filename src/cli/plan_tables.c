@@ -10,9 +10,6 @@
 #include "cli/plan.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 #include "adapter/adapter.h"

@@ -6,9 +6,6 @@
  * IoU is written, or all candidates.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/data.h"
 #include "models/model.h"

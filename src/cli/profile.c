@@ -7,9 +7,6 @@
  *     DIR/snapshot.pickle   for PyTorch's memory_viz page
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/bench.h"
 #include "graph/ops.h"

@@ -1,8 +1,6 @@
 /*
  * report.c: `plimsoll report DIR`: writes an HTML report of a run.
  */
-#include <stdio.h>
-
 #include "cli/cli.h"
 #include "report/html.h"
 

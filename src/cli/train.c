@@ -4,9 +4,6 @@
 #include "train/train.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "calibrate/calibrate.h"
 #include "cli/cli.h"

@@ -16,9 +16,6 @@
 #include "config/config_rows.h"
 
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_FILE = 16 << 20 };
 

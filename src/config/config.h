@@ -15,8 +15,7 @@
  * Every error is PL_USAGE and names the key, the value that was found, the expected value and the
  * location (file:line, or the option). Paths are relative to the current directory.
  */
-#ifndef CONFIG_H
-#define CONFIG_H
+#pragma once
 
 #include "base/base.h"
 #include "passes/passes.h"
@@ -309,5 +308,3 @@ struct schedule {
  * step of a warmup has the factor `start`. A pure function, so a resumed run needs no state for
  * it. */
 double schedule_factor(const struct schedule *s, int64_t step);
-
-#endif

@@ -9,9 +9,6 @@
  */
 #include "config/config_rows.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/images/range.h"
 #include "models/heads.h"
 #include "models/model.h"

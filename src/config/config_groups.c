@@ -9,8 +9,6 @@
 #include "io/value.h"
 #include "config/config_rows.h"
 
-#include <string.h>
-
 static const struct config_row group_rows[GROUP_MEMBERS] = {
 #define MEMBER(name, type, allowed, doc) \
     {"train.groups[]", "train.groups[]." #name, ROW_##type, offsetof(struct config_group, name), "", allowed, doc},

@@ -10,9 +10,6 @@
 #include "config/config_rows.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 void *config_member(const struct config *c, enum config_key key) { return (char *)c + config_rows[key].offset; }
 

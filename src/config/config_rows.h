@@ -2,8 +2,7 @@
  * config_rows.h: the rows of config.def, group.def, module.def and form.def as data, only for the
  * config*.c files. Other files use the members of struct config.
  */
-#ifndef CONFIG_ROWS_H
-#define CONFIG_ROWS_H
+#pragma once
 
 #include "io/value.h"
 #include "config/config.h"
@@ -96,5 +95,3 @@ extern const size_t config_maps_count;
 int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v,
                         enum config_source source, struct error *e);
 struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from);
-
-#endif

@@ -7,8 +7,6 @@
 #include "io/yaml.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Returns a scalar as the user wrote it; NULL for lists and maps. A path may look like a number or
  * a truth value, so strings take them all. */

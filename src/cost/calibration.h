@@ -22,8 +22,7 @@
  * variant, dtype class and, to a factor of 1.4, the same extents that decide how full a tile is.
  * The number of tiles, which depends on the batch, is left to the curve.
  */
-#ifndef CALIBRATION_H
-#define CALIBRATION_H
+#pragma once
 
 #include "graph/ops.h"
 #include "run/kernel.h"
@@ -84,5 +83,3 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
  * ideal corrected by measurements, plus the cost of a launch. */
 double kernel_ideal(const struct query *q, enum op op);
 double kernel_seconds(const struct query *q, enum op op);
-
-#endif

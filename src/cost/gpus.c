@@ -6,8 +6,6 @@
  * than ceilings: its profile is part of the program.
  */
 #include <ctype.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "cost/profile.h"

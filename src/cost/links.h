@@ -8,8 +8,7 @@
  * over the ranks of a host, and of their part of B over the hosts. Built-in links have 0.8 of their
  * published rates: such times are unmeasured. `bench --calibrate` on several ranks measures them.
  */
-#ifndef LINKS_H
-#define LINKS_H
+#pragma once
 
 #include "run/kernel.h"
 
@@ -29,5 +28,3 @@ double links_bytes(const struct query *q, uint16_t op);
 double links_part(const struct query *q, uint16_t op, int *times);
 /* Prints the links: "nvlink4 and ib-ndr, unmeasured"; "3.2 GB/s, measured". */
 void links_print(const struct profile *p, struct text *out);
-
-#endif

@@ -2,8 +2,7 @@
  * profile.h: profiles of devices that need not be in this machine: GPUs by name, measured profiles
  * that are part of the program, and profiles in files. struct profile is in run/kernel.h.
  */
-#ifndef PROFILE_H
-#define PROFILE_H
+#pragma once
 
 #include "run/device.h"
 
@@ -40,5 +39,3 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 bool profile_path(int threads, char *out, size_t room);
 /* Does as profile_path, but for a GPU, by the name of its profile. */
 bool profile_gpu_path(const char *name, char *out, size_t room);
-
-#endif

@@ -17,9 +17,6 @@
  */
 #include <ctype.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/processor.h"
 #include "cost/calibration.h"

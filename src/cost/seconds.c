@@ -4,8 +4,6 @@
  * links (links.h).
  */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cost/calibration.h"
 #include "cost/links.h"

@@ -6,8 +6,6 @@
  */
 #include "cpu/cpu.h"
 
-#include <string.h>
-
 #include "graph/ops.h"
 
 /* --- the table: for each row of ops.def, the list that its kernel file defines. A row without a

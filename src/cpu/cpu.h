@@ -33,8 +33,7 @@
  * In place. An output may share an input's bytes exactly (never shifted), so loops over tiles are
  * marked `omp simd`: lane i reads and writes element i only.
  */
-#ifndef CPU_H
-#define CPU_H
+#pragma once
 
 #include "run/kernel.h"
 
@@ -112,5 +111,3 @@ double reduce_sum(const struct operand *x, bool squares, double *work, int threa
 double peak_measure(enum dtype t, int threads);
 /* Measures bytes per second of adding two arrays into a third, `bytes` in all; 0: out of memory. */
 double peak_stream(uint64_t bytes, int threads);
-
-#endif

@@ -7,8 +7,7 @@
  * the rounding of the last three operations dominates: under 1.1 ulp over all normal results.
  * Results below the smallest denormal are 0, above the largest float +inf, and NaN stays NaN.
  */
-#ifndef CPU_MATH_H
-#define CPU_MATH_H
+#pragma once
 
 #include <stdint.h>
 
@@ -128,5 +127,3 @@ static inline float log1p_unit(float x)
     p = p * z + 0.666666389f;
     return 2.0f * t + t * z * p;
 }
-
-#endif

@@ -9,8 +9,6 @@
 
 #include "cpu/cpu.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 

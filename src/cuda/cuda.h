@@ -6,8 +6,7 @@
  * GPU is requested. The program therefore starts without loading a CUDA library, runs on machines
  * without one, and a CPU run pays nothing for the GPU support.
  */
-#ifndef PLIMSOLL_CUDA_H
-#define PLIMSOLL_CUDA_H
+#pragma once
 
 #include "run/device.h"
 #include "run/tape.h"
@@ -56,5 +55,3 @@ struct cuda_plugin {
     int (*gpu)(struct gpu *c, struct error *e);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
-
-#endif

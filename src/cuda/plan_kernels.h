@@ -14,8 +14,7 @@
  * the template's arguments that the node has (dtypes, head dimension, activation function, optional
  * operands). Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
  */
-#ifndef CUDA_PLAN_KERNELS_H
-#define CUDA_PLAN_KERNELS_H
+#pragma once
 
 #include "cuda/cuda.h"
 #include "graph/ops.h"
@@ -113,5 +112,3 @@ static inline uint64_t shared_limit(const struct query *q)
 /* Returns the library's fixed workspace limit, within which it selects an algorithm when the tape
  * is recorded: the workspace it would prefer depends on its version, and a plan must not. */
 static inline uint64_t workspace_library(const struct query *q) { return q->profile->library_workspace; }
-
-#endif

@@ -8,7 +8,6 @@
 #include "data/augment.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "data/masks/grid.h"

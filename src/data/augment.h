@@ -10,8 +10,7 @@
  * Everything is drawn from the sample's position, so that threads, ranks and a resume change
  * nothing.
  */
-#ifndef AUGMENT_H
-#define AUGMENT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -53,5 +52,3 @@ void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32
 /* Moves the canvas [side][side][3]; scratch is as large, and unused without moves. What the map
  * leaves empty is black. */
 void augment_image(const struct augment *a, uint32_t side, uint8_t *image, uint8_t *scratch);
-
-#endif

@@ -18,8 +18,7 @@
  * constant, and any number of threads may read. A sample that cannot be used is a fault of that
  * sample and never ends the program: see mask.h.
  */
-#ifndef DATASET_H
-#define DATASET_H
+#pragma once
 
 #include "data/masks/grid.h"
 #include "data/masks/mask.h"
@@ -328,5 +327,3 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
 
 /* Reports whether it has columns of images with usual names for images and for masks. */
 bool parquet_set_usual(const char *path);
-
-#endif

@@ -5,9 +5,6 @@
  */
 #include "data/dataset.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/progress.h"
 #include "data/images/image.h"
 #include "data/images/jpeg.h"

@@ -4,8 +4,6 @@
 #include "data/faults.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/random.h"

@@ -4,8 +4,7 @@
  * A loader replaces such a sample by another one, drawn by seed and position, so that no other
  * position changes. It counts in the order of positions.
  */
-#ifndef FAULTS_H
-#define FAULTS_H
+#pragma once
 
 #include "data/masks/mask.h"
 
@@ -50,5 +49,3 @@ int faults_check(const struct loader_counts *c, double max_bad, bool whole, cons
 
 /* Reads a whole file into to[room]. */
 enum data_fault fault_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e);
-
-#endif

@@ -11,8 +11,6 @@
 #include "data/fill.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "data/images/image.h"

@@ -8,8 +8,7 @@
  * sample pass through one buffer, annotations first: most faults are found there, before an
  * image is decoded.
  */
-#ifndef FILL_H
-#define FILL_H
+#pragma once
 
 #include "data/loader.h"
 
@@ -54,5 +53,3 @@ enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, u
 
 /* Returns the sample at a position. */
 uint64_t source_sample(const struct loader_source *source, uint64_t position);
-
-#endif

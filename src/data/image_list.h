@@ -10,8 +10,7 @@
  * All memory is one block of reader_bytes from the caller, plus the allocations of the image
  * libraries (image_reader.h).
  */
-#ifndef IMAGE_LIST_H
-#define IMAGE_LIST_H
+#pragma once
 
 #include "data/formats/labelled.h"
 #include "data/images/image_reader.h"
@@ -41,5 +40,3 @@ struct list_image {
 /* Readers of images: of struct image_list_options and image_list_source; a slot begins with a
  * struct list_image. */
 extern const struct reader_kind image_list_kind;
-
-#endif

@@ -15,8 +15,7 @@
  * All memory is one block of reader_bytes from the caller, plus the allocations of the image
  * libraries (image_reader.h).
  */
-#ifndef IMAGE_ROWS_H
-#define IMAGE_ROWS_H
+#pragma once
 
 #include "data/text/conversations.h"
 #include "data/images/image_reader.h"
@@ -58,5 +57,3 @@ uint64_t image_rows_each(const struct image_rows_options *o);
 /* Readers of such rows: of struct image_rows_options and image_rows_source; a slot begins with a
  * struct image_row. Samples are conversations. */
 extern const struct reader_kind image_rows_kind;
-
-#endif

@@ -13,8 +13,7 @@
  * position, so that no other position changes. A source with `once` (validation) returns a sample
  * without masks instead, which has no weight in the loss.
  */
-#ifndef LOADER_H
-#define LOADER_H
+#pragma once
 
 #include "data/augment.h"
 #include "data/dataset.h"
@@ -91,5 +90,3 @@ struct loader_sample {
 /* Readers of images with masks: of struct loader_options and loader_source; a slot begins with a
  * struct loader_sample. */
 extern const struct reader_kind loader_kind;
-
-#endif

@@ -13,8 +13,6 @@
  * the cycle of the bijection returns to such a value, so the walk is a bijection on 0..n-1. It
  * takes less than two rounds on average.
  */
-#include <stdlib.h>
-
 #include "data/order.h"
 
 #include "base/base.h"

@@ -1,11 +1,7 @@
 /*
  * order.h: the order in which the samples of a dataset are read.
  */
-#ifndef ORDER_H
-#define ORDER_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "base/base.h"
 
@@ -50,5 +46,3 @@ struct group_member {
  * one group. */
 bool *holdout_mark(uint64_t n, struct group_member *members, uint64_t n_members, double fraction, uint64_t seed,
                    bool *one);
-
-#endif

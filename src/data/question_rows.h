@@ -10,8 +10,7 @@
  * loader.h, and the texts are those of the sample that takes its place. If the tower's reader finds
  * the image broken after all, the sample has neither a mask nor labels.
  */
-#ifndef QUESTION_ROWS_H
-#define QUESTION_ROWS_H
+#pragma once
 
 #include "data/text/conversations.h"
 #include "data/images/image_reader.h"
@@ -44,5 +43,3 @@ struct question_row {
 /* Readers of such samples: of struct question_rows_options and question_rows_source; a slot begins
  * with a struct question_row. */
 extern const struct reader_kind question_rows_kind;
-
-#endif

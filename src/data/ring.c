@@ -14,7 +14,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 
 enum { STACK = 1 << 20 };
 

@@ -19,8 +19,7 @@
  * an image with masks on its grid (fill.h); faults.h has what becomes of a sample whose part cannot
  * be filled.
  */
-#ifndef RING_H
-#define RING_H
+#pragma once
 
 #include "base/base.h"
 
@@ -67,5 +66,3 @@ void *ring_next(struct ring *r);
 
 /* Takes `bytes` from a block and rounds them up to 64; with at = NULL it only counts. */
 void *ring_carve(char *at, uint64_t *used, uint64_t bytes);
-
-#endif

@@ -4,8 +4,6 @@
  */
 #include "data/samples.h"
 
-#include <string.h>
-
 #include "data/detect/detect.h"
 #include "data/images/image.h"
 #include "data/masks/grid.h"

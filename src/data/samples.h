@@ -2,8 +2,7 @@
  * samples.h: all samples under some paths, for commands that read each of them: inspect, verify and
  * pack. This memory is not planned: every sample has buffers of its own size.
  */
-#ifndef DATA_SAMPLES_H
-#define DATA_SAMPLES_H
+#pragma once
 
 #include "data/dataset.h"
 #include "data/masks/polygon.h"
@@ -48,5 +47,3 @@ int sample_decode(const struct sample *s, const struct pixel_range *range, struc
 /* Rasterises mask k into w x h cells that cover the whole image. Returns the bits, which the caller
  * frees, with *stride bytes a row; NULL: the mask has a fault. */
 uint8_t *sample_raster(const struct sample *s, uint32_t k, uint32_t w, uint32_t h, size_t *stride);
-
-#endif

@@ -1,10 +1,6 @@
 /*
  * agree.c: see agree.h.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/system.h"
 #include "dist/agree.h"
 #include "io/file.h"

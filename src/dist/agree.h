@@ -6,8 +6,7 @@
  * comes to the next agreement and says why; all ranks then end with its code and message. A rank
  * that cannot come aborts all, or is missed after the timeout.
  */
-#ifndef AGREE_H
-#define AGREE_H
+#pragma once
 
 #include "run/ranks.h"
 
@@ -62,5 +61,3 @@ void agree_broadcast(struct ranks *r, void *at, uint64_t bytes);
  * are those of `all`, with its deadline. Freed by part_close. */
 struct ranks *part_open(struct ranks *all, const int *members, int n);
 void part_close(struct ranks *r);
-
-#endif

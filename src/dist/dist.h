@@ -3,8 +3,7 @@
  * others: a plug-in beside the program, plimsoll-mpi.so (mpi.c), which is loaded only where a
  * launcher has started several processes.
  */
-#ifndef DIST_H
-#define DIST_H
+#pragma once
 
 #include "run/ranks.h"
 
@@ -38,5 +37,3 @@ void dist_close(struct ranks *r);
 /* Starts the program again as `ranks` ranks on this machine; returns only on failure. argv is that
  * of main. */
 int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e);
-
-#endif

@@ -8,8 +8,6 @@
 #include "engine/run.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "folder/transfer.h"
 

@@ -7,8 +7,6 @@
  * A forward over the whole batch therefore swaps micro-batch i with the first one, runs the
  * evaluation program, and swaps them back. It uses the staging buffer and no memory of its own.
  */
-#include <string.h>
-
 #include "engine/run.h"
 
 enum { IGNORED = -100 };

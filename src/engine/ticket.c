@@ -4,7 +4,6 @@
 #include "engine/ticket.h"
 
 #include <math.h>
-#include <stddef.h>
 
 _Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit into the plan's buffer");
 

@@ -29,8 +29,7 @@
  * If the plan has no such buffer, on the CPU, submitting a step runs it, and the update is skipped
  * if the loss is not finite.
  */
-#ifndef TICKET_H
-#define TICKET_H
+#pragma once
 
 #include "engine/run.h"
 
@@ -84,5 +83,3 @@ int ticket_retire(struct tickets *t, struct ticket *out, struct error *e);
 /* Reports whether the loss of a retired step ends the run. f16 skips the step instead, unless it
  * updated running statistics, which cannot be restored. */
 bool ticket_fatal(const struct tickets *t, double loss);
-
-#endif

@@ -4,9 +4,6 @@
 #include "folder/model_files.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "io/file.h"

@@ -7,8 +7,7 @@
  * but the output head and what an embedding shares. A run on the written folder has the bits of
  * such a run on the original.
  */
-#ifndef QUANTIZE_FOLDER_H
-#define QUANTIZE_FOLDER_H
+#pragma once
 
 #include "folder/weights.h"
 
@@ -30,5 +29,3 @@ int quantize_folder_open(struct quantize_folder *q, const char *path, struct err
  * tensor, and the other files as they are, with the quantization in config.json. */
 int quantize_folder_write(struct quantize_folder *q, const char *dir, struct error *e);
 void quantize_folder_close(struct quantize_folder *q);
-
-#endif

@@ -10,9 +10,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/coding.h"
 #include "graph/stored.h"

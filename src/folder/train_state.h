@@ -12,8 +12,7 @@
  * master weights starts from those values, and in the other direction they are rounded. Frozen
  * weights are not stored; they are read from the model's folder (or preset), as at the start.
  */
-#ifndef TRAIN_STATE_H
-#define TRAIN_STATE_H
+#pragma once
 
 #include "run/device.h"
 
@@ -52,5 +51,3 @@ int state_reset(const struct graph *g, struct device *d, const struct tape *t, v
 
 /* Returns an upper bound of the bytes that state_save writes. */
 uint64_t state_bytes(const struct graph *g);
-
-#endif

@@ -11,8 +11,7 @@
  * For a tensor that is divided among ranks (graph/shard.h), positions and counts refer to the full
  * tensor: putting and writing keep this rank's part, and getting collects the parts of all.
  */
-#ifndef TRANSFER_H
-#define TRANSFER_H
+#pragma once
 
 #include "run/device.h"
 
@@ -73,5 +72,3 @@ int transfer_release(struct transfer *x, struct error *e);
 /* Does what rank 0 asks, on the other ranks, until it ends the service. `what`: for messages,
  * "saving". */
 int transfer_serve(struct transfer *x, const char *what, struct error *e);
-
-#endif

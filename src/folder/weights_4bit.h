@@ -16,8 +16,7 @@
  * matrices of a stack (base/spelling.h) have offsets of their own, so a stack's scales are kept in
  * f32.
  */
-#ifndef WEIGHTS_4BIT_H
-#define WEIGHTS_4BIT_H
+#pragma once
 
 #include "folder/transfer.h"
 #include "folder/weights.h"
@@ -59,5 +58,3 @@ int weights_4bit_load(const struct weights *w, struct transfer *x, const struct 
                       const struct weight_slot *slot, uint32_t *crc, struct error *e);
 /* Reports whether a tensor is one beside the codes. */
 bool weights_4bit_beside(const char *name);
-
-#endif

@@ -11,7 +11,6 @@
  */
 #include <ctype.h>
 #include <math.h>
-#include <stdlib.h>
 #include <strings.h>
 
 #include "graph/rules.h"

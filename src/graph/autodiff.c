@@ -31,8 +31,6 @@
  * itself, so loops nest. An accumulator is carried over the outermost loop around the contribution
  * in which its tensor is not produced per iteration.
  */
-#include <string.h>
-
 #include "graph/graph.h"
 #include "graph/ops.h"
 

@@ -3,8 +3,7 @@
  * emit.def only fill in a row of ops.def. An op needs none of them: op_apply of ops.h emits any op
  * by its row.
  */
-#ifndef EMIT_H
-#define EMIT_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -92,5 +91,3 @@ struct prompt_state op_prompt_next(struct graph *g, struct prompt_state s, id lo
                                    int rounds, int first);
 /* Repeats each row of x to match the rows of `like`. */
 id op_repeat(struct graph *g, id x, id like);
-
-#endif

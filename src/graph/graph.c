@@ -8,8 +8,6 @@
 #include "graph/graph.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/names.h"
 #include "graph/ops.h"

@@ -10,8 +10,6 @@
  */
 #include "graph/lifetime.h"
 
-#include <string.h>
-
 #include "graph/graph.h"
 
 struct access {

@@ -1,8 +1,7 @@
 /*
  * lifetime.h: the live range of each storage in one program.
  */
-#ifndef LIFETIME_H
-#define LIFETIME_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -16,5 +15,3 @@ struct life {
  * iteration to iteration, or that a loop fills slice by slice, is live through the whole loop; a
  * storage that is written and last read within one iteration is not. */
 void graph_lifetimes(const struct graph *g, enum program p, struct life *life);
-
-#endif

@@ -8,8 +8,6 @@
  */
 #include "graph/names.h"
 
-#include <string.h>
-
 static struct name_slot *find(const struct graph *g, const char *s, uint32_t hash)
 {
     const struct name_index *x = &g->index;

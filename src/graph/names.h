@@ -2,8 +2,7 @@
  * names.h: the name table of a graph. Each string is stored once, so two names are equal when their
  * ids are. A hash table finds the string, and with it the parameter or scope of that name.
  */
-#ifndef NAMES_H
-#define NAMES_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -16,5 +15,3 @@ void output_index_copy(struct output_index *to, const struct output_index *from)
 void output_index_free(struct output_index *x);
 void name_index_copy(struct name_index *to, const struct name_index *from);
 void name_index_free(struct name_index *x);
-
-#endif

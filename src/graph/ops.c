@@ -4,8 +4,6 @@
  */
 #include "graph/ops.h"
 
-#include <string.h>
-
 id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
 {
     id n = graph_emit(g, op, attr, in, nin);
@@ -54,7 +52,6 @@ id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *s
     return op_apply(g, OP_ROPE, &a, (id[]){x, inv_freq, positions}, 3);
 }
 
-
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
     return op_attention_with(g, q, k, v, 0, (struct attention_options){.scale = scale, .causal = causal});
@@ -75,7 +72,6 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
                           (int)a.conv.W);
     return op_apply(g, OP_CONV_DX, &a, (id[]){x, w, bias}, 3);
 }
-
 
 /* Dropouts are keyed by their order among the dropouts of the model. The number of other nodes
  * depends on the micro-batch: for a batch of 1 no copy of a transposed view is made. A recomputed

@@ -3,8 +3,7 @@
  * this header: headers that many files read say uint16_t for an op, and emit.h and sizes.h know no
  * rows.
  */
-#ifndef OPS_H
-#define OPS_H
+#pragma once
 
 #include "graph/emit.h"
 
@@ -106,5 +105,3 @@ struct outputs {
     id at[MAX_OUT];
 };
 struct outputs op_outputs(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
-
-#endif

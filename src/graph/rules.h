@@ -2,11 +2,7 @@
  * rules.h: what the rules of ops.def share. It declares every rule that ops.def names, from ops.def
  * itself, so that a row cannot name a rule that does not exist.
  */
-#ifndef RULES_H
-#define RULES_H
-
-#include <stdio.h>
-#include <string.h>
+#pragma once
 
 #include "graph/ops.h"
 
@@ -49,5 +45,3 @@ static inline bool same(const struct tensor *a, const struct tensor *b)
 {
     return a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim);
 }
-
-#endif

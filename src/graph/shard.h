@@ -13,8 +13,7 @@
  * which then no node reads, has the shape of the whole: loading and saving count the whole's
  * elements (folder/transfer.c).
  */
-#ifndef GRAPH_SHARD_H
-#define GRAPH_SHARD_H
+#pragma once
 
 #include "graph/graph.h"
 #include "graph/sizes.h"
@@ -32,5 +31,3 @@ static inline uint64_t shard_bytes(uint64_t bytes, int ranks)
 {
     return align_up((bytes + (uint64_t)ranks - 1) / (uint64_t)ranks, SHARD_ALIGN);
 }
-
-#endif

@@ -11,7 +11,6 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
 
 #include "graph/rules.h"
 

@@ -1,8 +1,7 @@
 /*
  * sizes.h: sizes that the shape rules of ops and their kernels share.
  */
-#ifndef SIZES_H
-#define SIZES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ enum { STATE_BLOCK = 256 }; /* elements of 8-bit optimizer state that share one 
 static inline int64_t state_blocks(int64_t elements) { return (elements + STATE_BLOCK - 1) / STATE_BLOCK; }
 /* Returns the bytes of a row of w bits, rounded up to 8 bytes. */
 static inline int64_t mask_row_bytes(int64_t w) { return (w + 63) / 64 * 8; }
-
-#endif

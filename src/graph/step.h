@@ -11,8 +11,7 @@
  * it knows and leaves the members that the update writes. Those members come last, ordered so that
  * the host always leaves a suffix of the struct.
  */
-#ifndef STEP_H
-#define STEP_H
+#pragma once
 
 #include <math.h>
 
@@ -74,5 +73,3 @@ SHARED void step_clip(float out[2], double sum, const struct step_block *step)
     out[0] = (float)norm;
     out[1] = (float)((factor > 1 ? 1 : factor) / (double)step->loss_scale);
 }
-
-#endif

@@ -16,8 +16,7 @@
  *     stride 2, 3 taps:   h + pad   0   1   2   3   4      phase 0 (even): taps 2, 0
  *                         taps     0,2  1  0,2  1  0,2     phase 1 (odd):  tap 1
  */
-#ifndef SWEEP_H
-#define SWEEP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ bool conv_is_depthwise(const struct conv *n);
 struct sweep sweep_forward(const struct conv *n);
 /* Returns phase ry, rx < stride of the gradient of x. */
 struct sweep sweep_backward(const struct conv *n, int64_t ry, int64_t rx);
-
-#endif

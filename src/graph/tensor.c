@@ -1,9 +1,6 @@
 /*
  * tensor.c: shapes, strides and sizes of a tensor, and what it is in words.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "graph/graph.h"
 
 int64_t tensor_elements(const struct tensor *t)

@@ -9,8 +9,6 @@
  *              base's storage
  *   order      an input is written before it is read, and not overwritten in between
  */
-#include <string.h>
-
 #include "graph/graph.h"
 #include "graph/ops.h"
 #include "graph/stored.h"

@@ -19,9 +19,6 @@
  * it would be.
  */
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "config/config_rows.h"
 #include "import/import_rows.h"

@@ -5,9 +5,6 @@
  * Files of this machine become data.train. The name of a dataset on a hub is listed: a run without
  * data.train does not begin.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "config/config_rows.h"
 #include "import/import_rows.h"
 #include "io/file.h"

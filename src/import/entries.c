@@ -4,9 +4,6 @@
  */
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "config/config_rows.h"
 #include "import/import.h"

@@ -6,9 +6,6 @@
  */
 #include "import/import.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "config/config_rows.h"
 #include "import/import_rows.h"
 #include "io/yaml.h"

@@ -22,8 +22,7 @@
  *
  * Every error is PL_USAGE and names the file, the line and their key.
  */
-#ifndef IMPORT_IMPORT_H
-#define IMPORT_IMPORT_H
+#pragma once
 
 #include "config/config.h"
 
@@ -77,5 +76,3 @@ int import_settle(struct import *f, struct config *c, struct error *e);
 void import_drop_training(struct config *c);
 void import_print(const struct import *f, const struct config *c, struct text *out);
 void import_free(struct import *f);
-
-#endif

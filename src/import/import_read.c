@@ -6,8 +6,6 @@
  * dictionary without names in it reads as YAML too; others are python.c's.
  */
 #include <ctype.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "config/config_rows.h"
 #include "import/import_rows.h"

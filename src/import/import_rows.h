@@ -1,8 +1,7 @@
 /*
  * import_rows.h: the rows of import.def and ignored.def as data, only for the files of this folder.
  */
-#ifndef IMPORT_IMPORT_ROWS_H
-#define IMPORT_IMPORT_ROWS_H
+#pragma once
 
 #include "import/import.h"
 #include "io/value.h"
@@ -172,5 +171,3 @@ struct value *import_word(struct import_work *w, const char *text);
 /* Reports whether a value says no: null, false, 0, "", none, no, off, an empty list or map, a map
  * with enabled: false. */
 bool import_off(const struct value *v);
-
-#endif

@@ -2,9 +2,6 @@
  * key_table.c: the rows of import.def and ignored.def: finding a key, walking a document, and which
  * program a document belongs to.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "config/config_rows.h"
 #include "import/import_rows.h"
 #include "io/yaml.h"

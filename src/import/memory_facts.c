@@ -3,7 +3,6 @@
  * among ranks and what is offloaded.
  */
 #include <math.h>
-#include <string.h>
 
 #include "config/config_rows.h"
 #include "import/import_rows.h"

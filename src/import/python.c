@@ -12,8 +12,6 @@
  * executed: an expression is refused with its line.
  */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "import/import_rows.h"
 #include "io/yaml.h"

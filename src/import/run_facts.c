@@ -3,7 +3,6 @@
  * checkpoints.
  */
 #include <math.h>
-#include <string.h>
 
 #include "import/import_rows.h"
 

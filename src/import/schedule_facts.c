@@ -7,7 +7,6 @@
  */
 #include <ctype.h>
 #include <math.h>
-#include <string.h>
 
 #include "config/config_rows.h"
 #include "import/import_rows.h"

@@ -5,8 +5,6 @@
  * A frozen part is model.freeze where all weights are trained. With an adapter, all others are
  * frozen in any case, and a frozen part gets no adapter: adapter.exclude_modules.
  */
-#include <string.h>
-
 #include "import/import_rows.h"
 #include "io/yaml.h"
 

@@ -11,8 +11,7 @@
  *
  * Mask and answer are two runs, one after the other: the memory is that of the larger one.
  */
-#ifndef ASK_H
-#define ASK_H
+#pragma once
 
 #include "infer/generate.h"
 #include "infer/predictor.h"
@@ -53,5 +52,3 @@ struct generate_options ask_options(const struct ask *a, int64_t most);
 /* An answer of at most `most` tokens. */
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e);
 void ask_close(struct ask *a);
-
-#endif

@@ -5,8 +5,7 @@
  * A contrastive model compares every image of a batch with every text of it: as many images run at
  * once as there are texts.
  */
-#ifndef CLASSIFIER_H
-#define CLASSIFIER_H
+#pragma once
 
 #include "engine/run.h"
 #include "io/file.h"
@@ -30,5 +29,3 @@ int classifier_open(struct classifier *x, const struct config *c, const struct n
  * of the batch. */
 int classifier_run(struct classifier *x, char *const *paths, int64_t n, struct error *e);
 void classifier_close(struct classifier *x);
-
-#endif

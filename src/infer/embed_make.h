@@ -2,8 +2,7 @@
  * embed_make.h: runs the encoder of a model on images, for a packed store with embeddings
  * (batch/embed.h).
  */
-#ifndef EMBED_MAKE_H
-#define EMBED_MAKE_H
+#pragma once
 
 #include "data/formats/packed.h"
 #include "engine/run.h"
@@ -34,5 +33,3 @@ int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error
 /* PL_USAGE, with the name of the image: the embedding has NaN or infinite values. */
 int embed_finite(const struct embedder *m, const void *embedding, const char *name, struct error *e);
 void embed_close(struct embedder *m);
-
-#endif

@@ -3,8 +3,6 @@
  */
 #include "infer/everything.h"
 
-#include <stdlib.h>
-
 #include "base/progress.h"
 
 void everything_free(struct everything *g)

@@ -7,8 +7,7 @@
  * Masks are kept as runs, so that thousands of them take little memory; only one mask at a time
  * exists as pixels. The cheapest test comes first.
  */
-#ifndef EVERYTHING_H
-#define EVERYTHING_H
+#pragma once
 
 #include "data/masks/annotation.h"
 #include "infer/predictor.h"
@@ -37,5 +36,3 @@ struct everything {
 int everything_find(struct everything *g, const struct config *c, const struct image *image,
                     const struct everything_options *o, struct error *e);
 void everything_free(struct everything *g);
-
-#endif

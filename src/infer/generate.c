@@ -3,8 +3,6 @@
  */
 #include "infer/generate.h"
 
-#include <string.h>
-
 #include "base/system.h"
 #include "dist/agree.h"
 

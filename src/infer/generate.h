@@ -17,8 +17,7 @@
  * changes no answer but by the last bits of its logits: a text's numbers do not depend on what the
  * others are.
  */
-#ifndef GENERATE_H
-#define GENERATE_H
+#pragma once
 
 #include "infer/generator.h"
 #include "infer/sample.h"
@@ -103,5 +102,3 @@ void generate_close(struct generate *g);
 int generate_all(struct generate *g, const struct generate_queue *q, struct error *e);
 /* Replaces what is in `out`. PL_USAGE: the prompt cannot be used. */
 int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e);
-
-#endif

@@ -7,8 +7,7 @@
  * Rows of the same image and id are one prompt of several points. Coordinates are pixels of the
  * image as stored.
  */
-#ifndef IMAGE_PROMPTS_H
-#define IMAGE_PROMPTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,5 +34,3 @@ int image_prompts_read(struct image_prompts *p, const char *path, struct error *
 /* Does the same from n bytes followed by a 0, which a table overwrites. */
 int image_prompts_parse(struct image_prompts *p, char *text, size_t n, bool json, struct error *e);
 void image_prompts_free(struct image_prompts *p);
-
-#endif

@@ -3,8 +3,6 @@
  */
 #include "infer/loss_sums.h"
 
-#include <string.h>
-
 int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b,
                   const struct feed *f, const struct feed_batch *batch, float *value, struct error *e)
 {

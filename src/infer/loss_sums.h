@@ -5,8 +5,7 @@
  * end. So a batch runs once for each count, with that one 1 and the others infinite, and the sums
  * are divided at last. A model with one count runs once.
  */
-#ifndef LOSS_SUMS_H
-#define LOSS_SUMS_H
+#pragma once
 
 #include "batch/feed.h"
 
@@ -20,5 +19,3 @@ int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, s
                   const struct feed *f, const struct feed_batch *batch, float *value, struct error *e);
 /* Computes the mean; returns false if nothing was counted. */
 bool loss_sums_mean(const struct loss_sums *s, double *mean);
-
-#endif

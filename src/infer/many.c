@@ -11,9 +11,6 @@
 #include "infer/many.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/progress.h"
 #include "data/masks/annotation.h"

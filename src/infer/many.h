@@ -7,8 +7,7 @@
  * The images are files, the slices of a volume, or the samples of a dataset (many_sources.c). An
  * image that cannot be used is named and left out; everything else is written (many.c).
  */
-#ifndef MANY_H
-#define MANY_H
+#pragma once
 
 #include "data/dataset.h"
 #include "infer/image_prompts.h"
@@ -83,5 +82,3 @@ struct many_source {
 int many_open_files(struct many_source *s, struct error *e);
 int many_open_slices(struct many_source *s, struct error *e);
 int many_open_dataset(struct many_source *s, struct error *e);
-
-#endif

@@ -3,9 +3,6 @@
  * samples of a dataset.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "models/model.h"

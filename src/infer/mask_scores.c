@@ -3,9 +3,6 @@
  */
 #include "infer/mask_scores.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/dataset.h"
 #include "graph/sizes.h"
 #include "models/masks.h"

@@ -10,8 +10,7 @@
  * the first round. Their `place` is the prompt, x and y from 0 to 1 over the padded square: a
  * point, or two corners.
  */
-#ifndef MASK_SCORES_H
-#define MASK_SCORES_H
+#pragma once
 
 #include "batch/feed.h"
 #include "infer/score.h"
@@ -51,5 +50,3 @@ int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, 
  * adding such to the scores. */
 int mask_scores_list(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
 void mask_scores_take(struct mask_scores *m, const struct mask_record *records, uint32_t n);
-
-#endif

@@ -4,8 +4,6 @@
 #include "infer/mask_table.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "io/json.h"
 

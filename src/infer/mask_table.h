@@ -9,8 +9,7 @@
  * A score that does not exist, as the HD95 of an empty mask, is NaN: it is left out of the mean,
  * and the count says so. Memory: sizeof(struct mask_row) for each mask and prompt.
  */
-#ifndef MASK_TABLE_H
-#define MASK_TABLE_H
+#pragma once
 
 #include "infer/score.h"
 #include "io/table.h"
@@ -67,5 +66,3 @@ void mask_table_csv(const struct mask_table *t, table_image_name *image, const v
 /* The lists "structures" and "images" of a map. */
 struct json_writer;
 void mask_table_json(const struct mask_table *t, table_image_name *image, const void *of, struct json_writer *w);
-
-#endif

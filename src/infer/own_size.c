@@ -3,8 +3,6 @@
  */
 #include "infer/own_size.h"
 
-#include <string.h>
-
 #include "data/dataset.h"
 #include "data/images/resize.h"
 #include "batch/batch_plan.h"

@@ -12,8 +12,7 @@
  * each pixel of the largest image, what surface_compare takes, the logits of a batch and of a
  * square.
  */
-#ifndef OWN_SIZE_H
-#define OWN_SIZE_H
+#pragma once
 
 #include "data/masks/grid.h"
 #include "data/masks/polygon.h"
@@ -51,5 +50,3 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
 void own_size_close(struct own_size *o);
 /* Adds the masks of a batch of the feed, after the program has run on it. */
 int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct error *e);
-
-#endif

@@ -6,8 +6,6 @@
  */
 #include "infer/pack.h"
 
-#include <string.h>
-
 #include "base/progress.h"
 #include "data/fill.h"
 #include "data/formats/memmap.h"

@@ -3,8 +3,7 @@
  * (data/formats/packed.h), or to an index with a memory map (data/formats/memmap.h); and the images
  * of conversations to a store of their embeddings. The output appears when it is complete.
  */
-#ifndef PACK_H
-#define PACK_H
+#pragma once
 
 #include "data/dataset.h"
 #include "data/formats/packed.h"
@@ -37,5 +36,3 @@ int pack_samples(const struct pack_options *o, struct pack_result *out, struct e
 /* Packs the embeddings of the images of conversations, which are the files of `paths`. An image
  * that cannot be read is stored with its reason. */
 int pack_images(const struct pack_options *o, struct pack_result *out, struct error *e);
-
-#endif

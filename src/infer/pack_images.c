@@ -8,10 +8,6 @@
  * Images are read with the loader's own code. One that cannot be read is in the store with its
  * reason, so that training replaces its conversation as it would without the store.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/progress.h"
 #include "data/images/image_source.h"
 #include "data/text/conversation.h"

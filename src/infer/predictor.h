@@ -21,8 +21,7 @@
  *     a = &s.of[k]                                   then predictor_run and predictor_mask as above
  *     predictors_close(&s)
  */
-#ifndef PREDICTOR_H
-#define PREDICTOR_H
+#pragma once
 
 #include "base/base.h"
 #include "data/dataset.h"
@@ -136,5 +135,3 @@ struct trained_images predictor_trained(const char *model);
 int predictor_output(struct run *r, const char *name, float *to, struct error *e);
 /* Returns the number of elements of an output. */
 int64_t predictor_output_elements(const struct run *r, const char *name);
-
-#endif

@@ -3,8 +3,6 @@
  */
 #include "infer/prompts.h"
 
-#include <string.h>
-
 #include "models/model.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"

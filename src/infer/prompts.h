@@ -1,8 +1,7 @@
 /*
  * prompts.h: prompts as token ids: text, or a chat that the model's template renders.
  */
-#ifndef PROMPTS_H
-#define PROMPTS_H
+#pragma once
 
 #include "config/config.h"
 #include "data/images/image_source.h"
@@ -94,5 +93,3 @@ void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struc
  * none. */
 int prompt_list_read(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e);
 void prompt_list_free(struct prompt_list *l);
-
-#endif

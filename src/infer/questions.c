@@ -3,9 +3,6 @@
  */
 #include "infer/questions.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/order.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"

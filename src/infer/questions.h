@@ -6,8 +6,7 @@
  *
  * Of {prompt, completion} texts the prompt is the first and the reference the second.
  */
-#ifndef QUESTIONS_H
-#define QUESTIONS_H
+#pragma once
 
 #include "data/text/token_store.h"
 #include "infer/generate.h"
@@ -79,5 +78,3 @@ void answers_put_scores(struct json_writer *w, const struct text_scores *s);
 /* Puts a line of JSON: question `i` of a file, its answer, and the scores `one` of that answer. */
 void answers_put_line(struct text *out, const struct held_out *h, uint32_t file, uint32_t i, const struct answer *a,
                       const struct text_scores *one);
-
-#endif

@@ -6,8 +6,7 @@
  * The candidate that it finds is the one with the highest similarity; of equal ones the first.
  * `chance` is what guessing would find: the mean of 1 / candidates.
  */
-#ifndef RETRIEVAL_H
-#define RETRIEVAL_H
+#pragma once
 
 #include "batch/feed.h"
 
@@ -31,5 +30,3 @@ const char *retrieval_found(const struct run *r);
 /* The share of queries; 0 without any. */
 double retrieval_accuracy(const struct retrieval *x);
 double retrieval_chance(const struct retrieval *x);
-
-#endif

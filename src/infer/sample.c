@@ -4,9 +4,6 @@
 #include "infer/sample.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <stdio.h>
 
 #include "base/random.h"
 #include "io/file.h"

@@ -13,8 +13,7 @@
  * The draw of a token is keyed by the seed, the number of the text and the number of the token in
  * the answer: the same seed gives the same text from the same logits, whatever else is sampled.
  */
-#ifndef SAMPLE_H
-#define SAMPLE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -78,5 +77,3 @@ struct generation_config {
  * is not what it should be. The caller frees with generation_config_free, also after an error. */
 int generation_config_read(struct generation_config *g, const char *folder, struct error *e);
 void generation_config_free(struct generation_config *g);
-
-#endif

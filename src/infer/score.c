@@ -3,9 +3,6 @@
  */
 #include "infer/score.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "io/table.h"
 
 enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */

@@ -13,8 +13,7 @@
  * are recorded, so that they can be drawn. Except for the rounding of sums, the result does not
  * depend on the order of adding.
  */
-#ifndef SCORE_H
-#define SCORE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -89,5 +88,3 @@ void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w)
 void csv_put_field(struct text *out, const char *s);
 /* Writes CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75: fractions from 0 to 1. */
 void scores_csv(const struct scores *s, struct text *out);
-
-#endif

@@ -7,7 +7,6 @@
 #include "infer/surface.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* --- squared distances to the nearest feature ------------------------------------------------ */
 

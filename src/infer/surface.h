@@ -13,8 +13,7 @@
  * Memory: 9 bytes for each cell of the box around both masks, 8 for each cell of the larger
  * surface, and a line.
  */
-#ifndef SURFACE_H
-#define SURFACE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -36,5 +35,3 @@ struct surface_scores {
 /* Compares masks of box_cells bytes; nonzero is inside. Uses the heap. */
 struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target,
                                       double tolerance);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * All are between 0 and 100. A NUL ends a text.
  */
-#ifndef TEXT_SCORES_H
-#define TEXT_SCORES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -38,5 +37,3 @@ struct text_score {
 };
 struct text_score text_scores_result(const struct text_scores *s);
 void text_scores_free(struct text_scores *s);
-
-#endif

@@ -3,8 +3,7 @@
  * skipped, and memory is that of a window. codec.c decodes snappy; zlib (gunzip.c) and libzstd
  * (zstd.c) decode gzip and zstd.
  */
-#ifndef CODEC_H
-#define CODEC_H
+#pragma once
 
 #include "base/base.h"
 
@@ -61,5 +60,3 @@ struct codec_library {
 extern const struct codec_library codec_gzip, codec_zstd;
 /* Returns the version of libzstd; NULL: this build has none. */
 const char *zstd_version(void);
-
-#endif

@@ -4,8 +4,7 @@
  * A missing file that the user named is PL_USAGE. A failure of the machine (disk full,
  * permissions, I/O errors) is PL_FAIL. Messages name the path.
  */
-#ifndef FILE_H
-#define FILE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -93,5 +92,3 @@ void path_from_windows(char *path);
 int fd_read_at(int fd, uint64_t at, void *to, size_t n, struct error *e);
 /* Writes all n bytes at the descriptor's position; returns 0, or -1 with errno. */
 int fd_write(int fd, const void *bytes, size_t n);
-
-#endif

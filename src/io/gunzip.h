@@ -2,8 +2,7 @@
  * gunzip.h: decompresses gzip files, damaged ones as far as possible. Only gunzip.c uses zlib; it
  * also decodes blocks in memory (codec.h) and compresses files.
  */
-#ifndef GUNZIP_H
-#define GUNZIP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ size_t gunzip_peek(const char *path, void *to, size_t n);
 /* Compresses what descriptor `from` has, from its position on, to descriptor `to`, without a time
  * stamp: equal bytes give equal files. */
 int gzip(int from, int to, struct error *e);
-
-#endif

@@ -18,8 +18,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "io/file.h"
 #include "io/json.h"

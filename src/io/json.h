@@ -1,8 +1,7 @@
 /*
  * json.h: reading JSON into a tree, and writing it to a text.
  */
-#ifndef JSON_H
-#define JSON_H
+#pragma once
 
 #include "io/value.h"
 
@@ -55,5 +54,3 @@ void json_put_format(struct json_writer *w, const char *key, const char *fmt, ..
 void json_put_value(struct json_writer *w, const char *key, const struct value *v);
 /* Writes a whole tree as one document, without a newline at the end. */
 void json_write(const struct value *v, int indent, struct text *out);
-
-#endif

@@ -5,7 +5,6 @@
 #include "io/parquet.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -17,8 +17,7 @@
  * reads only the footer. After that a table is constant, but for parquet_index (parquet_cell.h),
  * and any number of threads may read.
  */
-#ifndef PARQUET_H
-#define PARQUET_H
+#pragma once
 
 #include "base/mapped.h"
 #include "io/codec.h"
@@ -97,5 +96,3 @@ void parquet_print_columns(const struct parquet *p, struct text *out);
 /* Returns the leaf in which the files of images of a node are: a leaf of bytes, or the `bytes` of
  * {bytes, path}; -1: it has none. *many: the node is a list of them. */
 int64_t parquet_image_leaf(const struct parquet *p, uint32_t node, bool *many);
-
-#endif

@@ -5,8 +5,7 @@
  * is before the value, without keeping it: `datasets` may write a hundred images as one page.
  * Reading allocates nothing but what a codec's library does.
  */
-#ifndef PARQUET_CELL_H
-#define PARQUET_CELL_H
+#pragma once
 
 #include "io/parquet.h"
 
@@ -27,5 +26,3 @@ enum cell_state { CELL_THERE, CELL_NULL, CELL_NONE }; /* NONE: the row has no su
  * the room. PL_USAGE, with the path: the page is damaged. */
 int parquet_cell(const struct parquet *p, struct parquet_cell at, void *to, size_t room, size_t *n,
                  enum cell_state *state, struct error *e);
-
-#endif

@@ -8,8 +8,7 @@
  * Levels and indices into dictionaries are runs (struct hybrid): equal values, or numbers of a few
  * bits side by side.
  */
-#ifndef PARQUET_PAGE_H
-#define PARQUET_PAGE_H
+#pragma once
 
 #include "io/parquet.h"
 #include "base/base.h"
@@ -120,5 +119,3 @@ const char *thrift_bytes(struct thrift *t, size_t *n);
 /* Returns the number of elements of a list, which is at most the bytes that are left. */
 uint32_t thrift_list(struct thrift *t, enum thrift_type *type);
 void thrift_skip(struct thrift *t, enum thrift_type type);
-
-#endif

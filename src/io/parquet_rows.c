@@ -8,10 +8,6 @@
  */
 #include "io/parquet_rows.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "io/json.h"
 #include "base/dtype.h"
 

@@ -8,8 +8,7 @@
  * Rows and items count from 1, columns (parquet.h) from 0. A row group's columns are read side by
  * side, a page at a time.
  */
-#ifndef PARQUET_ROWS_H
-#define PARQUET_ROWS_H
+#pragma once
 
 #include "io/parquet_cell.h"
 #include "io/parquet_page.h"
@@ -89,5 +88,3 @@ int parquet_rows_next(struct parquet_rows *r, struct text *out, bool *more, stru
 
 /* Takes a reference apart; the path is copied to `path`. False: it is none. */
 bool parquet_reference(const char *reference, char *path, size_t room, struct parquet_cell *out);
-
-#endif

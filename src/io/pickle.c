@@ -11,9 +11,6 @@
  */
 #include "io/pickle.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct machine {
     const uint8_t *bytes;
     size_t n, at;

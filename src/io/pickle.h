@@ -7,8 +7,7 @@
  * caller interprets the calls that it knows. Everything is bounded by the length of the input
  * and by PICKLE_VALUES.
  */
-#ifndef PICKLE_H
-#define PICKLE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -42,5 +41,3 @@ int pickle_read(const uint8_t *bytes, size_t n, size_t *used, struct bump *b, st
 /* Returns the value of a string key in a dictionary; NULL: no such key, or not a dictionary. */
 struct pickle *pickle_get(const struct pickle *dict, const char *key);
 bool pickle_is_name(const struct pickle *p, const char *module, const char *name);
-
-#endif

@@ -13,7 +13,6 @@
 
 #include <png.h>
 #include <setjmp.h>
-#include <string.h>
 
 #include "io/file.h"
 

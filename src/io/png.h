@@ -5,8 +5,7 @@
  * uint16_t per element. An image that cannot be read is PL_USAGE. The message names the file
  * only if the function took a path.
  */
-#ifndef IO_PNG_H
-#define IO_PNG_H
+#pragma once
 
 #include "base/base.h"
 
@@ -64,5 +63,3 @@ int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t he
 /* Writes the image to a path, atomically. */
 int png_write(const char *path, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
               struct error *e);
-
-#endif

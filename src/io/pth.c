@@ -3,8 +3,6 @@
  */
 #include "io/pth.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -8,8 +8,7 @@
  * The file is memory-mapped, and tensors point into it. Nothing in it is executed
  * (pickle.h); every offset, length and shape is checked against the file first.
  */
-#ifndef PTH_H
-#define PTH_H
+#pragma once
 
 #include "base/base.h"
 #include "base/dtype.h"
@@ -67,5 +66,3 @@ int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int ra
 int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e);
 int pth_end(struct pth_writer *w, struct error *e);
 void pth_abandon(struct pth_writer *w);
-
-#endif

@@ -10,8 +10,6 @@
  * its path and renamed.
  */
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 

@@ -4,9 +4,6 @@
 #include "io/table.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* --- JSON --------------------------------------------------------------------------------- */
 

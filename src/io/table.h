@@ -7,8 +7,7 @@
  * A value keeps its C type, which decides how JSON shows it; the column's format decides how text
  * and HTML do.
  */
-#ifndef IO_TABLE_H
-#define IO_TABLE_H
+#pragma once
 
 #include "io/json.h"
 
@@ -111,5 +110,3 @@ void table_html(const struct report_table *t, const char *class, uint32_t most, 
 
 /* Appends text with HTML's special characters escaped. */
 void html_escape(struct text *out, const char *s);
-
-#endif

@@ -13,8 +13,7 @@
  * removed when the next one of the same path is made; after temporary_on_signals, SIGINT, SIGTERM
  * and SIGHUP remove all of this process before it ends.
  */
-#ifndef TEMPORARY_H
-#define TEMPORARY_H
+#pragma once
 
 #include "base/base.h"
 
@@ -44,5 +43,3 @@ void temporary_on_signals(void);
 /* Handles a signal: removes all temporary files and folders of the process, and ends it by the
  * default action. */
 void temporary_end(int signal_number);
-
-#endif

@@ -4,8 +4,7 @@
  * A tree lives in the struct bump that it was built in, and is freed with it.
  * Strings are C strings: the parsers reject an embedded NUL.
  */
-#ifndef VALUE_H
-#define VALUE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -82,5 +81,3 @@ int utf8_decode(const char *s, size_t n, uint32_t *code);
 /* Writes n bytes in double quotes. Characters that are not `plain` are written by `escape`, which
  * formats their code; invalid UTF-8 becomes U+FFFD. */
 void value_quote(struct text *out, const char *s, size_t n, bool (*plain)(uint32_t code), const char *escape);
-
-#endif

@@ -6,8 +6,7 @@
  * anchors and aliases, tags, duplicate keys, keys that are not scalars, several
  * documents, nesting beyond VALUE_DEPTH, NUL characters.
  */
-#ifndef YAML_TREE_H
-#define YAML_TREE_H
+#pragma once
 
 #include "io/value.h"
 
@@ -21,5 +20,3 @@ struct value *yaml_scalar(struct bump *b, const char *s);
 /* Writes block style, one key per line, lists of scalars in brackets, with a newline at the end.
  * The output parses to an equal tree. */
 void yaml_write(const struct value *v, struct text *out);
-
-#endif

@@ -9,9 +9,6 @@
  */
 #include "plimsoll.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "graph/ops.h"
 #include "lib/builder.h"
 

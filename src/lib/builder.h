@@ -1,8 +1,7 @@
 /*
  * builder.h: the state of a model that is being built, shared by build.c and loops.c.
  */
-#ifndef BUILDER_H
-#define BUILDER_H
+#pragma once
 
 #include "lib/session.h"
 
@@ -29,5 +28,3 @@ bool builder_named(struct pl_builder *b, const char *what, const char *name);
 /* Opens a scope with flags of graph.h; false: too many are open. */
 bool builder_open(struct pl_builder *b, const char *name, int flags);
 void builder_close(struct pl_builder *b);
-
-#endif

@@ -3,8 +3,6 @@
  */
 #include "plimsoll.h"
 
-#include <string.h>
-
 #include "text/tokenizer/tokenizer.h"
 
 struct pl_tokenizer {

@@ -6,8 +6,6 @@
  */
 #include "plimsoll.h"
 
-#include <string.h>
-
 #include "infer/generate.h"
 #include "infer/sample.h"
 #include "infer/prompts.h"

@@ -11,9 +11,6 @@
  */
 #include "plimsoll.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "graph/emit.h"
 #include "lib/builder.h"
 

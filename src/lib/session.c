@@ -6,8 +6,6 @@
  */
 #include "plimsoll.h"
 
-#include <string.h>
-
 #include "io/json.h"
 #include "lib/session.h"
 

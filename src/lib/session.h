@@ -9,8 +9,7 @@
  *     encode.c    tokenizers, which need no session
  *     generate.c  generation of text
  */
-#ifndef SESSION_H
-#define SESSION_H
+#pragma once
 
 #include "plimsoll.h"
 
@@ -81,5 +80,3 @@ extern const struct family defined_family;
 /* Sets an error of the graph if a scope with PL_ROWS of this program cannot be run over chunks of
  * its rows (rows.c). */
 void builder_check_rows(struct graph *g, enum program p);
-
-#endif

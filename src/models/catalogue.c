@@ -4,9 +4,6 @@
  */
 #include "models/catalogue.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 #include "models/configs.h"

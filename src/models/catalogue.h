@@ -3,8 +3,7 @@
  * folders. Plans need no more: model.preset takes such a name like that of a preset, with random
  * weights.
  */
-#ifndef MODEL_CATALOGUE_H
-#define MODEL_CATALOGUE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -32,5 +31,3 @@ const char *catalogue_nearest(const char *name);
 bool catalogue_download(const char *name, struct text *out, struct text *folder);
 /* Reports whether a number of parameters is the published one, to the published digits. */
 bool catalogue_agrees(const struct published *p, uint64_t parameters);
-
-#endif

@@ -13,8 +13,6 @@
  * hidden_states.0 is the input of the first layer, hidden_states.i the output of layer i.
  */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/emit.h"
 #include "models/layers.h"

@@ -2,8 +2,7 @@
  * configs.h: parts of config.json that presets.c and catalogue.c share, as string literals in the
  * format that transformers reads.
  */
-#ifndef MODEL_CONFIGS_H
-#define MODEL_CONFIGS_H
+#pragma once
 
 /* Segment Anything: all sizes share the prompt encoder and the decoder. */
 #define SAM(hidden, layers, heads, inner, global)                                                                      \
@@ -48,5 +47,3 @@
     "  \"text_config\": {" decoder ", \"rms_norm_eps\": 1e-05},\n"                                                  \
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
-
-#endif

@@ -1,8 +1,6 @@
 /*
  * decoder_config.c: the keys of config.json that the families of decoders share (see decoder.h).
  */
-#include <string.h>
-
 #include "models/decoder.h"
 #include "models/layers.h"
 #include "models/parts.h"

@@ -21,8 +21,6 @@
 #include "models/grounding.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/ops.h"
 #include "io/file.h"

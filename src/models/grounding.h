@@ -15,8 +15,7 @@
  *
  * The last two follow from masks and target_masks; ground_candidates writes them.
  */
-#ifndef GROUNDING_H
-#define GROUNDING_H
+#pragma once
 
 #include "models/masks.h"
 
@@ -45,5 +44,3 @@ void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, in
 /* Computes, for a batch, the share of each patch that a mask covers, of bits of one for each pixel
  * (rows of `stride` bytes, the lowest bit first). Returns whether it covers any. */
 bool ground_shares(const struct ground_model *g, const uint8_t *bits, uint64_t stride, float *shares);
-
-#endif

@@ -4,9 +4,6 @@
 #include "models/heads.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "graph/ops.h"
 #include "io/file.h"

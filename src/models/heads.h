@@ -27,8 +27,7 @@
  * The classifier is in the model's folder, or it is new: then the folder is that of the tower, of
  * which it may be a part, and the model is saved as a folder of the class above.
  */
-#ifndef HEADS_H
-#define HEADS_H
+#pragma once
 
 #include "models/parts.h"
 
@@ -60,5 +59,3 @@ void head_pair(const struct head_model *h, const bool *is_sample, int64_t B, int
 
 /* Returns the class of a name, or of its number in digits; -1: there is none. */
 int64_t head_class(const struct head_model *h, const char *name);
-
-#endif

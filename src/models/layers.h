@@ -5,8 +5,7 @@
  * x. New matrices and kernels are initialised from a normal distribution with the standard
  * deviation of PyTorch's default, sqrt(1 / (3 inputs)); biases start at zero.
  */
-#ifndef LAYERS_H
-#define LAYERS_H
+#pragma once
 
 #include "graph/graph.h"
 #include "io/value.h"
@@ -81,5 +80,3 @@ struct size_key {
 };
 /* Parses sizes by their keys; keys that the map does not have are unchanged. */
 int layer_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e);
-
-#endif

@@ -8,10 +8,6 @@
  */
 #include "models/llava.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/emit.h"
 #include "io/json.h"
 #include "models/images.h"

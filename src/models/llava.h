@@ -4,8 +4,7 @@
  *     pixel_values ─ tower ─ chosen states ─ projector ─┐
  *     input_ids ─ embedding ────────────────────────────┴─ decoder ─ logits, loss
  */
-#ifndef LLAVA_H
-#define LLAVA_H
+#pragma once
 
 #include "models/images.h"
 #include "models/parts.h"
@@ -60,5 +59,3 @@ extern const struct spelling llava_spellings[];
 
 /* Parses the original layout, in a config.json that the family llava may have too. */
 int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e);
-
-#endif

@@ -2,8 +2,7 @@
  * masks.h: what models that predict masks from prompts have beyond model.h: Segment Anything and
  * the models with its prompt encoder and decoder.
  */
-#ifndef MASKS_H
-#define MASKS_H
+#pragma once
 
 #include "models/model.h"
 
@@ -58,5 +57,3 @@ struct prompting {
 
 /* Returns the prompts of a batch of a mask model; all zeros if it has none of its own. */
 const struct prompting *prompting_of(const struct batch *b);
-
-#endif

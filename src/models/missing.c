@@ -4,7 +4,6 @@
  * becomes a model folder.
  */
 #include <ctype.h>
-#include <string.h>
 
 #include "io/file.h"
 #include "models/catalogue.h"

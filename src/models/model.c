@@ -3,10 +3,6 @@
  */
 #include "models/model.h"
 
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "graph/emit.h"
 #include "io/file.h"
 #include "io/json.h"

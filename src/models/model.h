@@ -10,8 +10,7 @@
  * shape) and the names of its outputs. A language model computes its own loss from labels. A vision
  * tower has no loss of its own: its loss is the mean square of one output.
  */
-#ifndef MODEL_H
-#define MODEL_H
+#pragma once
 
 #include "base/spelling.h"
 #include "graph/emit.h"
@@ -263,5 +262,3 @@ struct preset {
     const char *name, *config;
 };
 extern const struct preset presets[]; /* terminated by a NULL name */
-
-#endif

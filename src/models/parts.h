@@ -13,8 +13,7 @@
  *     (struct token_rows){0});
  *     struct decoded out = decoder_loss(decoder, g, "language_model", x, labels);
  */
-#ifndef PARTS_H
-#define PARTS_H
+#pragma once
 
 #include "models/model.h"
 
@@ -108,5 +107,3 @@ struct text_sizes text_tower_sizes(const struct text_tower *t);
 /* Computes one vector for each text, [B,width], from token ids [B,T]: clip's at the token whose
  * index is at[B,1], siglip's at the last one, projected. */
 id text_tower_encode(const struct text_tower *t, struct graph *g, const char *part, id ids, id at);
-
-#endif

@@ -2,8 +2,6 @@
  * presets.c: the configurations that model.preset names (see model.h). They are written to model
  * folders unchanged, so they are in the format that transformers reads.
  */
-#include <stddef.h>
-
 #include "models/configs.h"
 #include "models/model.h"
 

@@ -11,8 +11,6 @@
 #include "models/prs_med.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/emit.h"
 #include "graph/sizes.h"

@@ -13,8 +13,7 @@
  *     prs_med.c           configuration, parts, losses
  *     prs_med_decoder.c   the two mask decoders
  */
-#ifndef PRS_MED_H
-#define PRS_MED_H
+#pragma once
 
 #include "models/images.h"
 #include "models/masks.h"
@@ -104,5 +103,3 @@ bool prs_drops_attention(const struct prs_build *b);
  * itself but for the statistics of batch normalisation. */
 id prs_fuse(const struct prs_build *b, id image);
 id prs_masks(const struct prs_build *b, id x);
-
-#endif

@@ -24,7 +24,6 @@
  * training these are then computed by products, and the scores exist in memory.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "graph/emit.h"
 #include "models/layers.h"

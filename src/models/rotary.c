@@ -4,7 +4,6 @@
 #include "models/rotary.h"
 
 #include <math.h>
-#include <string.h>
 
 static bool is_given(const struct value *v) { return v && v->kind != VALUE_NULL; }
 

@@ -5,8 +5,7 @@
  * rope_scaling (transformers 4) or rope_parameters (5). Frequencies are computed in double and
  * rounded once.
  */
-#ifndef ROTARY_H
-#define ROTARY_H
+#pragma once
 
 #include "io/value.h"
 
@@ -43,5 +42,3 @@ int64_t rotary_width(const struct rotary *r, int64_t head_dim);
 float rotary_table(const struct rotary *r, int64_t head_dim, int64_t T, float *inv_freq);
 /* Reports whether the frequencies follow the length of a sequence. */
 bool rotary_follows_length(const struct rotary *r);
-
-#endif

@@ -17,8 +17,6 @@
 #include "models/sam.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/emit.h"
 #include "graph/sizes.h"

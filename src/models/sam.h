@@ -14,8 +14,7 @@
  * Prompts. An image has M prompts, and the decoder works on B x M rows, in the order of the images.
  * A tensor that is the same for all prompts of an image has B rows as long as possible.
  */
-#ifndef SAM_H
-#define SAM_H
+#pragma once
 
 #include "models/masks.h"
 
@@ -114,5 +113,3 @@ void sam_rounds(const struct sam_build *b, id image);
 
 /* Decodes masks from image [B,grid,grid,hidden]. */
 struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p);
-
-#endif

@@ -4,9 +4,6 @@
  * pixels for a TinyViT, eight heads in the decoder, and the epsilons of the original code. Its
  * decoder's norms use PyTorch's 1e-5; the default in transformers is 1e-6.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "io/json.h"
 #include "models/sam.h"
 #include "models/sam_names.h"

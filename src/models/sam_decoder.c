@@ -16,8 +16,6 @@
  * other direction the projected queries are repeated.
  */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/emit.h"
 #include "models/layers.h"

@@ -15,10 +15,6 @@
  */
 #include "models/sam_names.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The range of a row's numbers. */
 enum over { ONCE, BLOCKS, POINTS, LAYERS, TOKENS, MBCONVS, MERGES, TINY_BLOCKS };
 

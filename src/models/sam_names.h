@@ -10,8 +10,7 @@
  * Tensors are accepted in either naming. The result is checked: every tensor of the model exists
  * with the shape that the others imply, and there are no other tensors.
  */
-#ifndef SAM_NAMES_H
-#define SAM_NAMES_H
+#pragma once
 
 #include "base/dtype.h"
 
@@ -71,5 +70,3 @@ void sam_preprocessor_json(const struct sam_names *n, struct text *out);
  * that differs. Values that determine shapes of weights are not compared. */
 struct model;
 int sam_config_check(const struct sam_names *n, const struct model *m, struct error *e);
-
-#endif

@@ -16,7 +16,6 @@
  * points are masked out: any prompt fits.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "graph/emit.h"
 #include "models/layers.h"

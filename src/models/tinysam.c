@@ -3,9 +3,6 @@
  * decoder of Segment Anything. Their configuration.
  */
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "models/sam.h"
 #include "graph/emit.h"

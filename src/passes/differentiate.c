@@ -5,8 +5,6 @@
  * In f16 small gradients would underflow. There the gradient of the loss is not 1 but the step's
  * loss scale, and all gradients are scaled by it until the update of loss_scale.c divides by it.
  */
-#include <stddef.h>
-
 #include "passes/passes.h"
 
 void pass_differentiate(struct graph *g, const struct settings *s)

@@ -3,8 +3,7 @@
  * that a user may set or the planner may choose; pipeline.def has the passes in their order. Each
  * pass is one file; it rewrites the graph and depends on no other.
  */
-#ifndef PASSES_H
-#define PASSES_H
+#pragma once
 
 #include "graph/graph.h"
 #include "run/traits.h"
@@ -319,5 +318,3 @@ bool settings_scale_loss(const struct settings *s);
 /* Inserts op(sum of squares of all gradients, step, loss) before the CLIP of program update; the
  * nodes after it read the step block that it returns. Returns false if there is no CLIP. */
 bool emit_before_clip(struct graph *g, uint16_t op, const char *pass);
-
-#endif

@@ -16,9 +16,6 @@
  * backward, and ALL_REDUCE stands behind the block that completes it: a GPU sends it beside the
  * backward of the next blocks. Sums and bits are the same.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "passes/passes.h"

@@ -12,9 +12,6 @@
  *     shard       none | optimizer | gradients | weights
  */
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "passes/passes.h"
 

@@ -17,9 +17,6 @@
  * The storages of the inputs hold all shares of the rank. Gradients are folded in the order in
  * which the backward completes them, which is the order of the update.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "passes/passes.h"

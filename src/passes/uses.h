@@ -1,8 +1,7 @@
 /*
  * uses.h: counts of reads and writes in a program. The caller frees the results.
  */
-#ifndef USES_H
-#define USES_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -23,5 +22,3 @@ uint32_t block_end(const struct graph *g, enum program p, uint32_t k, id body);
 /* Marks, by tensor, what depends on the step's batch, not only on weights, tables and inputs that
  * all samples share. */
 bool *tensors_from_batch(const struct graph *g, enum program p);
-
-#endif

@@ -7,9 +7,6 @@
  */
 #include "passes/visit.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/ops.h"
 
 /* --- units --------------------------------------------------------------------------- */

@@ -15,8 +15,7 @@
  *     ... visit_unit, or visit_fetch and visit_rewrite ...
  *     visits_end(&v);
  */
-#ifndef VISIT_H
-#define VISIT_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -82,5 +81,3 @@ void visit_rewrite(struct visits *v, uint32_t k, uint32_t number);
 
 /* Gives unit `u` visitors for the storages marked in `offloaded` (by storage) that it accesses. */
 void visit_unit(struct visits *v, uint32_t u, const bool *offloaded);
-
-#endif

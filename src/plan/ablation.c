@@ -6,9 +6,6 @@
  * the two arenas is the memory saved; the difference of the two step times is the time added. The
  * savings of several techniques do not add up: each is measured with all others in use.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "plan/plan.h"
 
 struct ablation {

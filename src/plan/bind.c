@@ -3,8 +3,6 @@
  * workspace of each node, the predicted step time, and the instant with the most bytes alive. The
  * search compares graphs by these; place.c computes offsets for the one that it chooses.
  */
-#include <string.h>
-
 #include "cost/calibration.h"
 #include "graph/ops.h"
 #include "plan/lanes.h"

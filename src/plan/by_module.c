@@ -9,8 +9,6 @@
 #include "plan/by_module.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { WORDS = 2 };
 

@@ -1,8 +1,7 @@
 /*
  * by_module.h: the memory at the peak, by module of the model.
  */
-#ifndef PLAN_BY_MODULE_H
-#define PLAN_BY_MODULE_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -26,5 +25,3 @@ struct weights_memory {
     uint64_t trained, frozen, quantized; /* quantized weights are frozen and not counted there */
 };
 struct weights_memory plan_by_weight(const struct plan *p, const struct graph *g);
-
-#endif

@@ -8,9 +8,6 @@
  *     any other access                      requires that the storage still owns all its bytes
  *     workspace                             claims its bytes for no storage
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan/plan.h"
 #include "graph/ops.h"
 

@@ -4,8 +4,6 @@
  */
 #include "plan/plan.h"
 
-#include <string.h>
-
 #include "cost/calibration.h"
 #include "cost/links.h"
 #include "graph/ops.h"

@@ -11,8 +11,6 @@
  * Settings in a search often differ only in what a late phase reads. plan_draft_next keeps the
  * graph after each of the first three phases and continues from the last one that is still valid.
  */
-#include <string.h>
-
 #include "plan/plan.h"
 #include "graph/ops.h"
 

@@ -3,10 +3,6 @@
  */
 #include "plan/explain.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan/by_module.h"
 
 enum { TENSORS = 16, WEIGHTS = 10, PARTS = 28, MODULES = 24, KERNELS = 8, BAR = 30 };

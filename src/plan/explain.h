@@ -1,8 +1,7 @@
 /*
  * explain.h: a plan in detail: `plan --explain`.
  */
-#ifndef PLAN_EXPLAIN_H
-#define PLAN_EXPLAIN_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -23,5 +22,3 @@ uint32_t plan_at_peak(const struct plan *p, const struct graph *g, struct held *
 void plan_explain(const struct plan *p, const struct graph *g, struct text *out);
 /* Prints every op, its kernel, and every storage with its offset and lifetime. */
 void plan_explain_all(const struct plan *p, const struct graph *g, struct text *out);
-
-#endif

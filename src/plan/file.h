@@ -5,8 +5,7 @@
  * decisions. Compiling them must give the same digest; otherwise the plan is refused, because it
  * was made for another model, batch or program version.
  */
-#ifndef PLAN_FILE_H
-#define PLAN_FILE_H
+#pragma once
 
 #include "io/value.h"
 #include "plan/plan.h"
@@ -57,5 +56,3 @@ struct plan_file {
     char profile[64];
 };
 int plan_read(const char *path, struct plan_file *out, struct error *e);
-
-#endif

@@ -3,8 +3,6 @@
  */
 #include "plan/free_space.h"
 
-#include <string.h>
-
 enum { LEAF = 32, FAN = 8 }; /* instants of a leaf; nodes below a node */
 
 struct range {

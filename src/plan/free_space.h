@@ -12,8 +12,7 @@
  * Bytes that touch are one range. A placement is dense, so a node has few ranges, however many
  * storages they hold.
  */
-#ifndef FREE_SPACE_H
-#define FREE_SPACE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -26,5 +25,3 @@ void free_space_take(struct free_space *r, uint64_t from, uint64_t to, uint32_t 
 /* Takes `bytes` bytes at the lowest offset where they are free from instant `start` to instant
  * `end`; returns it. */
 uint64_t free_space_place(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end);
-
-#endif

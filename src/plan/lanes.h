@@ -15,8 +15,7 @@
  *     after placement    nodes also wait for bytes: a storage that reuses the bytes of one that
  *                        another lane still uses waits for it, as in tape.c
  */
-#ifndef LANES_H
-#define LANES_H
+#pragma once
 
 #include "graph/graph.h"
 #include "run/tape.h"
@@ -25,5 +24,3 @@
  * its iterations. `placed` NULL: before placement. */
 double lanes_seconds(const struct graph *g, enum program program, const double *seconds,
                      const struct placement *placed);
-
-#endif

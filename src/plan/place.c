@@ -14,9 +14,6 @@
  * Storages handed from one program to the next (gradients, the KV cache of a run that trains) are
  * placed with the transients of the first and stay there.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan/lanes.h"
 #include "plan/plan.h"
 #include "plan/free_space.h"

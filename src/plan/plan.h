@@ -9,8 +9,7 @@
  * At each instant of each program some storages are alive. The largest sum of their bytes, the
  * peak, is a lower bound of any placement. The arena's size minus this bound is padding.
  */
-#ifndef PLAN_H
-#define PLAN_H
+#pragma once
 
 #include "passes/passes.h"
 #include "run/device.h"
@@ -264,5 +263,3 @@ struct communication {
     uint64_t host;          /* ...and of the host memory through which GPUs exchange without NCCL */
 };
 struct communication plan_communication(const struct plan *p, const struct graph *g, const struct profile *profile);
-
-#endif

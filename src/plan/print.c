@@ -1,10 +1,6 @@
 /*
  * print.c: prints a plan as text: the table for users.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cost/links.h"
 #include "graph/ops.h"
 #include "plan/by_module.h"

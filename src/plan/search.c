@@ -15,9 +15,6 @@
  */
 #include <math.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "plan/plan.h"
 #include "graph/ops.h"

@@ -23,9 +23,6 @@
  */
 #include "plan/search_space.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan/survey.h"
 
 enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * LADDER_MOST };

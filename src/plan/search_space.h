@@ -19,8 +19,7 @@
  * computed from the blocks of these. Streamed and fused choices, and those with divided gradients
  * or weights, are rough until they are surveyed.
  */
-#ifndef SEARCH_SPACE_H
-#define SEARCH_SPACE_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -33,5 +32,3 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
 struct survey_limits;
 int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed,
                         struct error *e);
-
-#endif

@@ -4,9 +4,7 @@
 #include "plan/survey.h"
 
 #include <math.h>
-#include <string.h>
 #include <omp.h>
-#include <stdlib.h>
 
 #include "graph/ops.h"
 #include "passes/techniques/recompute.h"

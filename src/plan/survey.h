@@ -16,8 +16,7 @@
  * block, and recomputing the block changes it. Storages that no backward reads are the moment's
  * own.
  */
-#ifndef SURVEY_H
-#define SURVEY_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -90,5 +89,3 @@ struct survey_jobs {
 void survey_jobs_add(struct survey_jobs *jobs, const struct settings *s, bool blocks, struct survey *to);
 /* Makes all surveys; with an error, that of the job that was added first. */
 int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error *e);
-
-#endif

@@ -13,9 +13,6 @@
  * The choice of auto is logged in one line by the commands that explain a run
  * (planned_explain_device). A GPU of this machine that cannot be used is logged by every command.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/processor.h"

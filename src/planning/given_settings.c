@@ -4,9 +4,6 @@
  */
 #include "planning/stages.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "planning/parameter_groups.h"
 #include "run/ranks.h"
 

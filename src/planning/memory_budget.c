@@ -12,8 +12,6 @@
  * any is taken: the kernel would end the process in the middle of it.
  */
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/system.h"
 #include "cuda/cuda.h"

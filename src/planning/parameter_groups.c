@@ -6,8 +6,6 @@
 #include "planning/parameter_groups.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/stored.h"
 

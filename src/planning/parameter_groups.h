@@ -8,8 +8,7 @@
  *
  * and train.layer_decay scales every learning rate that no group made absolute.
  */
-#ifndef PARAMETER_GROUPS_H
-#define PARAMETER_GROUPS_H
+#pragma once
 
 #include "graph/graph.h"
 #include "passes/passes.h"
@@ -28,5 +27,3 @@ void groups_settings(const struct config *c, struct bump *b, struct settings *s)
 
 /* Returns the learning rate that the schedule scales: train.learning_rate with train.lr_scaling. */
 double groups_rate(const struct config *c);
-
-#endif

@@ -9,8 +9,6 @@
  * whether the weights of blocks are offloaded. The choices are few, so each is compiled and placed:
  * the plan is the fastest that fits, and the smallest budget is exact.
  */
-#include <string.h>
-
 #include "planning/stages.h"
 
 /* Chunks are at most this long: a longer one is not faster. */

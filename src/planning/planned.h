@@ -7,8 +7,7 @@
  *
  * A command that only plans needs nothing of engine/. A run embeds it (engine/run.h).
  */
-#ifndef PLANNED_H
-#define PLANNED_H
+#pragma once
 
 #include "adapter/adapter.h"
 #include "config/config.h"
@@ -248,5 +247,3 @@ struct planned_part {
     int64_t first, n;
 };
 struct planned_part planned_part(const struct planned *r);
-
-#endif

@@ -9,8 +9,6 @@
  * An input [T,B,C] has its micro-batches one after the other too, each [T,b,C]. An input that all
  * samples share exists once.
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "cost/links.h"
 #include "planning/stages.h"

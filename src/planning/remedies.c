@@ -10,9 +10,6 @@
  * frozen weights in 4 bits, an adapter, or both; and more ranks, among which the weights are
  * divided. At most REMEDY_MOST are named.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "adapter/adapter.h"
 #include "planning/stages.h"
 

@@ -4,8 +4,6 @@
  */
 #include "planning/stages.h"
 
-#include <string.h>
-
 #include "cuda/cuda.h"
 #include "run/ranks.h"
 

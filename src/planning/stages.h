@@ -10,8 +10,7 @@
  *     find_plan              settings, then the search, or a plan file
  *     check_plan             what only the graph tells
  */
-#ifndef STAGES_H
-#define STAGES_H
+#pragma once
 
 #include "planning/planned.h"
 
@@ -93,5 +92,3 @@ int planned_search_generation(struct planned *r, struct settings s, const struct
 int planned_search_answers(struct planned *r, int64_t most, struct error *e);
 /* Checks that in a user-defined model ids of tables and classes are inputs, or views of inputs. */
 int planned_check_ids(const struct planned *r, struct error *e);
-
-#endif

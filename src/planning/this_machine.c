@@ -3,9 +3,6 @@
  */
 #include "planning/this_machine.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "cost/profile.h"
 #include "cuda/cuda.h"
 #include "data/images/tiff.h"

@@ -1,8 +1,7 @@
 /*
  * this_machine.h: what this build can use, and the machine that it runs on.
  */
-#ifndef THIS_MACHINE_H
-#define THIS_MACHINE_H
+#pragma once
 
 #include "base/system.h"
 #include "run/device.h"
@@ -34,5 +33,3 @@ struct machine {
     bool measured, gpu_measured;    /* there are such files */
 };
 void environment_machine(struct machine *m);
-
-#endif

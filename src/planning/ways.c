@@ -3,8 +3,6 @@
  */
 #include "planning/ways.h"
 
-#include <string.h>
-
 #include "adapter/adapter.h"
 
 #define LORA "adapter.target_modules=all-linear", "adapter.r=16"

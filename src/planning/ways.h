@@ -1,8 +1,7 @@
 /*
  * ways.h: the ways in which people fine-tune a model, as keys of a run file.
  */
-#ifndef WAYS_H
-#define WAYS_H
+#pragma once
 
 #include "config/config.h"
 #include "models/model.h"
@@ -21,5 +20,3 @@ extern const struct way ways[]; /* terminated by a NULL name; the first one chan
 bool way_differs(const struct way *w, const struct config *c, const struct model *m);
 /* Appends " --set key=value" for each key of a way that is not the default. */
 void way_print(const struct way *w, struct text *out);
-
-#endif

@@ -4,8 +4,6 @@
 #include "report/html.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/coding.h"

@@ -12,7 +12,6 @@
 #include "report/lives.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "graph/ops.h"
 #include "io/json.h"

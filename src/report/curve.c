@@ -12,8 +12,6 @@
 #include "report/page.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { WIDTH = 460, HEIGHT = 220, LEFT = 62, BOTTOM = 42, TOP = 8, RIGHT = 14, TICKS = 4, POINTS = 1000, MARKED = 40 };
 

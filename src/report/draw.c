@@ -7,8 +7,6 @@
 #include "report/draw.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/images/resize.h"
 

@@ -4,8 +4,7 @@
  *
  * Drawing outside of an image is clipped, never an error.
  */
-#ifndef DRAW_H
-#define DRAW_H
+#pragma once
 
 #include "base/base.h"
 
@@ -75,5 +74,3 @@ struct draw_bar {
 struct canvas draw_bars(const char *title, const struct draw_bar *bars, uint32_t n, uint32_t width);
 /* Stacks images vertically on white. */
 struct canvas draw_stack(const struct canvas *parts, uint32_t n);
-
-#endif

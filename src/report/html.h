@@ -4,8 +4,7 @@
  * The page is self-contained: curves are SVG, images are data URIs. It needs no other file and no
  * network.
  */
-#ifndef REPORT_HTML_H
-#define REPORT_HTML_H
+#pragma once
 
 #include "base/base.h"
 
@@ -28,5 +27,3 @@ enum { RUN_PATH = 8400 };
 bool run_file(const char *dir, const char *name, char path[RUN_PATH], struct error *e);
 /* Does as run_file, but for a folder. */
 bool run_folder(const char *dir, const char *name, char path[RUN_PATH]);
-
-#endif

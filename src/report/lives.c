@@ -4,9 +4,6 @@
 #include "report/lives.h"
 #include "graph/ops.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *lives_name(const struct graph *g, const struct lives_event *v)
 {
     if (v->storage) return graph_name(g, g->storages.at[v->storage].name);

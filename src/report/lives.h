@@ -5,8 +5,7 @@
  * a storage is allocated (`birth`) before a node and freed after one. The trace, the snapshot and
  * the plot of the arena are made from this list.
  */
-#ifndef REPORT_LIVES_H
-#define REPORT_LIVES_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -45,5 +44,3 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
 
 /* Appends a curve of the live bytes over the time of a step. */
 void arena_curve(const struct graph *g, const struct lives *l, const double *seconds, struct text *out);
-
-#endif

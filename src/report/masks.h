@@ -2,8 +2,7 @@
  * masks.h: how masks over images are shown on our pages: the colours, their legend, and the caption
  * of one mask. Text is the page's, not drawn into the image.
  */
-#ifndef REPORT_MASKS_H
-#define REPORT_MASKS_H
+#pragma once
 
 #include "report/draw.h"
 
@@ -28,5 +27,3 @@ int masks_write_prompted(const char *path, const struct image *image, const uint
 /* Writes a PNG of the image with all masks, the largest first, so that small masks on top of them
  * stay visible. */
 int masks_write_all(const char *path, const struct image *image, const struct everything *g, struct error *e);
-
-#endif

@@ -6,9 +6,6 @@
  */
 #include "report/page.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/coding.h"
 
 static const char style[] =

@@ -2,8 +2,7 @@
  * page.h: the common parts of our HTML pages: report.html, profile.html. A page is self-contained
  * and needs no network. It follows the reader's light or dark mode and reads well on a phone.
  */
-#ifndef REPORT_PAGE_H
-#define REPORT_PAGE_H
+#pragma once
 
 #include "io/table.h"
 #include "base/base.h"
@@ -44,5 +43,3 @@ struct series {
 /* Draws one or two series over the same x axis, which `x` names. Draws nothing when no point is
  * finite. */
 void curve_draw(struct text *out, const char *title, const char *x, const struct series *const *series, int n);
-
-#endif

@@ -1,9 +1,6 @@
 /*
  * samples_sheet.c: see samples_sheet.h. Only the images on the sheet are decoded.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "data/images/image.h"
 #include "data/prepare/facts.h"
 #include "data/samples.h"

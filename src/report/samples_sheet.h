@@ -1,8 +1,7 @@
 /*
  * samples_sheet.h: a contact sheet of the images of a dataset with their masks.
  */
-#ifndef SAMPLES_SHEET_H
-#define SAMPLES_SHEET_H
+#pragma once
 
 #include "base/base.h"
 
@@ -13,5 +12,3 @@ struct mask_memory;
  * else a PNG with charts. */
 int samples_sheet(const char *path, const struct samples *all, const struct dataset_facts *f,
                   const struct mask_memory *c, const char *tables, struct error *e);
-
-#endif

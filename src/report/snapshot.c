@@ -9,10 +9,6 @@
  * place of PyTorch's stack trace of an allocation. Items are appended one by one, because the
  * page's reader limits the number of items per append.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/ops.h"
 #include "report/trace.h"
 

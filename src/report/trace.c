@@ -2,7 +2,6 @@
  * trace.c: Chrome's trace events (see trace.h). Times are microseconds from the first launch.
  */
 #include <math.h>
-#include <string.h>
 
 #include "graph/ops.h"
 #include "io/json.h"

@@ -8,8 +8,7 @@
  *     snapshot_write   the allocation history in the format of PyTorch's memory snapshots, for
  *                      its memory_viz page: the arena is a segment, storages are blocks
  */
-#ifndef REPORT_TRACE_H
-#define REPORT_TRACE_H
+#pragma once
 
 #include "report/lives.h"
 #include "run/tape.h"
@@ -26,5 +25,3 @@ void trace_events(const struct graph *g, const struct lives *l, const struct tim
 /* The trace of n processes, from their events. */
 void trace_write(const struct plan *p, const struct text *processes, int n, struct text *out);
 void snapshot_write(const struct plan *p, const struct graph *g, const struct lives *l, struct text *out);
-
-#endif

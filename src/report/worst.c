@@ -7,8 +7,6 @@
  * run.
  */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/progress.h"
 #include "data/images/image.h"

@@ -3,8 +3,7 @@
  * ground truth in green, the prompt in yellow. `plimsoll eval` writes one sheet of all, `plimsoll
  * train` one image of each to the run's folder.
  */
-#ifndef REPORT_WORST_H
-#define REPORT_WORST_H
+#pragma once
 
 #include "data/dataset.h"
 #include "config/config.h"
@@ -24,5 +23,3 @@ int worst_sheet(const struct worst_masks *w, const char *path, struct error *e);
 /* Draws each mask into its own PNG: DIR/01-box-0.123.png is the worst, prompted with a box, with
  * that IoU. DIR/index.json lists them with the names of their samples. Empties DIR first. */
 int worst_images(const struct worst_masks *w, const char *dir, struct error *e);
-
-#endif

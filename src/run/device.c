@@ -1,10 +1,6 @@
 /*
  * device.c: opens devices by kind, with default profiles. The only file that names them all.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/system.h"
 #include "run/device.h"
 

@@ -5,8 +5,7 @@
  * tensors through read and write only, so that the same training loop drives memory that the host
  * can access and memory that it cannot.
  */
-#ifndef DEVICE_H
-#define DEVICE_H
+#pragma once
 
 #include "run/tape.h"
 
@@ -105,5 +104,3 @@ const char *onednn_version(void);
 void profile_default(struct profile *p, enum device_kind kind, int threads);
 /* Enables oneDNN in a profile and its name: a plan is accepted only under the same profile name. */
 void profile_onednn(struct profile *p, bool takes_part);
-
-#endif

@@ -4,8 +4,6 @@
 #include "run/kernel.h"
 #include "graph/ops.h"
 
-#include <string.h>
-
 static const struct kernel *kernels_of(enum device_kind device, enum op op)
 {
     switch (device) {

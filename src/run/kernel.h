@@ -6,8 +6,7 @@
  * the plan made with it. The running half launches on tensors at final addresses. For the CPU both
  * halves are in one row; for CUDA a row of cuda/kernels.def ties them together.
  */
-#ifndef KERNEL_H
-#define KERNEL_H
+#pragma once
 
 #include "graph/graph.h"
 #include "run/ranks.h"
@@ -155,5 +154,3 @@ static inline int64_t operand_rows(const struct operand *x)
     for (int i = 0; i + 1 < x->rank; i++) n *= x->dim[i];
     return n;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * What is between the two is in y, or in dx. A kernel of a device runs the two row by row, or one
  * after the other.
  */
-#ifndef NORM_ROPE_H
-#define NORM_ROPE_H
+#pragma once
 
 #include "run/kernel.h"
 
@@ -18,5 +17,3 @@ struct norm_rope {
 };
 void norm_rope_apart(struct norm_rope *to, const struct launch *l);
 void norm_rope_bwd_apart(struct norm_rope *to, const struct launch *l);
-
-#endif

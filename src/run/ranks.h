@@ -14,8 +14,7 @@
  *
  * A wait without progress ends after `timeout` seconds with a message that names the late rank.
  */
-#ifndef RANKS_H
-#define RANKS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -80,5 +79,3 @@ struct ranks {
     void (*close)(struct ranks *); /* after the last agreement */
     void *state;
 };
-
-#endif

@@ -1,8 +1,6 @@
 /*
  * tape.c: recording and replaying (see tape.h).
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "run/ranks.h"
 #include "run/tape.h"

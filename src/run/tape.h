@@ -11,8 +11,7 @@
  * of an entry holds the entries of other lanes that must complete before it. A device with a single
  * queue, as the CPU, needs no wait lists. A lane is a CUDA stream on a GPU.
  */
-#ifndef TAPE_H
-#define TAPE_H
+#pragma once
 
 #include "graph/lifetime.h"
 #include "run/kernel.h"
@@ -126,5 +125,3 @@ uint32_t tape_follow(struct tape *t, enum program p, uint32_t k);
 void tape_advance(const struct tape *t, const struct entry *e, struct launch *l);
 /* Returns the address of a tensor's first element. */
 void *tape_address(const struct tape *t, id tensor);
-
-#endif

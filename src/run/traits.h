@@ -1,8 +1,7 @@
 /*
  * traits.h: properties of a kind of device that decide which graph it gets.
  */
-#ifndef TRAITS_H
-#define TRAITS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -27,5 +26,3 @@ static inline struct device_traits device_traits(enum device_kind kind)
                                   .fuses_strided = gpu,
                                   .sums_columns = gpu};
 }
-
-#endif

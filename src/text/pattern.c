@@ -3,8 +3,6 @@
  */
 #include <oniguruma.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "text/pattern.h"

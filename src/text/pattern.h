@@ -3,8 +3,7 @@
  * `tokenizers` library gives them (Oniguruma is its own engine), and those of adapters, with the
  * meaning of Python's `re`. Only pattern.c knows the engine.
  */
-#ifndef PATTERN_H
-#define PATTERN_H
+#pragma once
 
 #include "base/base.h"
 
@@ -48,5 +47,3 @@ enum python_answer python_full_match(const struct python_pattern *p, const char 
 /* Does as re.match. `group` NULL: none; else *at gets the offset of this named group in the
  * subject, 0 without it. */
 enum python_answer python_match(const struct python_pattern *p, const char *subject, const char *group, size_t *at);
-
-#endif

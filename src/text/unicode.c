@@ -6,7 +6,6 @@
  * Only the characters of the tables below need it, so that nearly all text is left as it is.
  */
 #include <pthread.h>
-#include <string.h>
 #include <utf8proc.h>
 
 #include "io/value.h"

@@ -3,8 +3,7 @@
  *
  * utf8proc has the tables; only unicode.c knows it.
  */
-#ifndef UNICODE_H
-#define UNICODE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -71,5 +70,3 @@ struct code_points {
 };
 /* Brings n bytes of UTF-8 into a form, as characters in `out`, whose old content is lost. */
 void unicode_normalize(enum unicode_form form, const char *text, size_t n, struct code_points *out);
-
-#endif

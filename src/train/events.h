@@ -9,8 +9,7 @@
  * running TensorBoard drops the steps that are repeated, and never sees a file change behind its
  * read position.
  */
-#ifndef EVENTS_H
-#define EVENTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -39,5 +38,3 @@ int events_sync(struct events *w, struct error *e);
 void events_abandon(struct events *w);
 /* Closes the file. A zeroed struct is allowed. */
 void events_close(struct events *w);
-
-#endif

@@ -22,13 +22,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 
 /* Longest path below DIR: folder_open checks that DIR leaves room for it. */
 enum { LONGEST_BELOW = 512 };

@@ -17,8 +17,7 @@
  * renamed when every byte is on disk. Only metrics.jsonl and tb/ grow in place; a resumed run
  * truncates them to its checkpoint.
  */
-#ifndef FOLDER_H
-#define FOLDER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -95,5 +94,3 @@ int folder_model_begin(struct folder *f, enum folder_model which, const char **p
 int folder_model_publish(struct folder *f, enum folder_model which, struct error *e);
 /* Prints the path that publish renames to; true if the folder exists. */
 bool folder_model_path(const struct folder *f, enum folder_model which, char path[FOLDER_PATH]);
-
-#endif

@@ -16,8 +16,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/system.h"
 #include "batch/batch_plan.h"

@@ -1,8 +1,7 @@
 /*
  * train.h: the training loop.
  */
-#ifndef TRAIN_H
-#define TRAIN_H
+#pragma once
 
 #include "config/config.h"
 #include "engine/ticket.h"
@@ -100,5 +99,3 @@ bool trainer_count(struct trainer *t, const char *name, double count);
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e);
 /* Computes an output of the evaluation program over those inputs (run_forward). */
 int trainer_forward(struct trainer *t, uint32_t output, void *to, struct error *e);
-
-#endif

@@ -12,10 +12,7 @@
  */
 #include "train/trainer.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/dataset.h"
 #include "planning/planned.h"

@@ -16,8 +16,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/images/image_files.h"
 #include "dist/agree.h"

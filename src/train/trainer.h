@@ -12,8 +12,7 @@
  *
  * Other files use the interface in train.h.
  */
-#ifndef TRAINER_H
-#define TRAINER_H
+#pragma once
 
 #include "base/progress.h"
 #include "dist/agree.h"
@@ -235,5 +234,3 @@ int signals_received(void);
 
 /* Returns "SIGTERM" for the message. */
 const char *signals_name(int signal_number);
-
-#endif

@@ -36,7 +36,6 @@
 #include <float.h>
 #include <math.h>
 #include <omp.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 #include "cpu/products/micro.h"

@@ -20,8 +20,7 @@
  *            . . x . . . .       and of keys are cut where another document begins. Queries without
  *            . . x x . . .       keys are a document too.
  */
-#ifndef CPU_ATTENTION_H
-#define CPU_ATTENTION_H
+#pragma once
 
 #include "cpu/products/micro.h"
 #include "cpu/products/micro_bf16.h"
@@ -253,5 +252,3 @@ uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int thr
 void attention_forward(const struct launch *l, const struct heads *n, struct grid *grid, bool masked);
 uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool narrow, int threads);
 void attention_backward(const struct launch *l, const struct heads *n, struct grid_bwd *grid, bool masked);
-
-#endif

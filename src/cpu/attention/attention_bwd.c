@@ -40,7 +40,6 @@
 #include <math.h>
 #include <omp.h>
 #include <sched.h>
-#include <string.h>
 
 #include "cpu/attention/attention.h"
 #include "cpu/cpu.h"

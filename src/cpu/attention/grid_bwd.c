@@ -20,7 +20,6 @@
  * partial sum.
  */
 #include <math.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 #include "cpu/attention/attention.h"

@@ -13,8 +13,6 @@
  * The chunk size is a function of the shape. The sums over chunks, the gradients of tables and of
  * pad, are accumulated in order, in double: bit-identical for any thread count.
  */
-#include <string.h>
-
 #include "cpu/cpu.h"
 #include "cpu/attention/attention.h"
 

@@ -23,11 +23,8 @@
  */
 #include "cpu/products/conv.h"
 
-#include <string.h>
-
 #include "cpu/products/gemm.h"
 #include "cpu/products/pack.h"
-
 
 /* --- shapes -------------------------------------------------------------------------------- */
 

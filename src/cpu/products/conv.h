@@ -1,8 +1,7 @@
 /*
  * conv.h: shared by the convolution kernels, which compute sweeps (graph/sweep.h).
  */
-#ifndef CPU_CONV_H
-#define CPU_CONV_H
+#pragma once
 
 #include "cpu/cpu.h"
 #include "graph/sweep.h"
@@ -23,5 +22,3 @@ uint64_t depthwise_workspace(const struct conv *n, bool backward, int threads);
 uint64_t depthwise_dw_workspace(const struct conv *n, int threads);
 void depthwise_run(const struct launch *l, const struct conv *n, bool backward);
 void depthwise_dw_run(const struct launch *l, const struct conv *n);
-
-#endif

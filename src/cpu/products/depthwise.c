@@ -24,8 +24,6 @@
 #include "cpu/products/conv.h"
 
 #include <omp.h>
-#include <string.h>
-
 
 /* The pixels of a stage are PITCH floats apart: loads of neighbouring pixels then use different
  * cache banks. */

@@ -29,7 +29,6 @@
  */
 #include <omp.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 #include "cpu/products/gemm.h"

@@ -1,8 +1,7 @@
 /*
  * gemm.h: matrix products, C = A B (+ C) (+ bias), on f32, bf16 or f16 storage.
  */
-#ifndef CPU_GEMM_H
-#define CPU_GEMM_H
+#pragma once
 
 #include "base/dtype.h"
 
@@ -55,5 +54,3 @@ uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threa
  * row of it whichever of the whole's rows are computed. C must not overlap A or B; work is 64-byte
  * aligned. */
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads);
-
-#endif

@@ -19,8 +19,6 @@
 
 #include "cpu/products/micro.h"
 
-#include <stddef.h>
-
 #include "base/processor.h"
 
 /* static inline functions of a wider ISA pass vectors in registers only if they are inlined; they

@@ -14,8 +14,7 @@
  * The sum of a tile runs over k in order, each element in its own SIMD lane, so an element's bits
  * depend on its row, its column and K, not on its neighbours or on the thread.
  */
-#ifndef CPU_MICRO_H
-#define CPU_MICRO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -82,5 +81,3 @@ const struct micro *micro_best(void);
 /* Returns the i-th of all sets that this processor supports, fastest first: for tests. NULL after
  * the last. */
 const struct micro *micro_at(int i);
-
-#endif

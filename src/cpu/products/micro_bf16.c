@@ -17,8 +17,6 @@
 
 #include "cpu/products/micro_bf16.h"
 
-#include <stddef.h>
-
 #include "base/dtype.h"
 #include "base/processor.h"
 #include "run/device.h"

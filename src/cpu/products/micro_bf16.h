@@ -14,8 +14,7 @@
  *
  * As in micro.h, an element's bits depend only on its row, its column and K.
  */
-#ifndef CPU_MICRO_BF16_H
-#define CPU_MICRO_BF16_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ const struct micro_bf16 *micro_bf16_best(void);
  * matrix instructions; NULL: none. */
 const struct micro_bf16 *micro_bf16_vectors(void);
 const struct micro_bf16 *micro_bf16_tiles(void);
-
-#endif

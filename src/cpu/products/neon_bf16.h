@@ -6,8 +6,7 @@
  * only in files that are built for such a processor throughout, so there the instructions are
  * written out. bf16 values are held as their bits.
  */
-#ifndef CPU_NEON_BF16_H
-#define CPU_NEON_BF16_H
+#pragma once
 
 #include <arm_neon.h>
 
@@ -55,5 +54,4 @@ BF16_INLINE uint16x8_t bf16_narrow_two(float32x4_t low, float32x4_t high)
     return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
 }
 
-#endif
 #endif

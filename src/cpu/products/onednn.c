@@ -27,9 +27,6 @@
 #include <dnnl.h>
 #include <omp.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/processor.h"
 #include "cpu/products/micro.h"

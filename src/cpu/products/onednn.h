@@ -2,8 +2,7 @@
  * onednn.h: matrix products by oneDNN, for builds that have it (onednn.c) and for those that do not
  * (onednn_none.c, where nothing matches).
  */
-#ifndef CPU_ONEDNN_H
-#define CPU_ONEDNN_H
+#pragma once
 
 #include "cpu/cpu.h"
 
@@ -21,5 +20,3 @@ void onednn_release(const struct kernel *k, struct launch *l);
 /* Returns the implementation that oneDNN would select for a product, whether or not the kernel's
  * match accepts it; NULL: none. For the benchmark. */
 const char *onednn_implementation(const struct query *q, bool linear);
-
-#endif

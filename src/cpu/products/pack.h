@@ -2,8 +2,7 @@
  * pack.h: packs operands of any float dtype into the panels that the inner loops read (micro.h,
  * micro_bf16.h), and unpacks panels into rows.
  */
-#ifndef CPU_PACK_H
-#define CPU_PACK_H
+#pragma once
 
 #include "base/dtype.h"
 
@@ -50,5 +49,3 @@ void panel_to_rows(float *rows, int64_t ld, const float *panel, int width, int64
 /* Transposes the tile [m][k] (m < mr, k < nr, rows ld apart) to [k][mr]: a tile of an A panel from
  * one of a B panel. Both counts are multiples of 4. */
 void tile_transpose(float *to, const float *from, int64_t ld, int mr, int nr);
-
-#endif

@@ -15,8 +15,6 @@
  *
  * There is no arithmetic: bits are moved, and the padding is 0.
  */
-#include <string.h>
-
 #include "cpu/products/pack.h"
 
 enum { STEPS = 16, STRIP = 96 }; /* of k and of lanes, if lanes are contiguous */

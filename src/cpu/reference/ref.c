@@ -11,11 +11,9 @@
  * own files.
  */
 #include <math.h>
-#include <string.h>
 
 #include "cpu/reference/ref.h"
 #include "graph/ops.h"
-
 
 /* --- elements ------------------------------------------------------------------ */
 

@@ -4,8 +4,7 @@
  * An element is identified by its index in row-major order over the dimensions; the helpers handle
  * strides and dtype. So a kernel reads like its formula.
  */
-#ifndef REF_H
-#define REF_H
+#pragma once
 
 #include "cpu/cpu.h"
 
@@ -49,5 +48,3 @@ void ref_add_first(const struct launch *l, struct launch *rest);
 #define REF_KERNEL_AS(OP, name) const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, NULL, name##_run}, {0}}
 #define REF_KERNEL_AS_WORK(OP, name) \
     const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, name##_workspace, name##_run}, {0}}
-
-#endif

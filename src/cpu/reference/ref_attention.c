@@ -10,8 +10,6 @@
  * one or two rows of D doubles.
  */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cpu/reference/ref.h"
 

@@ -2,8 +2,7 @@
  * activations.h: ACT's functions for kernels that apply one to elements they have just computed. An
  * element's bits do not depend on its tile.
  */
-#ifndef CPU_ACTIVATIONS_H
-#define CPU_ACTIVATIONS_H
+#pragma once
 
 #include "run/kernel.h"
 
@@ -14,5 +13,3 @@ void act_all(enum act_kind kind, const struct operand *y, const struct operand *
 /* Computes y = f(x) and slope = f'(x) in one pass: they share most of their work. Bit-identical to
  * separate passes. */
 void act_both(enum act_kind kind, const struct operand *y, float *slope, const struct operand *x, int threads);
-
-#endif

@@ -14,7 +14,6 @@
  * Workspace, f32: vectors of C per group or per op, then partial sums [G, blocks, 2, C].
  */
 #include <math.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 

@@ -6,8 +6,6 @@
  * functions work on f32 tiles, for any storage dtype. Every element is read before it is written:
  * an output may be an input.
  */
-#include <string.h>
-
 #include "base/nf4.h"
 #include "base/random.h"
 #include "cpu/cpu.h"

@@ -9,8 +9,6 @@
  *
  *     work: double [N,blocks,K,MASK_SUMS], [N,blocks,STRUCTURE_SUMS]
  */
-#include <string.h>
-
 #include "base/mask_terms.h"
 #include "cpu/cpu.h"
 #include "cpu/math.h"

@@ -16,8 +16,6 @@
  * Elements are moved as integers of their size; their values are not interpreted. Each is written
  * once, by one thread.
  */
-#include <string.h>
-
 #include "cpu/cpu.h"
 #include "cpu/reference/ref.h"
 

@@ -3,8 +3,6 @@
  * rotation stays in the cache. The bits are those of the two ops: the same functions run on the
  * same rows, and what is between them is rounded as a tensor would be.
  */
-#include <string.h>
-
 #include "cpu/cpu.h"
 #include "cpu/rows/row_parts.h"
 #include "run/norm_rope.h"

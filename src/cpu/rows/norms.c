@@ -12,7 +12,6 @@
 #pragma STDC FP_CONTRACT OFF
 
 #include <math.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 #include "cpu/math.h"

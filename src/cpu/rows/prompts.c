@@ -4,7 +4,6 @@
  * next point. None has a gradient: images, points and fed-back masks are constants.
  */
 #include <math.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "cpu/cpu.h"

@@ -2,8 +2,7 @@
  * row_parts.h: the parts of RMSNORM (norms.c) and ROPE (rope.c) that norm_rope.c runs one after
  * the other.
  */
-#ifndef ROW_PARTS_H
-#define ROW_PARTS_H
+#pragma once
 
 #include "run/kernel.h"
 
@@ -18,5 +17,3 @@ void rope_place(const struct launch *l, int64_t t);
 /* Rotates the heads from `first` to before `last`, which are of one token: row (b T + t) H + h is a
  * head. */
 void rope_heads(const struct launch *l, int64_t first, int64_t last);
-
-#endif

@@ -16,7 +16,6 @@
  *     workspace   taps of H and W | spans of H and W | per thread: row, result row
  */
 #include <omp.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 

@@ -9,7 +9,6 @@
  * (an online log-sum-exp) and once in the backward, where the gradient may replace them in place.
  */
 #include <math.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 #include "cpu/math.h"

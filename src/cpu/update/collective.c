@@ -16,8 +16,6 @@
  * shares give the bits of 4 ranks and of 4 shares. Each sum of two is rounded to the dtype: also in
  * bf16 the grouping changes no bit.
  */
-#include <string.h>
-
 #include "cpu/cpu.h"
 #include "cpu/reference/ref.h"
 #include "run/ranks.h"

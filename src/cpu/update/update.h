@@ -12,8 +12,7 @@
  * parameter's key and the element's index: threads, tiles and a resume change no bit. Every update
  * also supports f32 weights, which are updated in place.
  */
-#ifndef CPU_UPDATE_H
-#define CPU_UPDATE_H
+#pragma once
 
 #include "base/optimizers.h"
 #include "cpu/cpu.h"
@@ -70,5 +69,3 @@ static inline struct matrices matrices_of(int rank, const int64_t *dim)
     if (rank >= 1) x.C = dim[rank - 1];
     return x;
 }
-
-#endif

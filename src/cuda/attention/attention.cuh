@@ -2,8 +2,7 @@
  * attention.cuh: functions shared by the attention kernels: which keys a query sees, the addresses
  * of rows, the table rows of a pair of grid positions, and how a kernel is launched.
  */
-#ifndef ATTENTION_CUH
-#define ATTENTION_CUH
+#pragma once
 
 #include <math_constants.h>
 #include <type_traits>
@@ -197,5 +196,3 @@ static cudaError_t start_kernel(void (*kernel)(P...), int64_t blocks, int thread
     kernel<<<(unsigned)blocks, (unsigned)threads, bytes, stream>>>(arguments...);
     return cudaGetLastError();
 }
-
-#endif

@@ -2,8 +2,7 @@
  * launch_attention.h: the launchers of the attention kernels, for attention.c and hopper.c (see
  * launch.h).
  */
-#ifndef LAUNCH_ATTENTION_H
-#define LAUNCH_ATTENTION_H
+#pragma once
 
 #include "cuda/attention/work.h"
 #include "cuda/device/launch.h"
@@ -122,6 +121,4 @@ attention_fn cuda_window_sums;
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -6,8 +6,7 @@
  * A grid must have rows of 64 columns, so that 64 keys are one row of it. rel and drel are stored
  * transposed, [B,H,height+width,T]; rel is divided by the scale.
  */
-#ifndef LAUNCH_ATTENTION_HOPPER_H
-#define LAUNCH_ATTENTION_HOPPER_H
+#pragma once
 
 #include <cuda.h>
 
@@ -45,6 +44,4 @@ cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_ma
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -14,8 +14,7 @@
  * number of 16-byte chunks: the eight rows that one ldmatrix reads are in different banks.
  * tiles.cuh uses a swizzle instead.
  */
-#ifndef ATTENTION_MMA_CUH
-#define ATTENTION_MMA_CUH
+#pragma once
 
 #include "cuda/attention/attention.cuh"
 #include "cuda/attention/work.h"
@@ -262,5 +261,3 @@ __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
 }
-
-#endif

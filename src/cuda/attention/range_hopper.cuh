@@ -4,8 +4,7 @@
  * The producer takes tiles of queries in the order of their work (ranges.cu), and tells the
  * warpgroups through shared memory which tile it fetches and what is known of its ranges.
  */
-#ifndef ATTENTION_RANGE_HOPPER_CUH
-#define ATTENTION_RANGE_HOPPER_CUH
+#pragma once
 
 #include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/ranges.cuh"
@@ -218,5 +217,3 @@ static cudaError_t start_tasks(F *kernel, int queries, bool persistent, size_t b
         most = 1;
     return start_kernel(kernel, persistent && items > most ? most : items, 2 * queries + GROUP, bytes, stream, *a, *m);
 }
-
-#endif

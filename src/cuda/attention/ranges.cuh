@@ -15,8 +15,7 @@
  * them: in dq and dk the scores have it already, for v and do it is put there. Within one document
  * nothing is looked at.
  */
-#ifndef ATTENTION_RANGES_CUH
-#define ATTENTION_RANGES_CUH
+#pragma once
 
 #include "cuda/attention/attention.cuh"
 
@@ -88,5 +87,3 @@ template <typename T, int BYTES> __device__ inline bool clean_row(char *row, int
     for (int i = 0; i < CHUNKS && bad; i++) *reinterpret_cast<uint4 *>(row + i * 16) = uint4{0, 0, 0, 0};
     return bad;
 }
-
-#endif

@@ -14,8 +14,7 @@
  * (tile_column). Fragments are those of mma.cuh. Tiles begin at multiples of 128 bytes;
  * addresses are shared-memory addresses.
  */
-#ifndef ATTENTION_TILES_CUH
-#define ATTENTION_TILES_CUH
+#pragma once
 
 #include "cuda/attention/mma.cuh"
 #include "cuda/attention/ranges.cuh"
@@ -432,5 +431,3 @@ template <typename F> static cudaError_t by_kind(const attention *a, score_terms
         return cudaErrorInvalidValue;
     });
 }
-
-#endif

@@ -15,8 +15,7 @@
  * warp, and d[4n + 2 half + i] is at row lane/4 + 8 half, column 8n + 2 (lane%4) + i. Rounded, it
  * is an operand A.
  */
-#ifndef WGMMA_HOPPER_CUH
-#define WGMMA_HOPPER_CUH
+#pragma once
 
 #include <cuda.h>
 
@@ -323,5 +322,3 @@ template <int THREADS> __device__ inline void named_barrier_sync(int name)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory");
 }
-
-#endif

@@ -7,8 +7,7 @@
  * 16 rows that a warp has of a product of keys with queries are one whole row. Queries are
  * consecutive: those of the window that are on the grid, then zeros up to 208.
  */
-#ifndef ATTENTION_WINDOW_HOPPER_CUH
-#define ATTENTION_WINDOW_HOPPER_CUH
+#pragma once
 
 #include "cuda/attention/window_mma.cuh"
 #include "cuda/attention/wgmma_hopper.cuh"
@@ -186,5 +185,3 @@ __device__ inline void store_row(T *row, const float (&d)[N], int half, float fa
         if (there) *reinterpret_cast<uint2 *>(row + 8 * n) = odd ? uint2{other, right} : uint2{left, other};
     }
 }
-
-#endif

@@ -12,8 +12,7 @@
  *     g[j] = q . table_h[j]                 is position  y - j + window-1  of a query in row y
  *     g[2 window - 1 + j] = q . table_w[j]               x - j + window-1  of one in column x
  */
-#ifndef ATTENTION_WINDOW_MMA_CUH
-#define ATTENTION_WINDOW_MMA_CUH
+#pragma once
 
 #include "cuda/attention/mma.cuh"
 
@@ -272,5 +271,3 @@ __device__ inline void store_pads(const attention &a, const window_block &s, con
         a.pads[(int64_t)s.index * 2 * D + i] = sum;
     }
 }
-
-#endif

@@ -25,8 +25,7 @@
  *     tables   [windows, 2 (2 window - 1), D]    gradients of both tables, window by window
  *     pads     [windows, 2, D]                   gradient of pad, likewise
  */
-#ifndef ATTENTION_WORK_H
-#define ATTENTION_WORK_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -326,5 +325,3 @@ static inline struct few_cut few_cut_of(int64_t B, int64_t whole, int64_t T, int
     if (c.side == FEW_QUERIES && !backward) c.other = behind, c.total = behind + 2 * sums / (uint64_t)D;
     return c;
 }
-
-#endif

@@ -2,8 +2,6 @@
  * bind.c: the running halves of all kernels, in the order of kernels.def, and errors of CUDA as
  * messages. A row without a running half does not link.
  */
-#include <string.h>
-
 #include "cuda/device/host.h"
 
 #define KERNEL(OP, NAME, ...) {#NAME, &run_##NAME},

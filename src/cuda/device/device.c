@@ -11,9 +11,6 @@
  * recording.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cuda/cuda.h"
 #include "cuda/products/matmul_autotune.h"

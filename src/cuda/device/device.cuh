@@ -5,8 +5,7 @@
  * says which (launch.access), a launcher never chooses. The width changes which thread handles an
  * element, never its value; the order of a sum may depend on it (rmsnorm).
  */
-#ifndef DEVICE_CUH
-#define DEVICE_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -88,5 +87,3 @@ __device__ static inline uint32_t operator/(uint32_t n, const divisor &d)
 {
     return (__umulhi(n, d.more) + n) >> d.shift;
 }
-
-#endif

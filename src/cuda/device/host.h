@@ -11,8 +11,7 @@
  *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family
  *     (plan_kernels.h)
  */
-#ifndef CUDA_HOST_H
-#define CUDA_HOST_H
+#pragma once
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -136,5 +135,3 @@ static inline struct typed_ptr typed_in(const struct launch *l, int i)
     return has(l, i) ? typed_of(&l->in[i]) : (struct typed_ptr){NULL, STORE_F32};
 }
 static inline void *data_in(const struct launch *l, int i) { return has(l, i) ? l->in[i].data : NULL; }
-
-#endif

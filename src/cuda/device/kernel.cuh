@@ -3,8 +3,7 @@
  * TRY_CUDA, CUDA_KERNEL (host.h) and the element types. Such a file needs no launcher declared in a
  * header.
  */
-#ifndef CUDA_KERNEL_CUH
-#define CUDA_KERNEL_CUH
+#pragma once
 
 /* These have C++ parts of their own. */
 #include <cublasLt.h>
@@ -18,5 +17,3 @@ extern "C" {
 
 /* C++ warns of fields that are left out; all of them are zero. */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Included by C and by CUDA C++; it does not depend on graphs and tapes.
  */
-#ifndef LAUNCH_H
-#define LAUNCH_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -38,6 +37,4 @@ cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, int access, cuda
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

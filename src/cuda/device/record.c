@@ -23,8 +23,6 @@
  * (nodes.c) is the exception. During recording the arena serves as scratch memory to time
  * matmuls in (matmul_autotune.c); afterwards it is zeroed, as it was allocated.
  */
-#include <string.h>
-
 #include "cuda/device/transport.h"
 #include "cuda/products/matmul_autotune.h"
 #include "graph/ops.h"

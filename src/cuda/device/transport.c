@@ -4,9 +4,6 @@
 #include "cuda/device/transport.h"
 
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* --- staged ----------------------------------------------------------------------------------- */
 

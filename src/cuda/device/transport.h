@@ -14,8 +14,7 @@
  * PLIMSOLL_NCCL is its file if that is not libnccl.so.2, and with PLIMSOLL_NCCL=0 everything is
  * staged.
  */
-#ifndef CUDA_TRANSPORT_H
-#define CUDA_TRANSPORT_H
+#pragma once
 
 #include "cuda/device/host.h"
 #include "run/ranks.h"
@@ -51,5 +50,3 @@ int nccl_exchange(struct nccl *x, const struct move *moves, int n, cudaStream_t 
 int nccl_check(const struct nccl *x, struct error *e);
 const char *nccl_version(const struct nccl *x);
 void nccl_close(struct nccl *x, bool abort);
-
-#endif

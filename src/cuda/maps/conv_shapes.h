@@ -2,8 +2,7 @@
  * conv_shapes.h: the shapes of the kernels of conv.cu and conv_tiles.cu, for the plan and the
  * launchers. Functions of shapes only.
  */
-#ifndef CONV_SHAPES_H
-#define CONV_SHAPES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ static inline int64_t conv_tiles_parts(const struct conv_tiles *n, uint64_t byte
                   most = room < steps ? room : steps;
     return most < parts ? most : parts;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * filters.h: the shape of BMM_ACT, for both halves of the family. Plain C.
  */
-#ifndef CUDA_FILTERS_H
-#define CUDA_FILTERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ static inline bool filters_countable(struct filters x)
     return x.batches * x.M * x.K < INT32_MAX && x.batches * x.M * x.N < (int64_t)INT32_MAX * 64 &&
            x.batches * x.N * x.K < (int64_t)INT32_MAX * 64;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * that only move elements take the element size in bytes, 2 or 4, instead of the type, and move
  * `access` bytes at a time.
  */
-#ifndef LAUNCH_CONV_H
-#define LAUNCH_CONV_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -78,6 +77,4 @@ cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, 
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -2,8 +2,7 @@
  * launch_masks.h: the launchers of the mask loss (masks.cu), of the structure loss (structure.cu)
  * and of simulated prompts (prompts.cu).
  */
-#ifndef LAUNCH_MASKS_H
-#define LAUNCH_MASKS_H
+#pragma once
 
 #include "base/mask_terms.h"
 #include "cuda/device/launch.h"
@@ -83,6 +82,4 @@ cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct ty
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /*
  * launch_shuffle.h: the launchers of shuffle.cu and maps.cu (see launch.h).
  */
-#ifndef LAUNCH_SHUFFLE_H
-#define LAUNCH_SHUFFLE_H
+#pragma once
 
 #include "cuda/rows/loop_nest.h"
 #include "cuda/rows/launch_elementwise.h"
@@ -74,6 +73,4 @@ cudaError_t cuda_avgpool(void *y, const void *x, enum store type, struct map_siz
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -18,8 +18,7 @@
  *
  *     work: [the library's | weights by tap | patches | stage], each at a multiple of 256
  */
-#ifndef PLAN_CONV_H
-#define PLAN_CONV_H
+#pragma once
 
 #include "graph/sweep.h"
 #include "cuda/maps/conv_shapes.h"
@@ -69,5 +68,3 @@ static inline struct patch_grid patch_grid_of(const struct sweep *s, int64_t C)
                                .x0 = s->x0, .ky = s->ky, .kx = s->kx};
 }
 static inline int64_t sweep_results(const struct sweep *s) { return s->B * s->ny * s->nx; }
-
-#endif

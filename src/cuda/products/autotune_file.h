@@ -18,8 +18,7 @@
  * lock, and the last line of a key counts. Two processes that start at once agree, because the
  * second waits and reads.
  */
-#ifndef AUTOTUNE_FILE_H
-#define AUTOTUNE_FILE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -60,5 +59,3 @@ int choices_lock(struct choices *c, double seconds, struct error *e);
 int choices_add(struct choices *c, const struct choice *x, struct error *e);
 void choices_unlock(struct choices *c);
 void choices_free(struct choices *c);
-
-#endif

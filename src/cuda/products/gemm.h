@@ -7,8 +7,7 @@
  * its element (i,k). The library's own conventions (column-major, leading dimensions, transposed
  * operands) are confined to gemm.c.
  */
-#ifndef GEMM_H
-#define GEMM_H
+#pragma once
 
 #include "cuda/device/host.h"
 #include "cuda/products/gemm_shape.h"
@@ -53,5 +52,3 @@ uint32_t gemm_align(uint64_t bytes);
 /* Returns it for the operand's address over all iterations. slot: i of in[i], MAX_IN + o of
  * out[o]. */
 uint32_t gemm_align_operand(const struct entry *entry, int slot);
-
-#endif

@@ -3,8 +3,7 @@
  * throughout, or an f32 result; strides in only one dimension; a bias of c's dtype, aligned to 16
  * bytes. The plan chooses by it between the library and our own kernel (gemm_generic.cu).
  */
-#ifndef GEMM_SHAPE_H
-#define GEMM_SHAPE_H
+#pragma once
 
 #include "base/base.h"
 #include "base/dtype.h"
@@ -94,5 +93,3 @@ static inline bool rows_have_one_stride(int rank, const int64_t *dim, const int6
     }
     return true;
 }
-
-#endif

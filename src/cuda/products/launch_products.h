@@ -1,8 +1,7 @@
 /*
  * launch_products.h: the launchers of gemm_generic.cu and thin.cu (see launch.h).
  */
-#ifndef LAUNCH_PRODUCTS_H
-#define LAUNCH_PRODUCTS_H
+#pragma once
 
 #include "cuda/device/launch.h"
 #include "cuda/products/thin.h"
@@ -38,6 +37,4 @@ cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -34,9 +34,6 @@
 #include "cuda/products/matmul_autotune.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "run/ranks.h"
 

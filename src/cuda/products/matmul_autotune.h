@@ -7,8 +7,7 @@
  *         autotune_choose                           may measure
  *                                 autotune_choose   only looks up: a stored choice, or the first
  */
-#ifndef MATMUL_AUTOTUNE_H
-#define MATMUL_AUTOTUNE_H
+#pragma once
 
 #include "cuda/products/autotune_file.h"
 #include "cuda/products/gemm.h"
@@ -31,5 +30,3 @@ bool autotune_applies(const struct gemm_shape *shape);
  * describes either. */
 int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part,
                     const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace, struct error *e);
-
-#endif

@@ -12,8 +12,7 @@
  * In each mode the time is that of moving x once. If x is an activation (BMM_ACT), the argument of
  * the activation is moved, and GELU is applied to the elements as they are read.
  */
-#ifndef CUDA_THIN_H
-#define CUDA_THIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, 
     if (t.batches * t.blocks > INT32_MAX) t.mode = THIN_NONE;
     return t;
 }
-
-#endif

@@ -12,8 +12,7 @@
  * while the first stage runs, and wait for its end. The first stage allows this
  * (pdl_launch_dependents) as soon as it has begun.
  */
-#ifndef COLUMN_SUMS_CUH
-#define COLUMN_SUMS_CUH
+#pragma once
 
 #include "cuda/rows/rows.cuh"
 
@@ -86,5 +85,3 @@ static inline void launch_column_sums(const column_targets &to, const float *par
     config.numAttrs = has_pdl_code() ? 1 : 0;
     cudaLaunchKernelEx(&config, columns_end_kernel, to, partial, blocks, N); /* the caller checks cudaGetLastError */
 }
-
-#endif

@@ -2,8 +2,7 @@
  * elements.cuh: elementwise functions, loads and stores of any dtype, and offsets in strided
  * operands, shared by elementwise.cu, strided.cu, sums.cu and maps.cu.
  */
-#ifndef ELEMENTS_CUH
-#define ELEMENTS_CUH
+#pragma once
 
 #include "cuda/rows/launch_elementwise.h"
 #include "cuda/device/device.cuh"
@@ -195,5 +194,3 @@ __device__ inline offsets offsets_of(const loop_nest &f, int64_t row, int64_t in
     }
     return p;
 }
-
-#endif

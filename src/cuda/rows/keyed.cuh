@@ -2,8 +2,7 @@
  * keyed.cuh: the random streams of base/random.h by name, and the stochastic rounding of
  * cpu/update/update.h that uses them, on the GPU.
  */
-#ifndef KEYED_CUH
-#define KEYED_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ static __device__ inline __nv_bfloat16 round_at_random(float x, uint32_t bits)
 {
     return shared_is_finite(x) ? __ushort_as_bfloat16(shared_round_at_random(x, bits)) : __float2bfloat16_rn(x);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * launch_elementwise.h: launchers of elementwise.cu, act_sums.cu, strided.cu and sums.cu (see
  * launch.h).
  */
-#ifndef LAUNCH_ELEMENTWISE_H
-#define LAUNCH_ELEMENTWISE_H
+#pragma once
 
 #include "cuda/rows/loop_nest.h"
 #include "cuda/device/launch.h"
@@ -77,6 +76,4 @@ cudaError_t cuda_sum_to(struct typed_ptr y, float *partial, const void *x, enum 
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

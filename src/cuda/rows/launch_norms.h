@@ -2,8 +2,7 @@
  * launch_norms.h: the launchers of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu). Rows
  * are [rows, C] with the storage `type`; vectors of C have types of their own.
  */
-#ifndef LAUNCH_NORMS_H
-#define LAUNCH_NORMS_H
+#pragma once
 
 #include "cuda/rows/norm_blocks.h"
 #include "cuda/device/launch.h"
@@ -76,6 +75,4 @@ cudaError_t cuda_batchnorm_update(float *mean, float *var, const float *batch_me
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

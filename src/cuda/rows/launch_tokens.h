@@ -1,8 +1,7 @@
 /*
  * launch_tokens.h: the launchers of tokens.cu, rope.cu and cache.cu.
  */
-#ifndef LAUNCH_TOKENS_H
-#define LAUNCH_TOKENS_H
+#pragma once
 
 #include "cuda/device/launch.h"
 
@@ -48,6 +47,4 @@ cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, co
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

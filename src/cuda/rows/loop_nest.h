@@ -7,8 +7,7 @@
  * Dimensions that are contiguous with the one inside them are merged into one loop; a broadcast
  * operand has stride 0; dense operands of one shape are a single loop.
  */
-#ifndef LOOP_NEST_H
-#define LOOP_NEST_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -301,5 +300,3 @@ static inline struct act_sums act_sums_of(int64_t rows, int64_t C, int size)
 
 /* Reports whether rows are whole packs, and long enough that few threads of a tile are idle. */
 static inline int act_sums_fit(int64_t C, int size) { return C * size % 16 == 0 && C * size >= 2 * 16 * ACT_ACROSS; }
-
-#endif

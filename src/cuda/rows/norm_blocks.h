@@ -3,8 +3,7 @@
  * are functions of the shape; the planning half (workspaces, forms), the launchers (grids)
  * and so the order of every sum follow them.
  */
-#ifndef NORM_BLOCKS_H
-#define NORM_BLOCKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -98,5 +97,3 @@ static inline int64_t batch_each(int64_t G, int64_t n, int64_t C)
     return (n + chunks - 1) / chunks;
 }
 static inline int64_t batch_partial(int64_t G, int64_t n, int64_t C) { return G * batch_chunks(G, n, C) * 2 * C; }
-
-#endif

@@ -2,8 +2,7 @@
  * operand_loops.h: converts the operands of a launch into launcher arguments: loop nests
  * (loop_nest.h), dtypes, alignment.
  */
-#ifndef OPERAND_LOOPS_H
-#define OPERAND_LOOPS_H
+#pragma once
 
 #include "cuda/device/host.h"
 #include "cuda/rows/launch_elementwise.h"
@@ -26,5 +25,3 @@ static inline enum any any_of(enum dtype t)
          [DT_I64] = ANY_I64, [DT_I32] = ANY_I32, [DT_U8] = ANY_U8};
     return of[t];
 }
-
-#endif

@@ -2,8 +2,7 @@
  * rope.cuh: the sines and cosines of ROPE and RMSNORM_ROPE. The angle is an f32 product, as in
  * published models; its sine and cosine are exact.
  */
-#ifndef ROPE_CUH
-#define ROPE_CUH
+#pragma once
 
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/rows/rows.cuh"
@@ -27,5 +26,3 @@ static __device__ inline void fill_turns(float *turns, const float *inv_freq, co
         turns[row * 2 * half + half + f] = sine * s.sign * s.scale;
     }
 }
-
-#endif

@@ -6,8 +6,7 @@
  * own elements in order, the lanes of a warp are added in a butterfly, and every thread adds the
  * sums of the warps in order; so all threads of a group have the same bits.
  */
-#ifndef ROWS_CUH
-#define ROWS_CUH
+#pragma once
 
 #include "cuda/device/device.cuh"
 #include "cuda/device/launch.h"
@@ -131,5 +130,3 @@ template <typename F> static inline cudaError_t by_type(enum store type, F f)
     }
     return cudaGetLastError();
 }
-
-#endif

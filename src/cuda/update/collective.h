@@ -4,10 +4,7 @@
  *     x     | part of rank 0 | part of rank 1 | part of rank 2 |
  *           | piece |        | piece |        | piece |            a round moves a piece of each
  */
-#ifndef COLLECTIVE_H
-#define COLLECTIVE_H
-
-#include <stdint.h>
+#pragma once
 
 #include "base/base.h"
 
@@ -26,5 +23,3 @@ static inline int64_t piece_elements(int64_t part, int ranks, int64_t size)
     const int64_t most = ROUND_BYTES / ranks / size / PART_ELEMENTS * PART_ELEMENTS;
     return min_i64(part, max_i64(most, PART_ELEMENTS));
 }
-
-#endif

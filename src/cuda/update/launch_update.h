@@ -2,8 +2,7 @@
  * launch_update.h: the launchers of the optimizer step: optimizer.cu, adamw.cu, adamw_8bit.cu,
  * adafactor.cu. All addresses, including step, are device addresses.
  */
-#ifndef LAUNCH_UPDATE_H
-#define LAUNCH_UPDATE_H
+#pragma once
 
 #include "base/state_codes.h"
 #include "cuda/device/launch.h"
@@ -78,6 +77,4 @@ cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int6
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

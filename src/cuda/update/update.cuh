@@ -4,8 +4,7 @@
  *
  * The update of an element is in base/optimizers.h: the bits are those of the CPU.
  */
-#ifndef UPDATE_CUH
-#define UPDATE_CUH
+#pragma once
 
 #include "base/optimizers.h"
 #include "cuda/rows/keyed.cuh"
@@ -98,5 +97,3 @@ template <typename F> static inline cudaError_t by_weight(enum store type, F f)
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
-
-#endif

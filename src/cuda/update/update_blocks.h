@@ -2,8 +2,7 @@
  * update_blocks.h: the partial sums of the optimizer step: functions of the shape, for the
  * planning half and the launchers.
  */
-#ifndef UPDATE_BLOCKS_H
-#define UPDATE_BLOCKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -39,5 +38,3 @@ static inline uint64_t factor_work(int64_t N, int64_t R, int64_t C, int factored
     const int64_t floats = factored ? N * R + N * C + N * factor_chunks(R) * C : 0;
     return (uint64_t)(UPDATE_BLOCKS + 2) * sizeof(double) + (uint64_t)floats * sizeof(float);
 }
-
-#endif

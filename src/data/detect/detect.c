@@ -7,8 +7,6 @@
  */
 #include "data/detect/detect.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "data/detect/layout.h"

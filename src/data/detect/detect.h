@@ -7,8 +7,7 @@
  *     layout.c   the folders of images and masks
  *     match.c    which image belongs to which mask
  */
-#ifndef DETECT_H
-#define DETECT_H
+#pragma once
 
 #include "data/dataset.h"
 #include "io/file.h"
@@ -51,5 +50,3 @@ const char *detect_images(const char *path, struct bump *memory);
 /* Finds the parts of images in folders of their classes: DIR/train, else DIR itself, and DIR/val or
  * another usual name, "" if there is none. */
 void detect_class_folders(const char *folder, char train[4096], char validation[4096]);
-
-#endif

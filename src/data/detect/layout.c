@@ -12,8 +12,6 @@
 #include "data/detect/layout.h"
 
 #include <ctype.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "data/volumes/volume.h"

@@ -13,8 +13,7 @@
  * they hold images or masks and which part of the dataset, and the names of the files say which
  * folders belong together (match.h).
  */
-#ifndef LAYOUT_H
-#define LAYOUT_H
+#pragma once
 
 #include "data/detect/match.h"
 
@@ -39,5 +38,3 @@ struct layout {
  * why images and masks do not belong together. */
 int layout_find(struct layout *l, const char *folder, const struct affixes *given, struct bump *memory,
                 struct error *e);
-
-#endif

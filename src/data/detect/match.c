@@ -8,9 +8,6 @@
 #include "data/detect/match.h"
 
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/volumes/volume.h"
 #include "io/file.h"

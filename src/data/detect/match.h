@@ -8,8 +8,7 @@
  * after prefix, suffix and ending are removed. Both may be in one folder: then the files with the
  * prefix and suffix of masks are the masks.
  */
-#ifndef MATCH_H
-#define MATCH_H
+#pragma once
 
 #include "base/base.h"
 #include "data/images/image.h"
@@ -77,5 +76,3 @@ bool names_masks(const char *name, size_t n);
 /* Returns the rank of a mask of an image by what people mean: 0 before 1, such as labelIds before
  * instanceIds and color. */
 int masks_rank(const char *name);
-
-#endif

@@ -7,9 +7,6 @@
  */
 #include "data/formats/coco.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

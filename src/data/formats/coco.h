@@ -2,8 +2,7 @@
  * coco.h: the table that an instances JSON is parsed into: images by id, and for each image the
  * file offsets of its annotations.
  */
-#ifndef COCO_H
-#define COCO_H
+#pragma once
 
 #include "base/base.h"
 #include "data/dataset.h"
@@ -50,5 +49,3 @@ struct coco_filter {
  * filter names a category that the file does not have. Call coco_free in any case. */
 int coco_parse(const char *text, size_t n, const struct coco_filter *f, struct coco_table *t, struct error *e);
 void coco_free(struct coco_table *t);
-
-#endif

@@ -5,7 +5,6 @@
 #include "data/formats/csv.h"
 
 #include <ctype.h>
-#include <string.h>
 
 static char find_separator(const char *at, const char *end)
 {

@@ -3,8 +3,7 @@
  * separators, quotes or line ends. Parsed in place: quotes are removed from the caller's text, and
  * fields are terminated in it.
  */
-#ifndef CSV_H
-#define CSV_H
+#pragma once
 
 #include "base/base.h"
 
@@ -34,5 +33,3 @@ enum csv_usual { CSV_IMAGE, CSV_MASK, CSV_SPLIT, CSV_QUESTION, CSV_ANSWER, CSV_C
 int csv_usual_column(const struct csv *c, enum csv_usual what);
 /* Does the same among n names; "" is none. */
 int usual_column(const char *const *names, uint32_t n, enum csv_usual what);
-
-#endif

@@ -4,8 +4,6 @@
 #include "data/formats/labelled.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/formats/csv.h"
 #include "data/detect/match.h"

@@ -11,8 +11,7 @@
  * Opening finds every sample and may allocate. After that nothing is allocated, and any number of
  * threads may read.
  */
-#ifndef LABELLED_H
-#define LABELLED_H
+#pragma once
 
 #include "base/base.h"
 
@@ -54,5 +53,3 @@ int labelled_open(struct labelled *l, const struct labelled_options *o, struct e
 void labelled_close(struct labelled *l);
 /* Prints "cat/1.jpg" or "FILE:LINE", for messages. */
 void labelled_name(const struct labelled *l, uint64_t i, char *out, size_t room);
-
-#endif

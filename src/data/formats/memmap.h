@@ -16,8 +16,7 @@
  * the file that data.masks names, else beside the index under its name with another ending, else
  * in masks.*: .u8, .dat, .bin, .memmap or .npy.
  */
-#ifndef MEMMAP_H
-#define MEMMAP_H
+#pragma once
 
 #include "data/dataset.h"
 
@@ -44,5 +43,3 @@ struct memmap_new {
 int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error *e);
 int memmap_finish(struct memmap_writer *w, struct error *e);
 void memmap_abandon(struct memmap_writer *w);
-
-#endif

@@ -13,8 +13,6 @@
 #include "data/formats/npy.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { MAX_HEADER = 4096 };

@@ -1,8 +1,7 @@
 /*
  * npy.h: the header of a NumPy .npy file.
  */
-#ifndef NPY_H
-#define NPY_H
+#pragma once
 
 #include "base/base.h"
 
@@ -23,5 +22,3 @@ struct npy_header {
  * contradicts itself or describes more than size_of_file bytes is PL_USAGE, with a message that
  * does not name the file. */
 int npy_read_header(int fd, uint64_t size_of_file, struct npy_header *h, struct error *e);
-
-#endif

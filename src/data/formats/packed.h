@@ -33,8 +33,7 @@
  * (batch/embed.h), so that embeddings of another encoder are not used by mistake. A store without
  * embeddings has version 1.
  */
-#ifndef PACKED_H
-#define PACKED_H
+#pragma once
 
 #include "base/dtype.h"
 #include "data/masks/mask.h"
@@ -210,5 +209,3 @@ void packed_category(struct packed_writer *w, int32_t number, const char *name);
 int packed_finish(struct packed_writer *w, struct error *e);
 /* Removes the file, instead of packed_finish. */
 void packed_abandon(struct packed_writer *w);
-
-#endif

@@ -4,8 +4,6 @@
  * The temporary file is this process's own: of several processes that write one path, the last
  * leaves its whole file.
  */
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/coding.h"

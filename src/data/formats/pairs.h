@@ -5,8 +5,7 @@
  * They differ in how the files are found. After that a sample is two paths, a name, a key and, of a
  * table, the value of its split column and its texts, all stored in one block of names.
  */
-#ifndef PAIRS_H
-#define PAIRS_H
+#pragma once
 
 #include "data/dataset.h"
 #include "data/masks/label.h"
@@ -54,5 +53,3 @@ const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *
 bool pairs_split_group(const struct dataset *d, uint64_t i, char *out, size_t room);
 const char *pairs_label_path(const struct dataset *d, uint64_t i);
 const char *pairs_image_path(const struct dataset *d, uint64_t i);
-
-#endif

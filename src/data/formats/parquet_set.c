@@ -10,9 +10,6 @@
  *
  * Files stay memory-mapped; a sample's cells are read where they are.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "data/formats/csv.h"
 #include "data/dataset.h"
 #include "data/masks/label.h"

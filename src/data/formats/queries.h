@@ -11,8 +11,7 @@
  *   text   query, text, caption, expression, sentence, phrase
  *   mask   mask_id, mask, target, target_mask, annotation_id, ann_id
  */
-#ifndef QUERIES_H
-#define QUERIES_H
+#pragma once
 
 #include "base/base.h"
 #include "data/dataset.h"
@@ -86,5 +85,3 @@ bool query_set_print_left(const struct query_set *s, struct text *out);
  * Returns the number of tokens. */
 uint32_t query_set_row(const struct query_set *s, uint32_t sample, int64_t T, uint32_t Q, int32_t *ids,
                        int32_t *positions, int32_t (*ranges)[2], int32_t *last);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * After opening nothing is allocated, and any number of threads may read.
  */
-#ifndef SA1B_H
-#define SA1B_H
+#pragma once
 
 #include "base/base.h"
 
@@ -74,5 +73,3 @@ void shard_prefetch(const struct shard *s, uint32_t i);
 
 /* Prints the faults in one line; false when there are none. */
 bool shard_report_print(const struct shard_report *r, char *out, size_t room);
-
-#endif

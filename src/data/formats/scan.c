@@ -4,8 +4,6 @@
 #include "data/formats/scan.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct scan scan_begin(const char *text, size_t n)
 {

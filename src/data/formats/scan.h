@@ -16,10 +16,7 @@
  * The structure is checked strictly: brackets, commas, colons, literals, numbers. Texts are only
  * searched for their end.
  */
-#ifndef SCAN_H
-#define SCAN_H
-
-#include <string.h>
+#pragma once
 
 #include "base/base.h"
 
@@ -75,5 +72,3 @@ bool scan_unescape(const char *at, size_t n, char *out, size_t room);
 bool scan_numbers(struct scan *s, float *out, int n);
 /* Returns the bytes of any value. */
 bool scan_span(struct scan *s, const char **at, size_t *n);
-
-#endif

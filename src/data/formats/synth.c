@@ -9,9 +9,6 @@
 #include "data/formats/synth.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "data/masks/annotation.h"

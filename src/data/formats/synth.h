@@ -5,8 +5,7 @@
  * Image `id` of a seed is a pure function of the options: any thread can draw any image, and the
  * result is always the same.
  */
-#ifndef SYNTH_H
-#define SYNTH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,5 +34,3 @@ void synth_free(struct synth_scene *s);
 uint32_t synth_json(const struct synth_scene *s, struct text *out);
 /* Encodes the image as in SA-1B: JPEG, quality 95, 4:2:0. */
 int synth_jpeg(const struct synth_scene *s, struct text *out, struct error *e);
-
-#endif

@@ -10,10 +10,6 @@
  * Both have the same name, but for the extension, and perhaps _Segmentation at the end of the
  * mask's.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/formats/csv.h"
 #include "data/detect/layout.h"
 #include "data/formats/pairs.h"

@@ -7,8 +7,6 @@
 #include "data/formats/tar.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "io/file.h"

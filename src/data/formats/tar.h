@@ -7,8 +7,7 @@
  * magic. It continues after damage: zero blocks between members are skipped, and a header with a
  * wrong checksum loses only the members up to the next valid header.
  */
-#ifndef TAR_H
-#define TAR_H
+#pragma once
 
 #include "base/base.h"
 
@@ -72,5 +71,3 @@ int tar_write_pad(struct tar_writer *w, struct error *e);
 int tar_write_member(struct tar_writer *w, const char *name, const void *bytes, size_t n, struct error *e);
 /* Writes the two zero blocks at the end. */
 int tar_write_end(struct tar_writer *w, struct error *e);
-
-#endif

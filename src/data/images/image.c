@@ -5,8 +5,6 @@
  */
 #include "data/images/image.h"
 
-#include <string.h>
-
 #include "data/images/jpeg.h"
 #include "data/images/tiff.h"
 #include "io/file.h"

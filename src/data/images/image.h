@@ -5,8 +5,7 @@
  * The first bytes tell the format, whatever the file's name is. Rows are from the top, without
  * gaps: [height][width][3]. The EXIF orientation is never applied. Messages do not name the file.
  */
-#ifndef DATA_IMAGE_H
-#define DATA_IMAGE_H
+#pragma once
 
 #include "data/images/range.h"
 #include "base/base.h"
@@ -87,5 +86,3 @@ int webp_peek(const void *bytes, size_t n, struct webp_header *h, struct error *
 /* Decodes to rows without gaps, 3 bytes a pixel or, with alpha, 4. `to` has room for them. Damage
  * anywhere is an error. */
 int webp_decode(const void *bytes, size_t n, bool alpha, uint8_t *to, size_t room, struct error *e);
-
-#endif

@@ -16,8 +16,7 @@
  * Any number of threads may read. The first reference into a tar or a table indexes it; after that,
  * reading allocates nothing.
  */
-#ifndef IMAGE_FILES_H
-#define IMAGE_FILES_H
+#pragma once
 
 #include "data/images/video.h"
 #include "data/masks/mask.h"
@@ -69,5 +68,3 @@ enum data_fault image_files_embeddings(const struct image_files *f, const char *
  * a kind that is not read. */
 int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e);
 void video_at_free(struct video_at *v);
-
-#endif

@@ -14,7 +14,6 @@
 #include "io/json.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { MAX_SIDE = 4096 }; /* of an image that is resized by its longer edge */
 

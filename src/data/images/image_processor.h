@@ -12,8 +12,7 @@
  *
  * After reading nothing is allocated, and any number of threads may process images.
  */
-#ifndef IMAGE_PROCESSOR_H
-#define IMAGE_PROCESSOR_H
+#pragma once
 
 #include "data/images/resize.h"
 
@@ -65,5 +64,3 @@ size_t image_processor_scratch(const struct image_processor *p, uint32_t width, 
 /* Writes [count][3][H][W] to `to`. Rows of the image are 3 * width bytes apart. */
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height,
                          void *scratch, size_t room, float *to);
-
-#endif

@@ -7,8 +7,7 @@
  * Per image only libjpeg, libpng and libwebp allocate; per video also FFmpeg, and the list of its
  * frames is on the heap while they are read.
  */
-#ifndef IMAGE_READER_H
-#define IMAGE_READER_H
+#pragma once
 
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"
@@ -53,5 +52,3 @@ struct frames_to {
  * could not be decoded (video.h). */
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
-
-#endif

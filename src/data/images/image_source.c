@@ -3,8 +3,6 @@
  */
 #include "data/images/image_source.h"
 
-#include <string.h>
-
 #include "data/formats/packed.h"
 #include "data/images/image.h"
 

@@ -2,8 +2,7 @@
  * image_source.h: the images of a model's conversations: where their files are, what the tower gets
  * of them, and how they stand in the text.
  */
-#ifndef IMAGE_SOURCE_H
-#define IMAGE_SOURCE_H
+#pragma once
 
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"
@@ -56,5 +55,3 @@ int image_source_read(const struct image_source *s, const char *reference, image
  * in `b`. Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
 int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
                        struct error *e);
-
-#endif

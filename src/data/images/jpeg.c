@@ -13,8 +13,6 @@
 #include "data/images/jpeg.h"
 
 #include <setjmp.h>
-#include <stdio.h>
-#include <string.h>
 
 #include <jerror.h>
 #include <jpeglib.h>

@@ -9,8 +9,7 @@
  * orientation is never applied: masks are in the space of the stored pixels.
  * Messages do not name the file.
  */
-#ifndef DATA_JPEG_H
-#define DATA_JPEG_H
+#pragma once
 
 #include "base/base.h"
 
@@ -65,5 +64,3 @@ int jpg_decode(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uin
 /* Appends a baseline JFIF file from RGB rows `stride` bytes apart (0: no gaps), chroma 4:2:0. */
 int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality,
                struct error *e);
-
-#endif

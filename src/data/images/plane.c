@@ -4,7 +4,6 @@
 #include "data/images/plane.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/base.h"
 #include "base/dtype.h"

@@ -4,8 +4,7 @@
  * The value of a voxel is slope * stored + inter. A range (range.h) names the values that become
  * black and white.
  */
-#ifndef DATA_PLANE_H
-#define DATA_PLANE_H
+#pragma once
 
 #include "data/images/range.h"
 
@@ -63,5 +62,3 @@ int plane_to_labels(struct plane *p, int *bytes, struct error *e);
 /* Copies at most `room` values of a plane, at equal distances, and returns how many. Those that are
  * not finite are left out. */
 size_t plane_take(const struct plane *p, size_t room, double *to);
-
-#endif

@@ -7,9 +7,6 @@
  */
 #include "data/images/range.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/base.h"
 
 static const double full[2] = {0, RANGE_VALUES - 1};

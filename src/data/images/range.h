@@ -14,8 +14,7 @@
  *
  * Images of 8 bits are used as they are, whatever the range.
  */
-#ifndef DATA_RANGE_H
-#define DATA_RANGE_H
+#pragma once
 
 #include "io/png.h"
 
@@ -56,5 +55,3 @@ int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void 
                  struct png_pixels *out, double used[2], struct error *e);
 /* Prints "window 12 to 3071" or "full (0 to 65535)". */
 const char *range_print(const struct pixel_range *r, char out[96]);
-
-#endif

@@ -19,9 +19,6 @@
  */
 #include "data/images/resize.h"
 
-#include <string.h>
-
-
 enum { ONE = 1 << RESIZE_BITS, HALF = ONE / 2, FINE_HALF = 1 << (RESIZE_FINE_BITS - 1), SLACK = 16 };
 
 /* ---- the result and scratch ---- */

@@ -11,8 +11,7 @@
  *     resize_begin(&r, &view, scratch, room);
  *     while (resize_wants(&r)) { read a row; resize_row(&r, row); }
  */
-#ifndef RESIZE_H
-#define RESIZE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -93,5 +92,3 @@ void resize_table_fill(struct resize_axis *x, const struct resize_window *w, uin
 
 /* Takes `bytes` from *at, which stays aligned to 64. */
 void *resize_carve(uint8_t **at, size_t bytes);
-
-#endif

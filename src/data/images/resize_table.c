@@ -14,7 +14,6 @@
 #include "data/images/resize.h"
 
 #include <math.h>
-#include <string.h>
 
 static double triangle(double x) { return x < 1 ? 1 - x : 0; }
 

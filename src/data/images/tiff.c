@@ -7,8 +7,6 @@
 #include "data/images/tiff.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <tiffio.h>
 
 #include "io/file.h"

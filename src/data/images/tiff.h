@@ -6,8 +6,7 @@
  * decodes, libtiff allocates a strip or a tile, and frees it before the call returns. The
  * orientation tag is not applied. Messages do not name the file.
  */
-#ifndef DATA_TIFF_H
-#define DATA_TIFF_H
+#pragma once
 
 #include "data/images/plane.h"
 
@@ -43,5 +42,3 @@ int tiff_list(struct tiff_pages *t, const struct tiff_source *s, struct error *e
 size_t tiff_room(const struct tiff_page *p, bool labels);
 int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool labels, void *to, size_t room,
               struct plane *out, struct error *e);
-
-#endif

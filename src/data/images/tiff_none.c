@@ -3,8 +3,6 @@
  */
 #include "data/images/tiff.h"
 
-#include <string.h>
-
 const char *tiff_version(void) { return NULL; }
 
 bool is_tiff(const void *bytes, size_t n)

@@ -3,7 +3,6 @@
  */
 #include "data/images/image.h"
 
-#include <string.h>
 #include <strings.h>
 
 #include "io/file.h"

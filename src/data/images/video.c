@@ -4,7 +4,6 @@
 #include "data/images/video.h"
 
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "io/file.h"

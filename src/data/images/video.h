@@ -13,8 +13,7 @@
  * good one after it, and counted. Orientation in a file's metadata is not applied. Messages begin
  * with the path.
  */
-#ifndef DATA_VIDEO_H
-#define DATA_VIDEO_H
+#pragma once
 
 #include "data/images/image.h"
 
@@ -93,5 +92,3 @@ int video_file_time(const struct video_at *at, const struct video_options *o, st
 int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e);
 int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user,
                     uint32_t *replaced, struct error *e);
-
-#endif

@@ -3,7 +3,6 @@
  */
 #include "data/images/image.h"
 
-#include <stdio.h>
 #include <webp/decode.h>
 
 const char *webp_version(void)

@@ -7,8 +7,6 @@
 #include "io/json.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 const char *fault_text(enum data_fault f)
 {

@@ -4,8 +4,7 @@
  * One file per image: {"image": {...}, "annotations": [{...}, ...]}. Keys may be in any order,
  * unknown keys are skipped, and numbers may have a decimal point.
  */
-#ifndef ANNOTATION_H
-#define ANNOTATION_H
+#pragma once
 
 #include "data/masks/mask.h"
 #include "data/formats/scan.h"
@@ -67,5 +66,3 @@ struct annotation_mask {
 void annotation_write_begin(struct text *out, int64_t image_id, uint32_t w, uint32_t h, const char *file_name);
 void annotation_write_mask(struct text *out, uint32_t number, uint32_t w, uint32_t h, const struct annotation_mask *m);
 void annotation_write_end(struct text *out);
-
-#endif

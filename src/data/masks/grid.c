@@ -9,8 +9,6 @@
  */
 #include "data/masks/grid.h"
 
-#include <string.h>
-
 /* Cells [first, end) sample this source column; `next` is the first column from this one on that
  * any cell samples (w: none). */
 struct grid_span {

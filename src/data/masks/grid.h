@@ -16,8 +16,7 @@
  * Bits are stored in rows: cell (x, y) is bit x % 8 of byte y * stride + x / 8, least significant
  * first, stride a multiple of 8.
  */
-#ifndef GRID_H
-#define GRID_H
+#pragma once
 
 #include "data/masks/rle.h"
 #include "data/masks/mask.h"
@@ -76,5 +75,3 @@ uint64_t grid_count(const struct grid *g, const void *bits);
 void cells_raster(const struct shape *s, const struct grid *g, void *bits);
 /* Computes area, box and runs down the columns, in cells. */
 void cells_measure(const struct shape *s, struct rle_facts *f);
-
-#endif

@@ -6,9 +6,6 @@
 #include "data/masks/label.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 #include "data/images/image.h"

@@ -2,8 +2,7 @@
  * label.h: masks from an image of values: a binary mask, classes or instances. PNG of 8 or 16 bits,
  * or JPEG, which holds binary masks only: its compression changes values.
  */
-#ifndef LABEL_H
-#define LABEL_H
+#pragma once
 
 #include "data/dataset.h"
 #include "base/base.h"
@@ -85,5 +84,3 @@ struct label_facts {
 };
 /* Looks at decoded values. `ignore` below 1: no value is ignored. */
 void label_look(const struct label_image *m, int ignore, struct label_facts *out);
-
-#endif

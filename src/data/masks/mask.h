@@ -4,8 +4,7 @@
  * The sampler chooses by these properties. Only chosen masks are rasterised, from `shape`, which
  * points into the caller's buffer that the sample was read into.
  */
-#ifndef MASK_H
-#define MASK_H
+#pragma once
 
 #include "data/masks/rle.h"
 
@@ -69,5 +68,3 @@ struct mask {
 
 /* Returns PL_USAGE: the image has another size than the one that its masks were drawn for. */
 int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h, struct error *e);
-
-#endif

@@ -24,7 +24,6 @@
 #include "data/masks/polygon.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "data/formats/scan.h"
 

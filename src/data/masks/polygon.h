@@ -4,8 +4,7 @@
  * Which pixels at the edge of a polygon count as inside is a convention. This file follows COCO's
  * own tools exactly, because annotations and published scores use them.
  */
-#ifndef POLYGON_H
-#define POLYGON_H
+#pragma once
 
 #include "data/masks/rle.h"
 
@@ -22,5 +21,3 @@ void polygon_init(struct polygon_scratch *p, void *memory, uint32_t room);
  * polygon of fewer than three corners has no pixels. RLE_BAD_CHAR when the text is malformed. */
 enum rle_status polygons_union(const char *json, size_t n, uint32_t h, uint32_t w, struct polygon_scratch *p,
                                struct rle *out);
-
-#endif

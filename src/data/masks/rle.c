@@ -11,8 +11,6 @@
  */
 #include "data/masks/rle.h"
 
-#include <string.h>
-
 const char *rle_status_text(enum rle_status s)
 {
     switch (s) {

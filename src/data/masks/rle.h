@@ -13,8 +13,7 @@
  * Every function reads any of them through one checked reader without a buffer: a mask is never
  * expanded, and no text can cause an access out of bounds.
  */
-#ifndef RLE_H
-#define RLE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -83,5 +82,3 @@ enum rle_status rle_parts(const struct rle *m, uint32_t *parts);
  * runs must not overlap those of a or b. RLE_BAD_SIZE when the sizes differ. */
 enum rle_status rle_merge(const struct rle *a, const struct rle *b, bool both, uint32_t *runs, uint32_t room,
                           uint32_t *n);
-
-#endif

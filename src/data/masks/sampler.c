@@ -7,7 +7,6 @@
 #include "data/masks/sampler.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/random.h"
 

@@ -14,8 +14,7 @@
  * thread and every resumed run chooses the same masks. Indices ascend. When at most max_masks
  * masks pass the filters, every strategy chooses all of them.
  */
-#ifndef SAMPLER_H
-#define SAMPLER_H
+#pragma once
 
 #include "data/masks/mask.h"
 
@@ -35,5 +34,3 @@ size_t sampler_bytes(uint32_t max_records, uint32_t max_masks);
 /* Fills chosen[max_masks] with indices into masks[n] and returns their number. */
 uint32_t sampler_choose(const struct sampler_options *o, const struct mask *masks, uint32_t n, uint32_t h, uint32_t w,
                         uint64_t seed, uint64_t epoch, uint64_t position, void *scratch, uint32_t *chosen);
-
-#endif

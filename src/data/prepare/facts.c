@@ -4,9 +4,6 @@
 #include "data/prepare/facts.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/progress.h"
 #include "data/images/resize.h"

@@ -2,8 +2,7 @@
  * facts.h: statistics of a dataset of images with masks, and the memory of its masks. They cover
  * all samples and come from the annotations and the image headers.
  */
-#ifndef DATASET_FACTS_H
-#define DATASET_FACTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -57,5 +56,3 @@ struct mask_memory {
 /* Computes the memory of a sample with `masks` masks of that size. */
 struct mask_memory mask_memory_of(double w, double h, double masks);
 struct mask_memory mask_memory_measured(const struct dataset_facts *f);
-
-#endif

@@ -10,8 +10,6 @@
 #include "data/prepare/prepare.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/progress.h"

@@ -2,8 +2,7 @@
  * prepare.h: converts downloaded shards to shards for training: plain sorted tars of images with
  * their annotations, each with an index. Every image is decoded once as a check.
  */
-#ifndef PREPARE_H
-#define PREPARE_H
+#pragma once
 
 #include "base/progress.h"
 #include "io/file.h"
@@ -36,5 +35,3 @@ struct verified {
 /* Prints a line for each bad sample, each note and each broken shard, in order, and counts them.
  * `room`: bytes for a sample, data.sample_memory; 0: the default. */
 void verify_samples(const struct samples *all, uint64_t room, struct verified *out);
-
-#endif

@@ -4,7 +4,6 @@
 #include "data/prepare/prepare.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/progress.h"
 #include "data/fill.h"

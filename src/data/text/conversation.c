@@ -8,15 +8,12 @@
  */
 #include "data/text/conversation.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "data/images/image_files.h"
 #include "io/json.h"
 #include "text/template/chat_images.h"
 #include "io/value.h"
-
 
 /* ---- Turns ---- */
 

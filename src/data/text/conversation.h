@@ -16,8 +16,7 @@
  * that or a part {type: image}; a part is set apart from its neighbours by a line break. Videos are
  * <video>.
  */
-#ifndef CONVERSATION_H
-#define CONVERSATION_H
+#pragma once
 
 #include "io/value.h"
 
@@ -88,5 +87,3 @@ const char *conversation_format(const struct value *sample);
 /* Reports whether a key of a sample is read in any format. */
 bool conversation_key(const char *key);
 #define CONVERSATION_KEYS "messages, conversations, instruction and output, prompt and completion, or text"
-
-#endif

@@ -8,9 +8,6 @@
 #include "data/images/image_files.h"
 #include "data/ring.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { IGNORED = -100 };
 
 /* --- labels --------------------------------------------------------------------------------- */

@@ -17,8 +17,7 @@
  * A text is a conversation without turns. If it is longer than a row it is split into rows. Whole
  * samples are held out; of a dataset that is a single text, rows.
  */
-#ifndef CONVERSATIONS_H
-#define CONVERSATIONS_H
+#pragma once
 
 #include "data/text/token_store.h"
 #include "base/base.h"
@@ -152,5 +151,3 @@ void conversations_pad(const struct conversations *c, struct token_row *out);
 uint64_t conversations_fingerprint(const struct conversations *c);
 /* Prints what was left out, in one line; nothing if all samples are used. */
 void conversations_print_left(const struct conversations *c, struct text *out);
-
-#endif

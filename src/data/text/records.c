@@ -9,8 +9,6 @@
 #include "data/text/records.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "data/text/conversation.h"

@@ -10,8 +10,7 @@
  * most data.sample_memory bytes. The scan knows only brackets and strings; json_parse checks the
  * rest.
  */
-#ifndef RECORDS_H
-#define RECORDS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -67,5 +66,3 @@ uint64_t records_rows(const char *path);
 
 /* Returns the kind of JSON that the first bytes of a file begin: '[' or '{'; 0: neither. */
 char records_peek(const char *path);
-
-#endif

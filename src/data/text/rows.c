@@ -9,8 +9,6 @@
  */
 #include "data/text/conversations.h"
 
-#include <string.h>
-
 enum { NONE = UINT32_MAX };
 
 /* The rows with room for a number of images and of frames, by their room for tokens. */

@@ -17,8 +17,7 @@
  * when it is opened for training (conversations.h). The header is written last, and checksums cover
  * every byte.
  */
-#ifndef TOKEN_STORE_H
-#define TOKEN_STORE_H
+#pragma once
 
 #include "base/mapped.h"
 #include "data/order.h"
@@ -132,5 +131,3 @@ void token_store_abandon(struct token_store_writer *w);
 /* Writes the ids of all samples, one after the other, as a NumPy array of uint16, or of uint32 if
  * an id needs it. */
 int token_store_write_npy(const struct token_store *s, const char *path, struct error *e);
-
-#endif

@@ -6,8 +6,6 @@
 #include "data/text/tokenize.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/progress.h"

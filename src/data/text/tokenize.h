@@ -7,8 +7,7 @@
  * A conversation's images become their tokens (text/template/chat_images.h). How many these are
  * depends on the model, and with tiles on the sizes of the images, whose files are then read.
  */
-#ifndef TOKENIZE_H
-#define TOKENIZE_H
+#pragma once
 
 #include "data/images/image_source.h"
 #include "data/text/token_store.h"
@@ -54,5 +53,3 @@ struct tokenized {
 enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b,
                                         struct tokenized *out, struct error *e);
 void tokenized_free(struct tokenized *t);
-
-#endif

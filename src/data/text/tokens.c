@@ -16,7 +16,6 @@
 #include "io/safetensors.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 static const struct {

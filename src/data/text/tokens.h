@@ -18,8 +18,7 @@
  *
  * Labels are the same tokens: the model shifts them.
  */
-#ifndef TOKENS_H
-#define TOKENS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -104,5 +103,3 @@ bool not_tokens_utf16(int fd);
 /* Returns how many bytes an integer of the file seems to have if it is read as uint16: 4 or 8 when
  * the upper halves, or the upper three quarters, are all 0 and the lower ones are not; else 2. */
 uint32_t not_tokens_width(int fd);
-
-#endif

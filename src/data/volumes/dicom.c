@@ -7,9 +7,6 @@
 #include "data/volumes/dicom.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "io/file.h"

@@ -6,8 +6,7 @@
  * (dicom_j2k.c). The message about any other names a converter. Files of a folder that have no
  * image, such as a DICOMDIR or a radiotherapy plan, are skipped.
  */
-#ifndef DICOM_H
-#define DICOM_H
+#pragma once
 
 #include "data/volumes/volume.h"
 #include "base/base.h"
@@ -102,5 +101,3 @@ const uint8_t *j2k_codestream(const uint8_t *at, size_t *n);
 /* Decodes JPEG 2000, as jpeg_lossless does lossless JPEG. */
 int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to,
               struct error *e);
-
-#endif

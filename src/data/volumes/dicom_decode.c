@@ -4,8 +4,6 @@
  * Compressed pixels are items: the first is a table of offsets, the others are fragments of one
  * stream, which are joined by moving them together.
  */
-#include <string.h>
-
 #include "data/images/jpeg.h"
 #include "data/volumes/dicom.h"
 #include "base/base.h"

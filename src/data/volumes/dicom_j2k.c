@@ -4,7 +4,6 @@
 #include "data/volumes/dicom.h"
 
 #include <openjpeg.h>
-#include <string.h>
 
 const char *dicom_j2k_version(void) { return opj_version(); }
 

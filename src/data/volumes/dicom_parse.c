@@ -10,9 +10,6 @@
  * loops.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/volumes/dicom.h"
 #include "io/file.h"

@@ -5,8 +5,6 @@
  * tile's packets, and structures for each tile, and for each precinct and code block of the tile
  * that it decodes. The largest sizes of these structures were measured with OpenJPEG 2.5.
  */
-#include <string.h>
-
 #include "data/volumes/dicom.h"
 
 enum {

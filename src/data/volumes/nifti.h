@@ -5,8 +5,7 @@
  * seek and takes memory by what the header claims, and of the whole format only 348 or 540 bytes of
  * header are needed.
  */
-#ifndef NIFTI_H
-#define NIFTI_H
+#pragma once
 
 #include "data/volumes/volume.h"
 #include "base/base.h"
@@ -72,5 +71,3 @@ int volume_cache_path(const char *volume, const char *folder, const char *ending
 /* Decompresses `from` to the file, unless it is there: exactly `bytes` of it, or PL_USAGE: the file
  * is cut, damaged, or longer. The disk keeps 1 GiB free: PL_FAIL. */
 int volume_cache_gunzip(const char *from, const char *to, uint64_t bytes, struct error *e);
-
-#endif

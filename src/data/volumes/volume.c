@@ -4,7 +4,6 @@
 #include "data/volumes/volume.h"
 
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "data/volumes/dicom.h"

@@ -17,8 +17,7 @@
  * nothing but inside of libtiff and image libraries, no file stays open, and any number of threads
  * may read. Messages do not name the volume.
  */
-#ifndef VOLUME_H
-#define VOLUME_H
+#pragma once
 
 #include "data/images/plane.h"
 #include "data/images/tiff.h"
@@ -117,5 +116,3 @@ struct volume_channels {
 size_t volume_rgb_room(const struct volume_channels *c);
 int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room,
                struct error *e);
-
-#endif

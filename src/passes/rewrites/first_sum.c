@@ -11,8 +11,6 @@
  *
  * The adding node must be the first to access these bytes, and must access all of them.
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "passes/passes.h"
 

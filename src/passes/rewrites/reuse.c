@@ -3,8 +3,6 @@
  * dlogits over logits, a rotated query over the query, a sum over one of its terms. No bits change,
  * and there is one storage less.
  */
-#include <string.h>
-
 #include "graph/lifetime.h"
 #include "graph/ops.h"
 #include "passes/passes.h"

@@ -10,8 +10,6 @@
  * that cannot is followed by an ACCUMULATE. The loss is already divided by its count over the whole
  * step (graph_count), so sums over micro-batches are the step's.
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "passes/passes.h"
 

@@ -27,8 +27,6 @@
  * read the same rows. None reads the rows of another, because the backward of a loop runs within
  * it.
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "passes/passes.h"
 #include "passes/uses.h"

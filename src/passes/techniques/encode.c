@@ -29,9 +29,6 @@
  * are frozen. What depends only on weights is computed once, before the loop. The backward never
  * enters the loop, and nothing in it is recomputed.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "graph/ops.h"
 #include "passes/techniques/recompute.h"
 #include "run/kernel.h"

@@ -31,9 +31,6 @@
  * 0, nodes between two blocks belong to the first of them, nodes after the last block are layer L.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "graph/ops.h"

@@ -23,8 +23,6 @@
  *
  *     bf16 --cast--> [ module, f32 weights without masters ] --cast--> bf16
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "graph/stored.h"
 #include "passes/passes.h"

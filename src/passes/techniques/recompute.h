@@ -2,8 +2,7 @@
  * recompute.h: shared by recompute.c and selective.c: which nodes of the step are recomputed
  * together, which may be recomputed one by one, and the walk that repeats them.
  */
-#ifndef RECOMPUTE_H
-#define RECOMPUTE_H
+#pragma once
 
 #include "passes/passes.h"
 
@@ -30,5 +29,3 @@ void repeat_in_backward(struct graph *g, const char *pass, repeat_before *before
 /* Updates a view node of the backward after a pass replaced its input: the view's storage and
  * strides follow the input. Does nothing for other nodes. */
 void view_follow_input(struct graph *g, const struct node *n);
-
-#endif

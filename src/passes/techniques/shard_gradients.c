@@ -12,9 +12,6 @@
  * without this pass. With parallel.group host these are the ranks of a host; sums across hosts stay
  * in the update, once a step.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/shard.h"
 #include "graph/ops.h"
 #include "passes/passes.h"

@@ -24,8 +24,6 @@
  *
  * Adafactor's means run over whole rows: its state stays whole, and every rank updates all of it.
  */
-#include <string.h>
-
 #include "graph/shard.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"

@@ -3,8 +3,6 @@
  */
 #include "text/template/chat.h"
 
-#include <string.h>
-
 void chat_tokens_free(struct chat_tokens *c)
 {
     token_list_free(&c->tokens);

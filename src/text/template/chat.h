@@ -18,8 +18,7 @@
  * tokenizer's BOS is added where the text does not begin with it, as transformers' processors do;
  * images have no labels.
  */
-#ifndef CHAT_H
-#define CHAT_H
+#pragma once
 
 #include "text/template/chat_images.h"
 #include "text/template/template.h"
@@ -59,5 +58,3 @@ enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct tem
  * Control tokens in the text are control tokens. */
 enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion,
                                    const struct text_images *images, struct chat_tokens *out, struct error *e);
-
-#endif

@@ -3,9 +3,6 @@
  */
 #include "text/template/chat_images.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "text/template/chat.h"
 
 /* ---- the description of a video ---- */

@@ -17,8 +17,7 @@
  * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
  * apart from its text is then left out where the template writes one itself.
  */
-#ifndef CHAT_IMAGES_H
-#define CHAT_IMAGES_H
+#pragma once
 
 #include "text/template/template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -91,5 +90,3 @@ int image_text_encode(const struct text_images *images, const struct tokenizer *
 
 /* Writes a number in English words, as num2words does: "one thousand, two hundred and five". */
 void number_words(uint32_t n, struct text *out);
-
-#endif

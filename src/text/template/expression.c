@@ -8,9 +8,6 @@
  * A filter, test, method or function that is not known is an error here, not when a message meets
  * it.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "text/template/jinja.h"
 
 static struct node *parse_unary(struct parser *p, bool filters);

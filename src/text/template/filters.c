@@ -3,8 +3,6 @@
  * published chat templates use (docs/notes/chat-templates.md), as Jinja defines them.
  */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "text/template/jinja.h"
 

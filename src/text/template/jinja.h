@@ -18,8 +18,7 @@
  * of a rendering comes from one bump allocator and is freed with it; an error leaves by longjmp
  * from `fail`, so no function here returns a code.
  */
-#ifndef JINJA_H
-#define JINJA_H
+#pragma once
 
 #include <setjmp.h>
 
@@ -406,5 +405,3 @@ struct node *parse_target(struct parser *p, bool set);
 /* Parses | name(...) | name ... applied to a; with a NULL, which is a block's body, without the
  * first bar. */
 struct node *parse_filters(struct parser *p, struct node *a);
-
-#endif

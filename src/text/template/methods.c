@@ -2,9 +2,6 @@
  * methods.c: methods of strings and dicts, and the functions of a template. Indexes and lengths
  * count code points.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "text/template/jinja.h"

@@ -4,8 +4,6 @@
  */
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "text/template/jinja.h"
 

@@ -8,9 +8,6 @@
  *
  * "chat_template" is the text, or a list of {"name", "template"}.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "io/file.h"
 #include "io/json.h"
 #include "text/template/template.h"

@@ -8,8 +8,6 @@
  *   variables <- the template <- for <- block
  *                     ^--------- macro
  */
-#include <string.h>
-
 #include "text/template/jinja.h"
 
 struct scope {

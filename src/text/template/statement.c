@@ -2,8 +2,6 @@
  * statement.c: parsing the tags of a template, and reading a whole one.
  */
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "text/template/jinja.h"
 

@@ -10,9 +10,6 @@
  *   "aaaabbb"  ^^^^^^^^^^^^^                grows in place
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "text/template/jinja.h"
 

@@ -13,8 +13,7 @@
  * statement, filter, test, method or function that is not known is refused when the template is
  * read. A template reads no file, and its depth, steps and output are bounded.
  */
-#ifndef TEMPLATE_H
-#define TEMPLATE_H
+#pragma once
 
 #include "base/base.h"
 #include "io/value.h"
@@ -67,5 +66,3 @@ struct rendered {
  * template at the same time. */
 int template_render(const struct template *t, const struct value *variables, struct rendered *out, struct error *e);
 void rendered_free(struct rendered *r);
-
-#endif

@@ -1,8 +1,6 @@
 /*
  * normalizer.c: normalizers, the matches that they replace, and the aligned text that they write.
  */
-#include <string.h>
-
 #include "base/coding.h"
 #include "text/tokenizer/tokenizer_parts.h"
 

@@ -1,8 +1,6 @@
 /*
  * pretokenizer.c: cutting text into pre-tokens (see tokenizer_parts.h).
  */
-#include <string.h>
-
 #include "text/tokenizer/tokenizer_parts.h"
 
 /* ---- the alphabet of byte-level BPE ---- */

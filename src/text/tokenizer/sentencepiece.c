@@ -15,8 +15,6 @@
  */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "text/tokenizer/tokenizer_parts.h"
 

@@ -2,9 +2,6 @@
  * subwords.c: the models of a tokenizer: pre-tokens to tokens, word by word, through a cache of
  * words.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "text/tokenizer/tokenizer_parts.h"
 
 /* ---- words ---- */

@@ -1,8 +1,6 @@
 /*
  * token_decoder.c: decoders: tokens back to text (see tokenizer_parts.h).
  */
-#include <string.h>
-
 #include "text/tokenizer/tokenizer_parts.h"
 
 /* ---- decoding ---- */

@@ -1,9 +1,6 @@
 /*
  * tokenizer.c: opens a tokenizer, encodes and decodes (see tokenizer.h).
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "io/file.h"
 #include "io/json.h"
 #include "text/tokenizer/tokenizer_parts.h"

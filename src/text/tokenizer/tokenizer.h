@@ -10,8 +10,7 @@
  * A tokenizer does not change after tokenizer_open. Several threads may use one at a time: each
  * call borrows a workspace, with a cache of words, that no other call has.
  */
-#ifndef TOKENIZER_H
-#define TOKENIZER_H
+#pragma once
 
 #include "base/base.h"
 #include "text/unicode.h"
@@ -89,5 +88,3 @@ int32_t tokenizer_pad(const struct tokenizer *t);
 /* Returns the content of "bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
  * "cls_token" or "mask_token"; NULL: none. */
 const char *tokenizer_special(const struct tokenizer *t, const char *role);
-
-#endif

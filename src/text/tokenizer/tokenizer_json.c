@@ -4,7 +4,6 @@
  * "truncation" and "padding" are left alone: they change no token, only how many are kept.
  */
 #include <math.h>
-#include <string.h>
 
 #include "io/json.h"
 #include "text/tokenizer/tokenizer_parts.h"

@@ -10,8 +10,7 @@
  *     subwords.c            BPE, Unigram, WordPiece
  *     tokenizer.c           opens, reads tokenizer_config.json and its neighbours, encodes, decodes
  */
-#ifndef TOKENIZER_PARTS_H
-#define TOKENIZER_PARTS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -621,5 +620,3 @@ int tokenizer_read_special(struct tokenizer *t, const char *folder, struct error
 struct work_pool *work_pool_new(void);
 /* Adds a token to those that are cut out of the text, and to the vocabulary if it is new. */
 int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e);
-
-#endif

@@ -1,8 +1,6 @@
 /*
  * vocabulary.c: tokens by content and by id, strings by their prefixes, and added tokens.
  */
-#include <string.h>
-
 #include "text/tokenizer/tokenizer_parts.h"
 
 /* ---- tokens by content and by id ---- */
