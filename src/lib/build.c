@@ -1,8 +1,8 @@
 /*
  * build.c: the builder: a user's layers become nodes of the graph.
  *
- * It wraps the functions of src/graph/ops.h in one line each, and adds only the checks that
- * internal callers do not need: tensor ids and names are valid. An error is the graph's sticky
+ * It wraps the functions of src/graph/ops.h, a row each, and adds only the checks that internal
+ * callers do not need: tensor ids and names are valid. An error is the graph's sticky
  * error, so pl_plan reports it with scope and shapes.
  *
  * Invariant: whatever a callback does, the graph is accepted by the passes, or has an error.
@@ -201,7 +201,44 @@ void pl_fail(struct pl_builder *b, const char *message)
     graph_fail(b->g, "%s", message ? message : "pl_fail without a message");
 }
 
-/* --- ops: one line each ----------------------------------------------------------------------- */
+/* --- ops ------------------------------------------------------------------------------------- */
+
+/* OP(name, (parameters), (tensors), call) defines pl_name, which calls if all tensors are valid. */
+#define OP(name, PARAMETERS, TENSORS, call) \
+    pl_tensor pl_##name PARAMETERS { return needs(b, PL_TENSORS TENSORS) ? call : 0; }
+#define B struct pl_builder *b
+#define T pl_tensor
+
+OP(linear, (B, T x, T w, T bias), (x, w), op_linear(b->g, x, w, optional(b, bias)))
+OP(rmsnorm, (B, T x, T w, float eps), (x, w), op_rmsnorm(b->g, x, w, eps))
+OP(layernorm, (B, T x, T w, T bias, float eps), (x, w, bias), op_layernorm(b->g, x, w, bias, eps))
+OP(rope, (B, T x, T inv_freq, float scale), (x, inv_freq), op_rope(b->g, x, inv_freq, scale, false))
+OP(rope_at, (B, T x, T inv_freq, T positions, float scale), (x, inv_freq, positions),
+   op_rope_at(b->g, x, inv_freq, positions, NULL, scale))
+OP(silu_gate, (B, T gate, T up), (gate, up), op_silu_gate(b->g, gate, up))
+OP(embedding, (B, T ids, T table), (ids, table), op_embedding(b->g, ids, table))
+OP(shift_labels, (B, T labels), (labels), op_shift_labels(b->g, labels))
+OP(add, (B, T x, T y), (x, y), op_add(b->g, x, y))
+OP(mul, (B, T x, T y), (x, y), op_mul(b->g, x, y))
+OP(scale, (B, T x, double value), (x), op_scale(b->g, x, value))
+OP(sum, (B, T x), (x), op_sum(b->g, x))
+OP(softmax, (B, T x), (x), op_softmax(b->g, x))
+OP(gather, (B, T x, T index), (x, index), op_gather(b->g, x, index))
+OP(cross_entropy, (B, T logits, T labels), (logits, labels), op_xent(b->g, logits, labels, NULL))
+OP(attention, (B, T q, T k, T v, float scale, int causal), (q, k, v), op_attention(b->g, q, k, v, scale, causal))
+OP(attention_ranges, (B, T q, T k, T v, T ranges, float scale, int64_t window), (q, k, v, ranges),
+   op_attention_with(b->g, q, k, v, 0,
+                     (struct attention_options){.scale = scale, .window = window, .ranges = ranges}))
+OP(matmul, (B, T x, T y, int transpose_x, int transpose_y), (x, y),
+   op_matmul(b->g, x, y, transpose_x, transpose_y, tensor_at(b->g, x)->dtype))
+OP(bmm, (B, T x, T y, int transpose_x, int transpose_y), (x, y),
+   op_bmm(b->g, x, y, transpose_x, transpose_y, tensor_at(b->g, x)->dtype))
+OP(conv, (B, T x, T w, T bias, int stride, int pad, int groups), (x, w),
+   op_conv(b->g, x, w, optional(b, bias), stride, pad, groups))
+OP(conv_transpose, (B, T x, T w, T bias, int stride, int pad), (x, w),
+   op_conv_transpose(b->g, x, w, optional(b, bias), stride, pad))
+#undef B
+#undef T
 
 pl_tensor pl_reshape(struct pl_builder *b, pl_tensor x, int rank, const int64_t *dim)
 {
@@ -216,81 +253,6 @@ pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, i
         return graph_fail(b->g, "pl_slice: axis %d, %lld elements from %lld", axis, (long long)length,
                           (long long)start);
     return in(b, x) ? op_slice(b->g, x, axis, start, length) : 0;
-}
-
-pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias)
-{
-    return needs(b, PL_TENSORS(x, w)) ? op_linear(b->g, x, w, optional(b, bias)) : 0;
-}
-pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps)
-{
-    return needs(b, PL_TENSORS(x, w)) ? op_rmsnorm(b->g, x, w, eps) : 0;
-}
-pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale)
-{
-    return needs(b, PL_TENSORS(x, inv_freq)) ? op_rope(b->g, x, inv_freq, scale, false) : 0;
-}
-pl_tensor pl_rope_at(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, pl_tensor positions, float scale)
-{
-    return needs(b, PL_TENSORS(x, inv_freq, positions)) ? op_rope_at(b->g, x, inv_freq, positions, NULL, scale) : 0;
-}
-pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up)
-{
-    return needs(b, PL_TENSORS(gate, up)) ? op_silu_gate(b->g, gate, up) : 0;
-}
-pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table)
-{
-    return needs(b, PL_TENSORS(ids, table)) ? op_embedding(b->g, ids, table) : 0;
-}
-pl_tensor pl_shift_labels(struct pl_builder *b, pl_tensor labels) { return op_shift_labels(b->g, in(b, labels)); }
-pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y)
-{
-    return needs(b, PL_TENSORS(x, y)) ? op_add(b->g, x, y) : 0;
-}
-pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y)
-{
-    return needs(b, PL_TENSORS(x, y)) ? op_mul(b->g, x, y) : 0;
-}
-pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value) { return op_scale(b->g, in(b, x), value); }
-pl_tensor pl_sum(struct pl_builder *b, pl_tensor x) { return op_sum(b->g, in(b, x)); }
-pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels)
-{
-    return needs(b, PL_TENSORS(logits, labels)) ? op_xent(b->g, logits, labels, NULL) : 0;
-}
-
-pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal)
-{
-    return needs(b, PL_TENSORS(q, k, v)) ? op_attention(b->g, q, k, v, scale, causal) : 0;
-}
-
-pl_tensor pl_attention_ranges(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, pl_tensor ranges,
-                              float scale, int64_t window)
-{
-    return needs(b, PL_TENSORS(q, k, v, ranges))
-               ? op_attention_with(b->g, q, k, v, 0,
-                                   (struct attention_options){.scale = scale, .window = window, .ranges = ranges})
-               : 0;
-}
-
-pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)
-{
-    return in(b, x) ? op_matmul(b->g, x, in(b, y), transpose_x, transpose_y, tensor_at(b->g, x)->dtype) : 0;
-}
-
-pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)
-{
-    return in(b, x) ? op_bmm(b->g, x, in(b, y), transpose_x, transpose_y, tensor_at(b->g, x)->dtype) : 0;
-}
-
-pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps)
-{
-    return needs(b, PL_TENSORS(x, w, bias)) ? op_layernorm(b->g, x, w, bias, eps) : 0;
-}
-
-pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x) { return op_softmax(b->g, in(b, x)); }
-pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index)
-{
-    return needs(b, PL_TENSORS(x, index)) ? op_gather(b->g, x, index) : 0;
 }
 
 pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind)
@@ -329,16 +291,6 @@ pl_tensor pl_concat(struct pl_builder *b, int n, const pl_tensor *x, int axis)
     for (int i = 0; i < n; i++)
         if (!in(b, x[i])) return 0;
     return op_concat(b->g, x, n, axis);
-}
-
-pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad, int groups)
-{
-    return needs(b, PL_TENSORS(x, w)) ? op_conv(b->g, x, w, optional(b, bias), stride, pad, groups) : 0;
-}
-
-pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad)
-{
-    return needs(b, PL_TENSORS(x, w)) ? op_conv_transpose(b->g, x, w, optional(b, bias), stride, pad) : 0;
 }
 
 pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners)
