@@ -13,6 +13,7 @@
 
 #include "base/random.h"
 #include "data/order.h"
+#include "data/formats/memmap.h"
 #include "data/masks/grid.h"
 #include "data/masks/polygon.h"
 #include "io/file.h"
@@ -259,6 +260,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     *out = NULL;
     for (size_t i = 0; i < COUNT(formats); i++)
         if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
+    if (d->format == &dataset_packed && memmap_is_index(o)) d->format = &dataset_memmap; /* the store's other layout */
     if (!d->format) {
         mem_free(d);
         return error_set(e, PL_USAGE,
@@ -271,7 +273,11 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     d->labels = (struct label_options){.kind = o->labels, .ignore = o->ignore, .threshold = o->threshold};
     d->range = o->range;
     d->room = o->room ? o->room : VOLUME_ROOM;
-    int rc = d->format->open(d, o, e);
+    d->state = mem_alloc(d->format->state);
+    struct names paths;
+    int rc = dataset_paths(o, &paths, e);
+    if (!rc) rc = d->format->open(d, o, &paths, e);
+    names_free(&paths);
     if (!rc && o->n_categories && d->format->no_categories)
         rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key",
                        o->categories[0], d->format->no_categories);
@@ -288,6 +294,8 @@ void dataset_close(struct dataset *d)
 {
     if (!d) return;
     d->format->close(d);
+    mem_free(d->state);
+    mem_free((void *)d->labels.values);
     text_free(&d->unpaired);
     mem_free(d->chosen);
     mem_free(d);

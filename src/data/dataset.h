@@ -251,10 +251,13 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
 /* --- for the formats ------------------------------------------------------------------- */
 
 struct label_image;
+struct names;
 struct dataset_format {
     const char *name;
-    int (*open)(struct dataset *d, const struct dataset_options *o, struct error *e);
-    void (*close)(struct dataset *d);
+    size_t state; /* bytes of d->state, which dataset_open allocates with zeros and dataset_close frees */
+    /* `paths` are o->paths expanded, at least one */
+    int (*open)(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e);
+    void (*close)(struct dataset *d); /* frees what the state points to, after a failed `open` too */
     void (*describe)(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key);
     enum data_fault (*image)(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
                              struct error *e);
@@ -288,7 +291,7 @@ struct dataset_format {
 
 struct dataset {
     const struct dataset_format *format;
-    void *state;          /* owned by the format */
+    void *state;          /* the format's */
     uint64_t total;       /* samples in the files */
     uint64_t n;           /* samples in the split */
     uint32_t *chosen;     /* [n] in ascending order; NULL: all */
@@ -317,7 +320,6 @@ void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options
 
 /* Expands the options' paths and globs, without duplicates, sorted within a glob. PL_USAGE when a
  * pattern matches nothing. */
-struct names;
 int dataset_paths(const struct dataset_options *o, struct names *out, struct error *e);
 
 /* ---- Parquet ----

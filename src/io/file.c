@@ -11,6 +11,7 @@
 #include <ftw.h>
 #include <glob.h>
 #include <limits.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -196,6 +197,18 @@ int file_open(const char *path, uint64_t *bytes, struct error *e)
     if (fd >= 0 && file_refuse_pointer(path, fd, (uint64_t)s.st_size, e)) close(fd), fd = -1;
     if (fd >= 0 && bytes) *bytes = (uint64_t)s.st_size;
     return fd;
+}
+
+int file_map(struct mapped *m, const char *path, struct error *e)
+{
+    uint64_t bytes;
+    *m = (struct mapped){0};
+    const int fd = file_open(path, &bytes, e);
+    if (fd < 0) return e->code;
+    const bool failed = bytes && mapped_open(m, fd, (size_t)bytes, PROT_READ, MAP_SHARED);
+    const int rc = failed ? file_error(path, "map it", e) : PL_OK;
+    close(fd);
+    return rc;
 }
 
 int file_check(const char *path, struct error *e)

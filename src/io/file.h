@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "base/base.h"
+#include "base/mapped.h"
 
 /* A list of names, each on the heap; names_free releases all. */
 struct names {
@@ -29,6 +29,8 @@ int files_spare(uint32_t n, struct error *e);
  * device, is refused at once and never waited for; so is a Git LFS pointer. *bytes, unless NULL, is
  * the file's size. Nothing is allocated. */
 int file_open(const char *path, uint64_t *bytes, struct error *e);
+/* Maps a whole file for reading. The map of an empty file is not open. */
+int file_map(struct mapped *m, const char *path, struct error *e);
 /* Opens and closes it, for the message. */
 int file_check(const char *path, struct error *e);
 /* Returns PL_USAGE if an open file is a Git LFS pointer, some lines in place of a file that was

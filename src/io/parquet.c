@@ -5,8 +5,6 @@
 #include "io/parquet.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "io/file.h"
 #include "io/parquet_cell.h"
@@ -230,17 +228,11 @@ bool parquet_is(const char *path)
 
 int parquet_open(struct parquet *p, const char *path, struct error *e)
 {
-    uint64_t size;
     *p = (struct parquet){0};
-    const int fd = file_open(path, &size, e);
-    if (fd < 0) return e->code;
-    int rc = PL_OK;
-    if (!size) rc = error_set(e, PL_USAGE, "%s: the file is empty", path);
-    else if (mapped_open(&p->map, fd, size, PROT_READ, MAP_SHARED)) rc = file_error(path, "be mapped", e);
-    close(fd);
-    if (rc) return rc;
+    TRY(file_map(&p->map, path, e));
+    if (!p->map.bytes) return error_set(e, PL_USAGE, "%s: the file is empty", path);
     p->path = mem_string(path);
-    rc = read_footer(p, e) ? error_prepend(e, "%s", path) : parquet_check(p, e);
+    int rc = read_footer(p, e) ? error_prepend(e, "%s", path) : parquet_check(p, e);
     if (rc) parquet_close(p);
     return rc;
 }

@@ -3,8 +3,6 @@
  */
 #include "io/pth.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "io/file.h"
 #include "io/pickle.h"
@@ -552,18 +550,11 @@ int pth_open_memory(struct pth *p, const uint8_t *bytes, size_t n, struct error 
 
 int pth_open(struct pth *p, const char *path, struct error *e)
 {
-    uint64_t bytes;
-    int fd = file_open(path, &bytes, e);
-    if (fd < 0) return e->code;
-    if (bytes < 16) {
-        close(fd);
-        return error_set(e, PL_USAGE, "%s: not a checkpoint: it is almost empty", path);
-    }
     struct mapped *map = mem_alloc(sizeof *map);
-    int rc = mapped_open(map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE) ? file_error(path, "map it", e) : PL_OK;
-    close(fd);
-    if (!rc) {
-        rc = pth_open_memory(p, (const uint8_t *)map->at, (size_t)bytes, e);
+    int rc = file_map(map, path, e);
+    if (!rc && map->bytes < 16) rc = error_set(e, PL_USAGE, "%s: not a checkpoint: it is almost empty", path);
+    else if (!rc) {
+        rc = pth_open_memory(p, (const uint8_t *)map->at, map->bytes, e);
         if (rc) error_prepend(e, "%s", path);
         if (mapped_failed(map)) { /* that is the reason, whatever was parsed */
             if (!rc) pth_close(p);

@@ -347,7 +347,6 @@ static int open_file(struct coco_file *f, const struct dataset_options *o, struc
 static void coco_close(struct dataset *d)
 {
     struct coco *c = d->state;
-    if (!c) return;
     for (uint32_t i = 0; i < c->files.n; i++) {
         struct coco_file *f = &c->files.at[i];
         if (f->fd >= 0) close(f->fd);
@@ -356,7 +355,6 @@ static void coco_close(struct dataset *d)
         mem_free(f->folder);
     }
     vec_free(&c->files);
-    mem_free(c);
 }
 
 /* Prints nothing of images without annotations, which are usual in COCO: `data inspect` counts
@@ -372,17 +370,14 @@ static void print_unpaired(struct dataset *d)
                     (unsigned long long)r->duplicates, r->duplicates == 1 ? "image has" : "images have");
 }
 
-static int coco_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int coco_open(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e)
 {
-    struct names paths;
-    struct coco *c = d->state = mem_alloc(sizeof *c);
-    if (dataset_paths(o, &paths, e)) return e->code;
-    int rc = PL_OK;
-    for (uint32_t i = 0; i < paths.n && !rc; i++) {
-        struct coco_file fresh = {.path = mem_string(paths.at[i]), .fd = -1, .first = d->total};
+    struct coco *c = d->state;
+    for (uint32_t i = 0; i < paths->n; i++) {
+        struct coco_file fresh = {.path = mem_string(paths->at[i]), .fd = -1, .first = d->total};
         vec_push(&c->files, fresh);
         struct coco_file *f = &c->files.at[i];
-        if ((rc = open_file(f, o, e))) break;
+        TRY(open_file(f, o, e));
         const struct shard_report *r = &f->table.report;
         d->total += f->table.images.n;
         d->report.members += r->members;
@@ -398,9 +393,8 @@ static int coco_open(struct dataset *d, const struct dataset_options *o, struct 
             d->fingerprint = d->fingerprint * 31 + f->table.annotations.at[k].at;
     }
     print_unpaired(d);
-    if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
-    names_free(&paths);
-    return rc;
+    dataset_warn_unpaired(d, o, paths->at[0]);
+    return PL_OK;
 }
 
 static void coco_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key)
@@ -503,6 +497,6 @@ static const char *coco_category(const struct dataset *d, int32_t category)
 }
 
 const struct dataset_format dataset_coco = {
-    .name = "coco", .open = coco_open, .close = coco_close, .describe = coco_describe, .split_group = coco_split_group,
-    .image = coco_image, .masks = coco_masks, .category = coco_category,
+    .name = "coco", .state = sizeof(struct coco), .open = coco_open, .close = coco_close, .describe = coco_describe,
+    .split_group = coco_split_group, .image = coco_image, .masks = coco_masks, .category = coco_category,
 };

@@ -43,10 +43,8 @@ bool memmap_is_index(const struct dataset_options *o) { return o->n_paths && tex
 static void memmap_close(struct dataset *d)
 {
     struct memmap *m = d->state;
-    if (!m) return;
     mapped_close(&m->map);
     bump_free(&m->memory);
-    mem_free(m);
 }
 
 /* --- the images ------------------------------------------------------------------------- */
@@ -66,16 +64,11 @@ static char *find_image(struct memmap *m, const char *dir, const char *path)
 /* Reads the image's header, from pages that are mapped only meanwhile. */
 static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *e)
 {
-    uint64_t bytes;
-    struct mapped map = {0};
-    int fd = file_open(path, &bytes, e);
-    if (fd < 0) return e->code;
-    int rc = !bytes || mapped_open(&map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE)
-                 ? error_set(e, PL_USAGE, "%s is not an image", path)
-                 : PL_OK;
-    close(fd);
-    if (rc) return rc;
+    struct mapped map;
     size_t room;
+    TRY(file_map(&map, path, e));
+    if (!map.bytes) return error_set(e, PL_USAGE, "%s is not an image", path);
+    int rc = PL_OK;
     *h = *w = 0;
     if (image_peek(map.at, map.bytes, &(struct image_options){0}, w, h, &room, e)) rc = error_prepend(e, "%s", path);
     if (mapped_failed(&map)) rc = mapped_check(&map, path, e);
@@ -202,25 +195,22 @@ static int map_masks(struct memmap *m, const char *path, struct error *e)
     return rc;
 }
 
-static int memmap_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int memmap_open(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e)
 {
-    struct memmap *m = d->state = mem_alloc(sizeof *m);
+    struct memmap *m = d->state;
     struct text masks = {0};
-    struct names paths;
-    if (dataset_paths(o, &paths, e)) return e->code;
-    int rc = PL_OK;
-    if (paths.n != 1) rc = error_set(e, PL_USAGE, "%u indexes of memory maps are given; expected one", paths.n);
-    if (!rc) rc = read_index(d, paths.at[0], e);
-    if (!rc) rc = find_masks(o, paths.at[0], &masks, e);
+    if (paths->n != 1)
+        return error_set(e, PL_USAGE, "%u indexes of memory maps are given; expected one", paths->n);
+    TRY(read_index(d, paths->at[0], e));
+    int rc = find_masks(o, paths->at[0], &masks, e);
     if (!rc) rc = map_masks(m, masks.at, e);
     char what[512];
-    if (!rc && shard_report_print(&d->report, what, sizeof what)) log_warn("%s: %s", paths.at[0], what);
+    if (!rc && shard_report_print(&d->report, what, sizeof what)) log_warn("%s: %s", paths->at[0], what);
     for (uint64_t i = 0; !rc && i < d->total; i++) {
         d->fingerprint = hash_bytes(m->rows[i].name, strlen(m->rows[i].name), d->fingerprint);
         d->fingerprint = hash_bytes(&m->rows[i].first, sizeof m->rows[i].first, d->fingerprint);
     }
     text_free(&masks);
-    names_free(&paths);
     return rc;
 }
 
@@ -303,9 +293,9 @@ static int memmap_intact(const struct dataset *d, struct error *e)
 }
 
 const struct dataset_format dataset_memmap = {
-    .name = "packed", .open = memmap_open, .close = memmap_close, .describe = memmap_describe,
-    .split_group = memmap_split_group, .image = memmap_image, .masks = memmap_masks, .intact = memmap_intact,
-    .no_categories = "an index with a memory map of masks",
+    .name = "packed", .state = sizeof(struct memmap), .open = memmap_open, .close = memmap_close,
+    .describe = memmap_describe, .split_group = memmap_split_group, .image = memmap_image, .masks = memmap_masks,
+    .intact = memmap_intact, .no_categories = "an index with a memory map of masks",
 };
 
 /* ---- Writing ----

@@ -237,25 +237,19 @@ static void close_part(struct packed_part *p)
 static void packed_close(struct dataset *d)
 {
     struct packed *p = d->state;
-    if (!p) return;
     for (uint32_t i = 0; i < p->n; i++) close_part(&p->parts[i]);
     mem_free(p->parts);
     mem_free(p->only);
-    mem_free(p);
 }
 
 static int open_part(struct packed_part *p, const char *path, struct error *e)
 {
-    uint64_t bytes;
-    int fd = file_open(path, &bytes, e), rc = PL_OK;
-    if (fd < 0) return e->code;
-    if (bytes < PACKED_DATA)
-        rc = error_set(e, PL_USAGE, "%s: it has %llu bytes; a packed store has more", path, (unsigned long long)bytes);
-    else if (mapped_open(&p->map, fd, (size_t)bytes, PROT_READ, MAP_SHARED)) rc = file_error(path, "map it", e);
-    close(fd);
-    if (rc) return rc;
+    TRY(file_map(&p->map, path, e));
     p->path = mem_string(path);
-    if (packed_parse(&p->file, p->map.at, p->map.bytes, e)) rc = error_prepend(e, "%s", path);
+    int rc = PL_OK;
+    if (p->map.bytes < PACKED_DATA)
+        rc = error_set(e, PL_USAGE, "%s: it has %zu bytes; a packed store has more", path, p->map.bytes);
+    else if (packed_parse(&p->file, p->map.at, p->map.bytes, e)) rc = error_prepend(e, "%s", path);
     if (mapped_failed(&p->map)) rc = mapped_check(&p->map, path, e); /* that is the reason, whatever was parsed */
     if (rc) close_part(p);
     else p->checked = mem_alloc((size_t)p->file.header.samples / 8 + 1);
@@ -311,23 +305,16 @@ static int check_kind(const struct packed_header *h, const struct dataset_option
                      "makes of conversations", path);
 }
 
-static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int packed_open(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e)
 {
-    if (memmap_is_index(o)) { /* the other layout: a separate format under the same name */
-        d->format = &dataset_memmap;
-        return d->format->open(d, o, e);
-    }
-    struct names paths;
-    struct packed *p = d->state = mem_alloc(sizeof *p);
-    if (dataset_paths(o, &paths, e)) return e->code;
-    int rc = PL_OK;
-    p->parts = mem_alloc(paths.n * sizeof *p->parts);
-    for (uint32_t i = 0; i < paths.n && !rc; i++) {
+    struct packed *p = d->state;
+    p->parts = mem_alloc(paths->n * sizeof *p->parts);
+    for (uint32_t i = 0; i < paths->n; i++) {
         struct packed_part *part = &p->parts[p->n];
-        if ((rc = open_part(part, paths.at[i], e))) break;
+        TRY(open_part(part, paths->at[i], e));
         const struct packed_header *h = &part->file.header;
         p->n++;
-        if ((rc = check_kind(h, o, paths.at[i], e))) break;
+        TRY(check_kind(h, o, paths->at[i], e));
         part->first = d->total;
         d->total += h->samples;
         d->fingerprint = hash_bytes(h, sizeof *h, d->fingerprint);
@@ -336,13 +323,11 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
             x && (p->n == 1 || (d->embeddings && !memcmp(x, d->embeddings, offsetof(struct packed_embeddings, model))));
         d->embeddings = alike ? x : NULL;
         d->report.members += h->samples;
-        note_range(d, part, p->n == 1, paths.at[i]);
+        note_range(d, part, p->n == 1, paths->at[i]);
     }
     p->only = mem_alloc(o->n_categories * sizeof *p->only);
-    for (uint32_t i = 0; i < o->n_categories && !rc; i++)
-        rc = find_category(p, o->categories[i], &p->only[p->n_only++], e);
-    names_free(&paths);
-    return rc;
+    for (uint32_t i = 0; i < o->n_categories; i++) TRY(find_category(p, o->categories[i], &p->only[p->n_only++], e));
+    return PL_OK;
 }
 
 /* --- reading ---------------------------------------------------------------------------- */
@@ -534,7 +519,8 @@ static int packed_intact(const struct dataset *d, struct error *e)
 }
 
 const struct dataset_format dataset_packed = {
-    .name = "packed", .open = packed_open, .close = packed_close, .describe = packed_describe,
-    .split_group = packed_split_group, .image = packed_image, .masks = packed_masks, .prefetch = packed_prefetch,
-    .category = packed_category_name, .check = packed_check, .intact = packed_intact, .embedding = packed_embedding,
+    .name = "packed", .state = sizeof(struct packed), .open = packed_open, .close = packed_close,
+    .describe = packed_describe, .split_group = packed_split_group, .image = packed_image, .masks = packed_masks,
+    .prefetch = packed_prefetch, .category = packed_category_name, .check = packed_check, .intact = packed_intact,
+    .embedding = packed_embedding,
 };

@@ -343,7 +343,7 @@ static int set_channels(struct pairs *p, const struct dataset_options *o, struct
 /* Begins a dataset of pairs. `folder` is where dataset.json may be. */
 int pairs_start(struct dataset *d, const struct dataset_options *o, const char *folder, struct error *e)
 {
-    struct pairs *p = d->state = mem_alloc(sizeof *p);
+    struct pairs *p = d->state;
     p->room = d->room;
     dataset_json_read(&p->json, folder);
     if (set_channels(p, o, e)) return e->code;
@@ -362,15 +362,12 @@ int pairs_finish(struct dataset *d, struct error *e)
 void pairs_close(struct dataset *d)
 {
     struct pairs *p = d->state;
-    if (!p) return;
     vec_free(&p->items);
     vec_free(&p->groups);
     text_free(&p->names);
     for (uint32_t i = 0; i < p->volumes.n; i++) volume_close(&p->volumes.at[i]);
     vec_free(&p->volumes);
     dataset_json_free(&p->json);
-    mem_free((void *)d->labels.values);
-    mem_free(p);
 }
 
 /* --- pairs: folders ------------------------------------------------------------------------- */
@@ -522,16 +519,13 @@ static int open_root(struct dataset *d, const struct dataset_options *o, const c
                                  : join_found(d, root, given ? &a : NULL, e);
 }
 
-static int pairs_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int pairs_open(struct dataset *d, const struct dataset_options *o, struct names *roots, struct error *e)
 {
-    struct names roots;
-    if (dataset_paths(o, &roots, e)) return e->code;
-    int rc = pairs_start(d, o, roots.at[0], e);
-    for (uint32_t i = 0; i < roots.n && !rc; i++) rc = open_root(d, o, roots.at[i], e);
-    if (!rc) rc = pairs_finish(d, e);
-    if (!rc) dataset_warn_unpaired(d, o, roots.at[0]);
-    names_free(&roots);
-    return rc;
+    TRY(pairs_start(d, o, roots->at[0], e));
+    for (uint32_t i = 0; i < roots->n; i++) TRY(open_root(d, o, roots->at[i], e));
+    TRY(pairs_finish(d, e));
+    dataset_warn_unpaired(d, o, roots->at[0]);
+    return PL_OK;
 }
 
 /* --- a sample: for tables too --------------------------------------------------------------- */
@@ -671,8 +665,8 @@ static const char *pairs_category(const struct dataset *d, int32_t category)
 }
 
 const struct dataset_format dataset_pairs = {
-    .name = "pairs", .open = pairs_open, .close = pairs_close, .describe = pairs_describe, .image = pairs_image,
-    .masks = pairs_masks, .category = pairs_category, .values = pairs_values, .plane = pairs_plane,
-    .set_range = pairs_set_range, .slice = pairs_slice, .split_group = pairs_split_group, .label = pairs_label_path,
-    .image_path = pairs_image_path,
+    .name = "pairs", .state = sizeof(struct pairs), .open = pairs_open, .close = pairs_close,
+    .describe = pairs_describe, .image = pairs_image, .masks = pairs_masks, .category = pairs_category,
+    .values = pairs_values, .plane = pairs_plane, .set_range = pairs_set_range, .slice = pairs_slice,
+    .split_group = pairs_split_group, .label = pairs_label_path, .image_path = pairs_image_path,
 };

@@ -186,37 +186,30 @@ static int add_table(struct dataset *d, const struct dataset_options *o, const c
     return find_columns(s, t, o, e) ? error_prepend(e, "%s", path) : PL_OK;
 }
 
-static int parquet_set_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int parquet_set_open(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e)
 {
     enum { HASHED = 64 << 20, HASHED_LEAST = 1 << 20 }; /* bytes of all tables, and of each */
-    struct names paths;
-    struct parquet_set *s = d->state = mem_alloc(sizeof *s);
-    if (label_set_values(&d->labels, o->categories, o->n_categories, NULL, e) || dataset_paths(o, &paths, e))
-        return e->code;
-    int rc = o->texts
-                 ? error_set(e, PL_USAGE, "questions and answers are not read from Parquet tables: use a table in CSV")
-                 : PL_OK;
-    for (uint32_t i = 0; i < paths.n && !rc; i++)
-        rc = add_table(d, o, paths.at[i], (uint64_t)max_i64(HASHED / paths.n, HASHED_LEAST), e);
-    if (!rc && s->n_masks > 1 && o->n_categories)
-        rc = error_set(e, PL_USAGE,
-                       "data.categories is given, and the masks are in several columns, which are the categories: name "
-                       "those that are wanted in data.mask_column");
+    struct parquet_set *s = d->state;
+    TRY(label_set_values(&d->labels, o->categories, o->n_categories, NULL, e));
+    if (o->texts)
+        return error_set(e, PL_USAGE, "questions and answers are not read from Parquet tables: use a table in CSV");
+    for (uint32_t i = 0; i < paths->n; i++)
+        TRY(add_table(d, o, paths->at[i], (uint64_t)max_i64(HASHED / paths->n, HASHED_LEAST), e));
+    if (s->n_masks > 1 && o->n_categories)
+        return error_set(e, PL_USAGE,
+                         "data.categories is given, and the masks are in several columns, which are the categories: "
+                         "name those that are wanted in data.mask_column");
     /* an image for each mask */
-    if (!rc && (s->lists || s->n_masks > 1) && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_BINARY;
-    names_free(&paths);
-    return rc;
+    if ((s->lists || s->n_masks > 1) && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_BINARY;
+    return PL_OK;
 }
 
 static void parquet_set_close(struct dataset *d)
 {
     struct parquet_set *s = d->state;
-    if (!s) return;
     for (uint32_t i = 0; i < s->tables.n; i++) parquet_close(&s->tables.at[i]->parquet), mem_free(s->tables.at[i]);
     for (uint32_t i = 0; i < s->n_masks; i++) mem_free(s->names[i]);
     vec_free(&s->tables);
-    mem_free((void *)d->labels.values);
-    mem_free(s);
 }
 
 /* --- a sample --------------------------------------------------------------------------------- */
@@ -361,7 +354,8 @@ static int parquet_set_intact(const struct dataset *d, struct error *e)
 }
 
 const struct dataset_format dataset_parquet = {
-    .name = "parquet", .open = parquet_set_open, .close = parquet_set_close, .describe = parquet_set_describe,
-    .image = parquet_set_image, .masks = parquet_set_masks, .category = parquet_set_category,
-    .intact = parquet_set_intact, .label = parquet_set_label, .values = parquet_set_values,
+    .name = "parquet", .state = sizeof(struct parquet_set), .open = parquet_set_open, .close = parquet_set_close,
+    .describe = parquet_set_describe, .image = parquet_set_image, .masks = parquet_set_masks,
+    .category = parquet_set_category, .intact = parquet_set_intact, .label = parquet_set_label,
+    .values = parquet_set_values,
 };

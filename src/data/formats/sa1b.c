@@ -444,11 +444,9 @@ static void add_report(struct shard_report *sum, const struct shard_report *r)
 static void sa1b_close(struct dataset *d)
 {
     struct sa1b *s = d->state;
-    if (!s) return;
     for (uint32_t i = 0; i < s->n; i++) shard_close(&s->shards[i]);
     mem_free(s->shards);
     mem_free(s->first);
-    mem_free(s);
 }
 
 /* Opens folders: a folder of tars is replaced by its tars; any other folder is a shard of
@@ -469,26 +467,24 @@ static int open_folders(struct names *paths, struct error *e)
     return rc;
 }
 
-static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e)
 {
     enum { LOGGED = 10 }; /* shards with faults that are logged one by one */
-    struct names paths;
-    struct sa1b *s = d->state = mem_alloc(sizeof *s);
-    if (dataset_paths(o, &paths, e)) return e->code;
-    int rc = open_folders(&paths, e);
-    s->shards = mem_alloc(paths.n * sizeof *s->shards);
-    s->first = mem_alloc(paths.n * sizeof *s->first);
+    struct sa1b *s = d->state;
+    (void)o;
+    int rc = open_folders(paths, e);
+    s->shards = mem_alloc(paths->n * sizeof *s->shards);
+    s->first = mem_alloc(paths->n * sizeof *s->first);
     uint32_t faulty = 0;
     struct progress progress;
-    progress_begin(&progress, "opening", "shards", paths.n); /* a shard without an index is read once */
-    for (uint32_t i = 0; i < paths.n && !rc; i++, progress_add(&progress, 1)) {
+    progress_begin(&progress, "opening", "shards", paths->n); /* a shard without an index is read once */
+    for (uint32_t i = 0; i < paths->n && !rc; i++, progress_add(&progress, 1)) {
         struct shard *shard = &s->shards[s->n];
-        size_t n = strlen(paths.at[i]);
-        if (n > 4 && !strcmp(paths.at[i] + n - 4, ".idx")) continue; /* a pattern for tars may match their indexes */
-        if ((rc = shard_open(shard, paths.at[i], e))) break;
+        if (text_ends_with(paths->at[i], ".idx")) continue; /* a pattern for tars may match their indexes */
+        if ((rc = shard_open(shard, paths->at[i], e))) break;
         char what[512];
         if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < LOGGED)
-            log_warn("%s: %s", paths.at[i], what);
+            log_warn("%s: %s", paths->at[i], what);
         s->first[s->n++] = d->total;
         d->total += shard->n;
         d->fingerprint = hash_bytes(&shard->fingerprint, sizeof shard->fingerprint, d->fingerprint);
@@ -496,7 +492,6 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
     }
     progress_clear();
     if (faulty > LOGGED) log_warn("%u more shards have faults", faulty - LOGGED);
-    names_free(&paths);
     return rc;
 }
 
@@ -549,6 +544,6 @@ static void sa1b_prefetch(const struct dataset *d, uint64_t i)
 }
 
 const struct dataset_format dataset_sa1b = {
-    .name = "sa1b", .open = sa1b_open, .close = sa1b_close, .describe = sa1b_describe, .image = sa1b_image,
-    .masks = sa1b_masks, .prefetch = sa1b_prefetch, .no_categories = "sa1b",
+    .name = "sa1b", .state = sizeof(struct sa1b), .open = sa1b_open, .close = sa1b_close, .describe = sa1b_describe,
+    .image = sa1b_image, .masks = sa1b_masks, .prefetch = sa1b_prefetch, .no_categories = "sa1b",
 };

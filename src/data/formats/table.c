@@ -336,24 +336,21 @@ static void print_rows(struct text *out, uint64_t n, const char *what)
                     what);
 }
 
-static int csv_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+static int csv_open(struct dataset *d, const struct dataset_options *o, struct names *paths, struct error *e)
 {
-    struct names paths;
     char dir[2048];
-    if (dataset_paths(o, &paths, e)) return e->code;
-    int rc = path_dir(paths.at[0], dir, sizeof dir, e);
-    if (!rc) rc = pairs_start(d, o, dir, e);
-    for (uint32_t i = 0; i < paths.n && !rc; i++) rc = read_table(d, o, paths.at[i], e);
+    TRY(path_dir(paths->at[0], dir, sizeof dir, e));
+    TRY(pairs_start(d, o, dir, e));
+    for (uint32_t i = 0; i < paths->n; i++) TRY(read_table(d, o, paths->at[i], e));
     print_rows(&d->unpaired, d->report.no_text, "mask");
     print_rows(&d->unpaired, d->report.no_image, "image");
     if (d->missing[0]) text_printf(&d->unpaired, " (such as %s)", d->missing);
     print_rows(&d->unpaired, d->left.no_answer, "question or no answer");
     if (d->left.no_answer)
         text_printf(&d->unpaired, " (%s%s)", d->left.no_answer > 1 ? "such as " : "", d->left.no_answer_at);
-    if (!rc) rc = pairs_finish(d, e);
-    if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
-    names_free(&paths);
-    return rc;
+    TRY(pairs_finish(d, e));
+    dataset_warn_unpaired(d, o, paths->at[0]);
+    return PL_OK;
 }
 
 static const char *csv_split(const struct dataset *d, uint64_t i)
@@ -393,8 +390,8 @@ static enum data_fault csv_masks(const struct dataset *d, uint64_t i, void *scra
 }
 
 const struct dataset_format dataset_csv = {
-    .name = "csv", .open = csv_open, .close = pairs_close, .describe = pairs_describe, .image = pairs_image,
-    .masks = csv_masks, .category = csv_group, .split = csv_split, .text = csv_text, .group = csv_group_of,
-    .values = pairs_values, .plane = pairs_plane, .set_range = pairs_set_range, .slice = pairs_slice,
-    .split_group = pairs_split_group, .label = pairs_label_path, .image_path = pairs_image_path,
+    .name = "csv", .state = sizeof(struct pairs), .open = csv_open, .close = pairs_close, .describe = pairs_describe,
+    .image = pairs_image, .masks = csv_masks, .category = csv_group, .split = csv_split, .text = csv_text,
+    .group = csv_group_of, .values = pairs_values, .plane = pairs_plane, .set_range = pairs_set_range,
+    .slice = pairs_slice, .split_group = pairs_split_group, .label = pairs_label_path, .image_path = pairs_image_path,
 };

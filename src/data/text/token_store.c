@@ -4,7 +4,6 @@
 #include "data/text/token_store.h"
 
 #include <math.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/coding.h"
@@ -122,21 +121,12 @@ static int check_index(const struct token_store *s, struct error *e)
     return ok ? PL_OK : error_set(e, PL_USAGE, "its index does not fit its ids");
 }
 
-static int map_file(struct token_store *s, const char *path, struct error *e)
-{
-    uint64_t size = 0;
-    int fd = file_open(path, &size, e), rc = PL_OK;
-    if (fd < 0) return e->code;
-    if (size < TOKEN_STORE_DATA) rc = error_set(e, PL_USAGE, "it is not a token store, or was not finished");
-    else if (mapped_open(&s->map, fd, size, PROT_READ, MAP_SHARED)) rc = file_error(path, "be mapped into memory", e);
-    close(fd);
-    return rc;
-}
-
 int token_store_open(struct token_store *s, const char *path, struct error *e)
 {
     memset(s, 0, sizeof *s);
-    int rc = map_file(s, path, e);
+    int rc = file_map(&s->map, path, e);
+    if (!rc && s->map.bytes < TOKEN_STORE_DATA)
+        rc = error_set(e, PL_USAGE, "it is not a token store, or was not finished");
     if (!rc) {
         s->header = (const void *)s->map.at;
         rc = check_header(s->header, s->map.bytes, e);
