@@ -1,14 +1,55 @@
 /*
  * fits.c: `plimsoll fits MODEL --gpu 12`: whether a model can be fine-tuned on a GPU, and how. Each
- * row is a plan (plan.h) of one way (planning/ways.h) on one GPU.
+ * row is a plan (plan.h) of one way of fine-tuning on one GPU.
  */
+#include "adapter/adapter.h"
 #include "base/progress.h"
 #include "cli/plan.h"
 #include "io/table.h"
 #include "models/catalogue.h"
-#include "planning/ways.h"
 
 enum { TOKENS = 2048, BATCH = 8 };
+
+/* The ways in which people fine-tune a model, as keys of a run file. */
+enum { WAY_KEYS = 4 };
+
+struct way {
+    const char *name;            /* of JSON: "qlora" */
+    const char *label;           /* "QLoRA" */
+    const char *keys[WAY_KEYS];  /* key=value, up to a NULL */
+};
+
+#define LORA "adapter.target_modules=all-linear", "adapter.r=16"
+
+enum { FULL, FROZEN, LORA_16, LORA_4 };
+/* The first one changes nothing; a row without a name ends the table. */
+static const struct way ways[] = {
+    [FULL] = {"full", "full fine-tuning", {NULL}},
+    [FROZEN] = {"frozen", "vision tower frozen", {"model.freeze=vision_tower"}},
+    [LORA_16] = {"lora", "LoRA, r 16", {LORA, "model.freeze=[]"}},
+    [LORA_4] = {"qlora", "QLoRA, r 16, NF4", {LORA, "model.freeze=[]", "memory.quantize=nf4"}},
+    {0},
+};
+
+/* Reports whether a way differs from what a run does already: its vision tower can be frozen, it
+ * has no adapter, its weights are not in 4 bits. */
+static bool way_differs(const struct way *w, const struct config *c, const struct model *m)
+{
+    const bool adapter = adapter_given(c), quantized = strcmp(c->memory_quantize.value, "none") != 0;
+    switch (w - ways) {
+    case FROZEN: return (m->images || m->masks) && !c->model_freeze.n && !adapter;
+    case LORA_16: return !adapter;
+    case LORA_4: return !quantized;
+    default: return true;
+    }
+}
+
+/* Appends " --set key=value" for each key of a way that is not the default. */
+static void way_print(const struct way *w, struct text *out)
+{
+    for (int i = 0; i < WAY_KEYS && w->keys[i]; i++)
+        if (!strchr(w->keys[i], '[')) text_printf(out, " --set %s", w->keys[i]); /* an empty list is the default */
+}
 
 struct fits_options {
     struct plan_options plan;

@@ -235,10 +235,15 @@ static int rename_all(struct sam_names *n, struct error *e)
 
 /* --- looking tensors up ----------------------------------------------------------------------- */
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct sam_tensor *)a)->original, ((const struct sam_tensor *)b)->original);
+}
+
 static int by_original(const void *a, const void *b)
 {
     const struct sam_tensor *x = a, *y = b;
-    int c = strcmp(x->original, y->original);
+    int c = by_name(a, b);
     return c ? c : x->source < y->source ? -1 : x->source > y->source;
 }
 
@@ -259,27 +264,14 @@ static void sort_found(struct sam_names *n)
 
 static struct sam_tensor *find(const struct sam_names *n, const char *original)
 {
-    uint32_t low = 0, high = n->found.n;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        int c = strcmp(n->found.at[mid].original, original);
-        if (!c) return &n->found.at[mid];
-        if (c < 0) low = mid + 1;
-        else high = mid;
-    }
-    return NULL;
+    const struct sam_tensor key = {.original = original};
+    return n->found.n ? bsearch(&key, n->found.at, n->found.n, sizeof key, by_name) : NULL;
 }
 
 static struct sam_tensor *find_at(const struct sam_names *n, const char *pattern, int a, int b)
 {
-    char name[256];
-    size_t k = 0;
-    for (int first = 1; *pattern && k < sizeof name - 16; pattern++) {
-        if (*pattern == '#') k += (size_t)snprintf(name + k, sizeof name - k, "%d", first ? a : b), first = 0;
-        else name[k++] = *pattern;
-    }
-    name[k] = 0;
-    return find(n, name);
+    char name[NAME_ROOM];
+    return find(n, print_name(pattern, (int[2]){a, b}, name, sizeof name));
 }
 
 /* Returns a dimension of a tensor; 0: the tensor or the dimension does not exist. */
