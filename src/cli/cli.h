@@ -101,7 +101,6 @@ int options_begin(const struct options *o, struct import *f, struct config *c, s
 int options_end(const struct options *o, struct import *f, struct config *c, struct error *e);
 /* Do as options_begin and options_end for files only. */
 int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
-int from_settle(struct import *f, struct config *c, struct error *e);
 
 /* Sets the model of --model: a folder, or the name of a preset, for which it warns that "text" or
  * "masks" have no meaning. */
@@ -109,9 +108,6 @@ void use_model(struct config *c, const char *model, const char *results);
 /* Says how a published model, which has random weights here, gets the published ones; of other
  * models nothing. */
 void warn_random(const char *model);
-
-/* Prints a command's usage and summary, and for a command that reads a configuration every key. */
-void print_help(const struct command *c);
 
 /* Print the version and libraries, and this machine (environment.c). */
 void print_version(bool json);

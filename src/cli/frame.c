@@ -356,7 +356,7 @@ static void list_imported(const struct import *f, const struct config *c)
     text_free(&text);
 }
 
-int from_settle(struct import *f, struct config *c, struct error *e)
+static int from_settle(struct import *f, struct config *c, struct error *e)
 {
     if (import_settle(f, c, e)) return error_prepend(e, "--config-from");
     list_imported(f, c);
@@ -489,7 +489,8 @@ void warn_random(const char *model)
 
 /* --- a command --------------------------------------------------------------------------- */
 
-void print_help(const struct command *c)
+/* Prints a command's usage and summary, and for a command that reads a configuration every key. */
+static void print_help(const struct command *c)
 {
     struct text keys = {0};
     printf("usage: plimsoll %s\n\n%s\n", c->usage, c->summary);

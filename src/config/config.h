@@ -277,9 +277,6 @@ void config_help(struct text *out);
 int config_pin(struct config *c, const struct settings *s, struct error *e);
 
 struct model;
-struct model_choices;
-/* Returns what section `model` chooses besides the folder or preset. */
-struct model_choices config_choices(const struct config *c);
 /* Opens model.path or model.preset, with these choices. */
 int config_open_model(const struct config *c, struct model *m, struct error *e);
 /* Returns PL_USAGE if a key was given that has no effect with this model. */

@@ -375,7 +375,8 @@ static enum head_kind choose_head(const struct config *c)
                                                : HEAD_AUTO;
 }
 
-struct model_choices config_choices(const struct config *c)
+/* Returns what section `model` chooses besides the folder or preset. */
+static struct model_choices config_choices(const struct config *c)
 {
     static const char *const decoders[] =
         {[DECODER_AUTO] = NULL, [DECODER_FUSION] = "fusion", [DECODER_PROMPTED] = "prompted"};

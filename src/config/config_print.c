@@ -165,7 +165,8 @@ static struct value *setting_value(struct bump *b, const struct config_row *r, c
                                                                          : value_string(b, x->value);
 }
 
-bool config_is_list(const struct config_row *r)
+/* Reports whether the row is a list of any type: a list without a value is empty, not missing. */
+static bool config_is_list(const struct config_row *r)
 {
     return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS || r->type == ROW_MODULES ||
            r->type == ROW_NAMES;

@@ -58,9 +58,6 @@ void config_expect(const struct config_row *r, struct text *out);
 /* Reports whether a known name at that edit distance from a word is probably what was meant. */
 bool config_near(const char *word, int distance);
 
-/* Reports whether the row is a list of any type: a list without a value is empty, not missing. */
-bool config_is_list(const struct config_row *r);
-
 /* Converts a node to the member at `to`; false if the row does not allow the value, and then
  * nothing is changed. config_row_value converts back. */
 bool config_convert(struct config *c, const struct config_row *r, void *to, const struct value *v);

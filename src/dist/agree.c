@@ -13,7 +13,8 @@ void agree_open(struct ranks *r)
 }
 
 static char *texts_of(const struct ranks *r) { return (char *)r->room + (size_t)r->n * sizeof(struct agreement); }
-void *agree_room(const struct ranks *r) { return texts_of(r); }
+/* Returns room for AGREE_TEXT bytes of each rank, until the next agreement. */
+static void *agree_room(const struct ranks *r) { return texts_of(r); }
 static double *times_of(const struct ranks *r) { return (double *)(void *)(texts_of(r) + (size_t)r->n * AGREE_TEXT); }
 
 static int by_time(const void *a, const void *b)

@@ -49,9 +49,6 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
  * not exist. */
 void agree_free(struct ranks *r, const char *folder);
 
-/* Returns room for AGREE_TEXT bytes of each rank, until the next agreement. */
-void *agree_room(const struct ranks *r);
-
 /* Sends bytes of rank 0 to all others. Ends all ranks if that fails. */
 void agree_broadcast(struct ranks *r, void *at, uint64_t bytes);
 

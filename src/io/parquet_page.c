@@ -280,7 +280,7 @@ static void pass(struct thrift *t, uint64_t n)
     else t->at += n;
 }
 
-uint64_t thrift_varint(struct thrift *t)
+static uint64_t thrift_varint(struct thrift *t)
 {
     uint64_t x = 0;
     for (int shift = 0; shift < 64; shift += 7) {

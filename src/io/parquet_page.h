@@ -111,7 +111,6 @@ struct thrift_field {
 /* Reads a field's head: a byte with the distance of its number from the last one, or 0 and the
  * number follows; and its type. */
 bool thrift_next(struct thrift *t, struct thrift_field *f);
-uint64_t thrift_varint(struct thrift *t);
 /* Returns an i16, i32 or i64. */
 int64_t thrift_int(struct thrift *t);
 /* Returns the bytes of a binary or string, in place. */

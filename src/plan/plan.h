@@ -233,8 +233,6 @@ int plan_least_host(struct plan_space *x, uint64_t budget, uint32_t *choice, str
 /* Reports whether some choice has weights that fit the budgets (0: none). If not, smaller samples
  * do not help. */
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT]);
-/* Compiles, verifies and checks a choice; the caller owns plan and graph. */
-int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
 
 /* Finds the choice with the lowest predicted time that fits the budgets in x->f. The caller may
  * change these budgets and search the same space again; the result equals that of a newly opened

@@ -428,7 +428,8 @@ bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_CO
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
+/* Compiles, verifies and checks a choice; the caller owns plan and graph. */
+static int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
 {
     int rc = compile_choice(x, choice, e);
     if (rc) return rc;

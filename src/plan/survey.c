@@ -332,7 +332,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     return rc;
 }
 
-void survey_copy(struct survey *to, const struct survey *from)
+static void survey_copy(struct survey *to, const struct survey *from)
 {
     *to = *from;
     to->block = from->block ? mem_copy(from->block, (from->blocks + 1) * sizeof *from->block) : NULL;

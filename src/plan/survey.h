@@ -63,7 +63,6 @@ bool survey_may_wait(const struct settings *s);
  * seconds as a whole. If its step may wait, it is placed within `placed`; NULL: never. */
 int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks,
                 const struct survey_limits *placed, const struct profile *profile, struct error *e);
-void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 
 /* Returns by block number whether a node of the block is recomputed under these settings. Element

@@ -139,7 +139,7 @@ void draw_point(struct canvas *p, int x, int y, int radius, struct colour c)
         }
 }
 
-void draw_image(struct canvas *p, int x, int y, const struct canvas *what)
+static void draw_image(struct canvas *p, int x, int y, const struct canvas *what)
 {
     for (uint32_t v = 0; v < what->h; v++)
         for (uint32_t u = 0; u < what->w; u++)
@@ -187,7 +187,7 @@ void draw_text(struct canvas *p, int x, int y, int scale, struct colour c, const
     for (; *text; text++, x += DRAW_LETTER_W * scale) draw_letter(p, x, y, scale, c, (unsigned char)*text);
 }
 
-int draw_text_width(int scale, const char *text) { return (int)strlen(text) * DRAW_LETTER_W * scale; }
+static int draw_text_width(int scale, const char *text) { return (int)strlen(text) * DRAW_LETTER_W * scale; }
 
 /* Draws text truncated to a width, with two dots at the end when it is truncated. */
 static void draw_text_cut(struct canvas *p, int x, int y, int scale, struct colour c, const char *text, int width)

@@ -26,20 +26,18 @@ void canvas_free(struct canvas *p);
 struct colour draw_colour(uint32_t i);
 
 void draw_rect(struct canvas *p, int x, int y, int w, int h, struct colour c);
-/* Draws an image at x, y. draw_fit resizes it into the box w x h, centred, with its aspect ratio,
- * and returns the area that it covers, for masks to be drawn over it. */
-void draw_image(struct canvas *p, int x, int y, const struct canvas *what);
 struct draw_area {
     int x, y;
     uint32_t w, h;
 };
+/* Draws an image into the box w x h, resized, centred and with its aspect ratio. Returns the area
+ * that it covers, for masks to be drawn over it. */
 struct draw_area draw_fit(struct canvas *p, int x, int y, uint32_t w, uint32_t h, const struct canvas *what);
 
 /* Letters of 5x7 dots, each dot `scale` pixels, 6 dots apart. Bytes that are not printable ASCII
  * appear as a box. */
 enum { DRAW_LETTER_W = 6, DRAW_LETTER_H = 9 };
 void draw_text(struct canvas *p, int x, int y, int scale, struct colour c, const char *text);
-int draw_text_width(int scale, const char *text);
 
 /* A mask: one byte per pixel, or one bit, least significant first as in data/masks/grid.h. */
 struct draw_mask {

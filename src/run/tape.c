@@ -238,7 +238,8 @@ static uint32_t slice_at(const struct tape *t, id loop)
     return l->continues ? slice_at(t, l->parent) * l->trip + t->iteration[loop] : t->iteration[loop];
 }
 
-uint32_t tape_trip(const struct tape *t, id loop)
+/* Returns the iterations to run of a loop, in the current iteration of the loop around it. */
+static uint32_t tape_trip(const struct tape *t, id loop)
 {
     const id parent = t->graph->loops.at[loop].parent;
     return t->trip[loop][parent ? slice_at(t, parent) : 0];

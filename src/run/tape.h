@@ -114,8 +114,6 @@ struct tape {
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
                 int threads, struct ranks *ranks);
 void tape_free(struct tape *t);
-/* Returns the iterations to run of a loop, in the current iteration of the loop around it. */
-uint32_t tape_trip(const struct tape *t, id loop);
 /* Replays a program in order on the calling thread: the CPU's runner. */
 void tape_run(struct tape *t, enum program p);
 /* Returns, for runners, the entry that follows k, from 0 to the program's n; enters, counts and

@@ -262,7 +262,7 @@ int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e)
 
 /* --- writing ------------------------------------------------------------------------- */
 
-int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct error *e)
+static int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct error *e)
 {
     char doing[64];
     snprintf(doing, sizeof doing, "write at byte %llu", (unsigned long long)w->at);
@@ -271,7 +271,7 @@ int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct err
     return PL_OK;
 }
 
-int tar_write_pad(struct tar_writer *w, struct error *e)
+static int tar_write_pad(struct tar_writer *w, struct error *e)
 {
     static const char zeros[TAR_BLOCK];
     return tar_write_data(w, zeros, (size_t)(align_up(w->at, TAR_BLOCK) - w->at), e);
@@ -334,7 +334,7 @@ static int put_pax(struct tar_writer *w, const char *name, size_t n, struct erro
     return tar_write_pad(w, e);
 }
 
-int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e)
+static int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e)
 {
     struct header h = {0};
     size_t n = strlen(name);

@@ -62,12 +62,8 @@ struct tar_writer {
     uint64_t at; /* bytes written so far */
     const char *path; /* for messages; NULL: "the tar" */
 };
-/* Writes only the header; then exactly `size` bytes follow by tar_write_data, and tar_write_pad.
- * PL_USAGE for an empty name and for one of TAR_NAME bytes or more, which the reader would cut. */
-int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e);
-int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct error *e);
-int tar_write_pad(struct tar_writer *w, struct error *e);
-/* Writes header, data and padding in one call. */
+/* Writes a member. PL_USAGE for an empty name and for one of TAR_NAME bytes or more, which the
+ * reader would cut. */
 int tar_write_member(struct tar_writer *w, const char *name, const void *bytes, size_t n, struct error *e);
 /* Writes the two zero blocks at the end. */
 int tar_write_end(struct tar_writer *w, struct error *e);

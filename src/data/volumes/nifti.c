@@ -269,13 +269,16 @@ static int read_raw(const struct volume *v, int fd, uint64_t at, uint32_t slice,
     return PL_OK;
 }
 
-size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y)
+/* Returns the position of pixel x, y of the view in a slice of the array, which is [the higher
+ * axis][the lower axis]. */
+static size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y)
 {
     const uint32_t column = v->view.flip[0] ? v->w - 1 - x : x, row = v->view.flip[1] ? v->h - 1 - y : y;
     return v->view.axis[0] < v->view.axis[1] ? (size_t)row * v->w + column : (size_t)column * v->h + row;
 }
 
-uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice)
+/* Returns the position of a slice of the view in the array. */
+static uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice)
 {
     return v->view.flip[2] ? v->slices - 1 - slice : slice;
 }

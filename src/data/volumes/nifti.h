@@ -36,11 +36,6 @@ size_t nifti_room(const struct volume *v);
 int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out,
                struct error *e);
 
-/* Returns the position of pixel x, y of the view in a slice of the array, which is [the higher
- * axis][the lower axis]; and of the slice in the array. */
-size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y);
-uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice);
-
 /* Writes a volume of labels a slice at a time, in any order, in the geometry of
  * `like`, whose header is copied if it is NIfTI. Labels are in the order of the view: the file has
  * the order of the array. Slices that are not written are 0. A path that ends with .gz is

@@ -122,7 +122,7 @@ int charsmap_read(struct charsmap *m, const char *bytes, size_t n, struct error 
     return PL_OK;
 }
 
-void charsmap_free(struct charsmap *m)
+static void charsmap_free(struct charsmap *m)
 {
     mem_free(m->units);
     mem_free(m->strings);
@@ -132,7 +132,9 @@ void charsmap_free(struct charsmap *m)
 static bool inside_character(char c) { return (c & 0xc0) == 0x80; }
 static uint32_t distance(uint32_t unit) { return (unit >> 10) << ((unit & 1u << 9) >> 6); }
 
-const char *charsmap_find(const struct charsmap *m, const char *text, size_t n, bool longest, uint32_t *length)
+/* Finds the replacement of a string that text[0, n) begins with, and the length of that string: the
+ * longest one, or the shortest. NULL: there is none. */
+static const char *charsmap_find(const struct charsmap *m, const char *text, size_t n, bool longest, uint32_t *length)
 {
     const char *found = NULL;
     uint32_t node = distance(m->units[0]);

@@ -7,7 +7,7 @@
 
 static bool is_itself(uint32_t c) { return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255); }
 
-uint32_t byte_character(unsigned char b)
+static uint32_t byte_character(unsigned char b)
 {
     if (is_itself(b)) return b;
     return b <= 32 ? 0x100u + b : b < 161 ? 0x100u + 33 + (b - 127u) : 0x143;

@@ -21,7 +21,8 @@ struct work_pool {
     struct work *idle;
 };
 
-struct work_pool *work_pool_new(void)
+/* Makes the memory for calls of tokenizer_encode, which tokenizer_close frees. */
+static struct work_pool *work_pool_new(void)
 {
     struct work_pool *p = mem_alloc(sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
@@ -374,7 +375,9 @@ static int read_sentencepiece(struct tokenizer *t, const char *folder, const str
     return PL_OK;
 }
 
-int tokenizer_read_special(struct tokenizer *t, const char *folder, struct error *e)
+/* Reads the roles of a folder's tokens. For a tokenizer.model also the added tokens, and whether
+ * BOS and EOS are added. */
+static int tokenizer_read_special(struct tokenizer *t, const char *folder, struct error *e)
 {
     struct bump tree = {0};
     struct value *config, *map;

@@ -105,7 +105,6 @@ void aligned_free(struct aligned_buffer *b);
  * 33-126, 161-172 and 174-255 are the characters of the same number; the other 68 bytes, in order,
  * are U+0100 and the following: a blank is U+0120, "Ġ". */
 
-uint32_t byte_character(unsigned char byte);
 int character_byte(uint32_t code); /* -1: no byte has this character */
 /* Translates n bytes of characters to the bytes that they mean, at most n; returns their number,
  * -1: a character means no byte. */
@@ -130,11 +129,6 @@ struct charsmap {
 
 /* Reads n bytes, which are copied. PL_USAGE: they are not such a table. */
 int charsmap_read(struct charsmap *m, const char *bytes, size_t n, struct error *e);
-void charsmap_free(struct charsmap *m);
-
-/* Finds the replacement of a string that text[0, n) begins with, and the length of that string: the
- * longest one, or the shortest. NULL: there is none. */
-const char *charsmap_find(const struct charsmap *m, const char *text, size_t n, bool longest, uint32_t *length);
 
 /* ---- matches in a text ---- */
 
@@ -612,11 +606,6 @@ struct tokenizer {
 /* Fill `t`, whose fields are zero, from a file. Messages begin without the path. */
 int tokenizer_read_json(struct tokenizer *t, const char *bytes, size_t n, struct error *e);
 int tokenizer_read_sentencepiece(struct tokenizer *t, const char *bytes, size_t n, struct error *e);
-/* Reads the roles of a folder's tokens. For a tokenizer.model also the added tokens, and whether
- * BOS and EOS are added. */
-int tokenizer_read_special(struct tokenizer *t, const char *folder, struct error *e);
 
-/* Makes the memory for calls of tokenizer_encode, which tokenizer_close frees. */
-struct work_pool *work_pool_new(void);
 /* Adds a token to those that are cut out of the text, and to the vocabulary if it is new. */
 int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e);
