@@ -206,11 +206,10 @@ static int measure_leaks(const struct doctor *d, int64_t steps, struct leaks *ou
     struct bench b = {0};
     struct process_state before, after;
     char time[32];
-    int rc = doctor_config(d, &c, true, e);
-    if (rc) return rc;
+    TRY(doctor_config(d, &c, true, e));
     log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)",
              WARM + steps, duration_print(d->run.plan.seconds * d->scale, time));
-    rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
+    int rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) {
         /* allocated now, so that no allocation falls between the two readings */
         b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds);

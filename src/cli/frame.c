@@ -294,11 +294,10 @@ static void say_error(const struct options *o, struct error *e)
 static int run_on_ranks(struct options *o, struct error *e)
 {
     int64_t n = 1;
-    int rc = options_count("--ranks", o->ranks, 1, 65536, &n, e);
-    if (rc) return rc;
+    TRY(options_count("--ranks", o->ranks, 1, 65536, &n, e));
     if (n > 1 && dist_launched() == 1) return start_ranks(o, n, e);
     o->world = dist_open(e);
-    rc = e->code;
+    int rc = e->code;
     if (o->world) divide_threads(o->world);
     if (o->world && o->world->rank) log_silence();
     if (!rc) rc = o->command->run(o, e);

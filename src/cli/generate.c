@@ -143,8 +143,7 @@ static int make_config(struct generation *g, struct error *e)
 static int make_sampling(struct generation *g, struct error *e)
 {
     struct sampling *s = &g->sampling;
-    int rc = generation_config_read(&g->folder, g->o.config.model_path, e);
-    if (rc) return rc;
+    TRY(generation_config_read(&g->folder, g->o.config.model_path, e));
     *s = g->folder.sampling;
     if (!isnan(g->temperature)) s->temperature = g->temperature;
     if (!isnan(g->top_p)) s->top_p = g->top_p;
@@ -286,11 +285,10 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
                                              .show = g->o.json || g->ids || g->file ? NULL : show_text,
                                              .to = &terminal};
     struct generate run;
-    int rc = generator_start(&g->generator, e);
-    if (rc) return rc;
+    TRY(generator_start(&g->generator, e));
     generate_open(&run, &g->generator, &options);
     const double from = clock_seconds();
-    rc = generate_all(&run, &(struct generate_queue){g, next_prompt, take_answer}, e);
+    int rc = generate_all(&run, &(struct generate_queue){g, next_prompt, take_answer}, e);
     if (!rc && g->file) log_speed(g, clock_seconds() - from);
     generate_close(&run);
     return rc;

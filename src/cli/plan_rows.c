@@ -48,9 +48,8 @@ static int add_images(struct config *c, int64_t images, int64_t frames, struct e
 int plan_configure(const struct plan_options *o, struct config *c, struct error *e)
 {
     int64_t images = 0, frames = 0, masks = 0;
-    int rc = options_config(&o->o, c, e);
-    if (rc) return rc;
-    rc = options_count("--images", o->images, 1, 4096, &images, e);
+    TRY(options_config(&o->o, c, e));
+    int rc = options_count("--images", o->images, 1, 4096, &images, e);
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
     if (!rc && (images > 1 || frames) && !config_tokens(c))

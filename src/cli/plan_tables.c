@@ -215,8 +215,7 @@ struct asked {
 static int ask_run(const struct plan_options *o, struct asked *out, struct error *e)
 {
     struct config c;
-    int rc = plan_configure(o, &c, e);
-    if (rc) return rc;
+    TRY(plan_configure(o, &c, e));
     const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
     *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c),
                           strcmp(c.memory_quantize.value, "none") != 0};
@@ -377,11 +376,10 @@ static int plan_budgets(const struct plan_options *o, struct plan_rows *rows, st
     struct progress progress;
     /* no limit, the smallest, and those between them, which are not known yet */
     progress_begin(&progress, "planning", "budgets", 2);
-    int rc = plan_trial_open(&p, o, &(struct plan_change){0}, e);
-    if (rc) return rc;
+    TRY(plan_trial_open(&p, o, &(struct plan_change){0}, e));
     progress_add(&progress, 1);
     plan_row_fill(&most, &p);
-    rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
+    int rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
     uint64_t unit = GIB;
     while (unit > 1 << 10 && most.arena < 8 * unit) unit /= 16;
     snprintf(least.label, sizeof least.label, "smallest");

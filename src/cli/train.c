@@ -135,9 +135,8 @@ static int draw_worst(const struct config *run, const struct worst *worst, const
     else c.model_path = (char *)s->model, c.model_preset = NULL;
     c.model_freeze.n = c.train_groups.n = c.train_no_decay.n = 0; /* nothing is trained */
     snprintf(dir, sizeof dir, "%s/worst", c.train_out);
-    int rc = feed_open_dataset(&set, &c, FEED_VALIDATION, e);
-    if (rc) return rc;
-    rc = worst_images(&(struct worst_masks){&c, set, masks_feed.passes, worst, s->worst}, dir, e);
+    TRY(feed_open_dataset(&set, &c, FEED_VALIDATION, e));
+    int rc = worst_images(&(struct worst_masks){&c, set, masks_feed.passes, worst, s->worst}, dir, e);
     dataset_close(set);
     return rc;
 }

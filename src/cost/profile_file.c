@@ -388,9 +388,8 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 {
     char *bytes;
     size_t n;
-    int rc = file_read(path, PROFILE_BYTES_MOST, &bytes, &n, e);
-    if (rc) return rc;
-    rc = profile_parse(bytes, n, p, c, e);
+    TRY(file_read(path, PROFILE_BYTES_MOST, &bytes, &n, e));
+    int rc = profile_parse(bytes, n, p, c, e);
     mem_free(bytes);
     if (!rc) return PL_OK;
     char text[sizeof e->text];

@@ -260,11 +260,10 @@ static int write_whole(const char *path, const void *bytes, size_t n, bool sync,
 {
     struct temporary t;
     char doing[64];
-    int rc = make(&t, path, false, e);
-    if (rc) return rc;
+    TRY(make(&t, path, false, e));
     if (!fd_write(t.fd, bytes, n)) return temporary_keep(&t, path, sync, e);
     snprintf(doing, sizeof doing, "write %zu bytes", n);
-    rc = file_error(path, doing, e);
+    int rc = file_error(path, doing, e);
     temporary_drop(&t);
     return rc;
 }

@@ -83,10 +83,9 @@ static int add_part(struct model *m, const char *name, struct value *config, boo
     const char *folder;
     snprintf(map, sizeof map, "%s_config", name);
     snprintf(path, sizeof path, "%s_path", name);
-    int rc = part_folder(m, config, path, &folder, e);
-    if (rc) return rc;
+    TRY(part_folder(m, config, path, &folder, e));
     if (!folder && !value_get(config, map)) return error_set(e, PL_USAGE, "it has neither %s nor %s", map, path);
-    rc = model_add_part(m, name, folder ? NULL : value_get(config, map), folder, e);
+    int rc = model_add_part(m, name, folder ? NULL : value_get(config, map), folder, e);
     if (rc || !folder) return rc;
     struct value *own;
     *outside = true;

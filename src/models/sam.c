@@ -299,8 +299,7 @@ static int64_t mask_side(const struct model *m, int64_t image)
 
 int sam_describe(struct model *m, const struct sam *c, struct error *e)
 {
-    int rc = check_joints(c, e);
-    if (rc) return rc;
+    TRY(check_joints(c, e));
     /* S: side of an image, M: prompts per image, one mask each, P: points per prompt, N: input
      * masks per image, 1 or M, H: side of a mask. */
     const struct port ports[] = {

@@ -577,12 +577,11 @@ void sam_names_add(struct sam_names *n, const char *name, enum dtype t, int rank
 
 int sam_names_resolve(struct sam_names *n, struct error *e)
 {
-    int rc = rename_all(n, e);
-    if (rc) return rc;
+    TRY(rename_all(n, e));
     sort_found(n);
     if (check_dims(n, e)) return e->code;
     head_sizes(n);
-    rc = n->tiny ? tiny_sizes(n, e) : vit_sizes(n, e);
+    int rc = n->tiny ? tiny_sizes(n, e) : vit_sizes(n, e);
     if (!rc) rc = add_parts(n, e);
     return rc ? rc : check_sizes(n, e);
 }

@@ -230,8 +230,7 @@ int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *
 
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
 {
-    int rc = make_shared(d, s, PLAN_SHARED, e);
-    if (rc) return rc;
+    TRY(make_shared(d, s, PLAN_SHARED, e));
     graph_copy_over(&d->graph, &d->shared[PLAN_SHARED - 1]);
     d->update = find_update(d, s);
     d->eval = find_eval(d, s);

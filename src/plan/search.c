@@ -94,11 +94,10 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
     struct plan_choice *c = &x->choices.at[i];
     memset(&x->plan, 0, sizeof x->plan);
     x->plan.settings = c->settings;
-    int rc = plan_draft_next(&x->drafts, &c->settings, e);
-    if (rc) return rc;
+    TRY(plan_draft_next(&x->drafts, &c->settings, e));
     x->graph = x->drafts.graph;
     memset(&x->drafts.graph, 0, sizeof x->drafts.graph);
-    rc = plan_arrange(&x->plan, &x->graph, x->profile, e);
+    int rc = plan_arrange(&x->plan, &x->graph, x->profile, e);
     if (rc) {
         graph_free(&x->graph);
         return rc;
@@ -431,8 +430,7 @@ bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_CO
 /* Compiles, verifies and checks a choice; the caller owns plan and graph. */
 static int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
 {
-    int rc = compile_choice(x, choice, e);
-    if (rc) return rc;
+    TRY(compile_choice(x, choice, e));
     *p = x->plan;
     *g = x->graph;
     x->held = UINT32_MAX;
@@ -519,9 +517,8 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
                 const struct freedom *f, const struct profile *profile, struct error *e)
 {
     struct plan_space x;
-    int rc = plan_space_open(&x, source, base, f, profile, e);
-    if (rc) return rc;
-    rc = plan_search_in(&x, p, g, e);
+    TRY(plan_space_open(&x, source, base, f, profile, e));
+    int rc = plan_search_in(&x, p, g, e);
     if (!rc && f->ablation) plan_ablation(&x, p, base);
     plan_space_close(&x);
     return rc;

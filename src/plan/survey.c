@@ -303,11 +303,10 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     struct plan p = {.settings = *s};
     memset(v, 0, sizeof *v);
     d->brief = true;
-    int rc = plan_draft_next(d, s, e);
-    if (rc) return rc;
+    TRY(plan_draft_next(d, s, e));
     const struct graph *g = &d->graph;
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
-    rc = plan_bind_with(&p, g, profile, &d->kernels, seconds, e);
+    int rc = plan_bind_with(&p, g, profile, &d->kernels, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
         add_weights(v, &p, g);

@@ -44,10 +44,9 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
     if (f.whole && planned_share_samples(r) % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a "
                          "user-defined model needs", s.micro_batch, r->effective_batch);
-    int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->profile, e);
-    if (rc) return rc;
+    TRY(plan_space_open(&r->space, &r->source, &s, &f, &r->profile, e));
     r->has_space = true;
-    rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || (rc == PL_NOFIT && !o->fitting);
     if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
     if (!rc && r->answers && !c->train_eval_batch)

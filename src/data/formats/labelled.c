@@ -102,10 +102,9 @@ static int read_csv(struct labelled *l, const struct labelled_options *o, const 
     struct csv c;
     struct columns at;
     bool more = true;
-    int rc = file_read(path, 1ull << 30, &text, &n, e);
-    if (rc) return rc;
+    TRY(file_read(path, 1ull << 30, &text, &n, e));
     csv_begin(&c, text, n);
-    rc = csv_next(&c, &more, e);
+    int rc = csv_next(&c, &more, e);
     if (!rc && !more) rc = error_set(e, PL_USAGE, "it is empty");
     if (rc) error_prepend(e, "%s", path);
     else rc = find_columns(o, path, (const char *const *)c.fields, c.n, &at, e);

@@ -165,9 +165,8 @@ int queries_read(struct queries *q, const char *path, struct error *e)
     char *text;
     size_t n;
     *q = (struct queries){0};
-    int rc = file_read(path, FILE_MOST, &text, &n, e);
-    if (rc) return rc;
-    rc = queries_parse(q, text, n, path, e);
+    TRY(file_read(path, FILE_MOST, &text, &n, e));
+    int rc = queries_parse(q, text, n, path, e);
     mem_free(text);
     return rc;
 }

@@ -99,9 +99,8 @@ static int scan_video(const struct image_source *s, const char *reference, struc
         return error_set(e, PL_USAGE,
                          "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if "
                          "they were set in training", reference);
-    int rc = image_files_video(s->files, reference, &v, e);
-    if (rc) return rc;
-    rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
+    TRY(image_files_video(s->files, reference, &v, e));
+    int rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
     video_at_free(&v);
     return rc;
 }

@@ -337,10 +337,9 @@ int conversations_open(struct conversations *c, const char *path, const struct c
 {
     memset(c, 0, sizeof *c);
     c->o = *o;
-    int rc = token_store_open(&c->store, path, e);
-    if (rc) return rc;
+    TRY(token_store_open(&c->store, path, e));
     c->path = mem_string(path);
-    rc = check_read(c, e);
+    int rc = check_read(c, e);
     if (!rc) {
         use_samples(c);
         rc = check_used(c, e);

@@ -561,9 +561,8 @@ int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *la
 static int compress(struct nifti_writer *w, struct error *e)
 {
     struct temporary packed;
-    int rc = temporary_file(&packed, w->path, e);
-    if (rc) return rc;
-    rc = lseek(w->to.fd, 0, SEEK_SET) ? file_error(w->path, "read", e) : gzip(w->to.fd, packed.fd, e);
+    TRY(temporary_file(&packed, w->path, e));
+    int rc = lseek(w->to.fd, 0, SEEK_SET) ? file_error(w->path, "read", e) : gzip(w->to.fd, packed.fd, e);
     if (!rc) return temporary_keep(&packed, w->path, true, e);
     temporary_drop(&packed);
     return rc;
