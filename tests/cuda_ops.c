@@ -112,7 +112,7 @@ static bool is_new(const struct key *k)
 static void apply_layout_passes(struct graph *g)
 {
     pass_join(g, NULL);
-    pass_inlay(g, NULL);
+    pass_concat_in_place(g, NULL);
     pass_reuse(g, NULL);
 }
 

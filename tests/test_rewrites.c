@@ -388,7 +388,7 @@ static id emit_products(struct graph *g, int how, enum dtype f)
 
 enum { PLAIN, RELATIVE, WINDOWED, BIASED, THREE };
 
-static const struct rewrite_case inlay_cases[] = {
+static const struct rewrite_case concat_in_place_cases[] = {
     {"plain", PLAIN, {-1}},      {"over a grid", RELATIVE, {-1}},           {"within windows", WINDOWED, {-1}},
     {"by a bias", BIASED, {-1}}, {"heads of three: unaligned rows", THREE}, {0},
 };
@@ -628,14 +628,14 @@ static struct suite suites[] = {
      1,
      {8},
      .cases = fuse_gpu_cases},
-    {"inlay",
-     {pass_differentiate, pass_join, pass_inlay},
-     pass_inlay,
+    {"concat_in_place",
+     {pass_differentiate, pass_join, pass_concat_in_place},
+     pass_concat_in_place,
      {{OP_CONCAT}, {OP_COUNT}},
      emit_attention,
      1,
      .ref = true,
-     .cases = inlay_cases},
+     .cases = concat_in_place_cases},
     {"first_sum",
      {pass_chunk, pass_differentiate, pass_accumulate, pass_reuse, pass_first_sum},
      pass_first_sum,

@@ -1,5 +1,5 @@
 /*
- * inlay.c: the inputs of a CONCAT are written directly into its result.
+ * concat_in_place.c: the inputs of a CONCAT are written directly into its result.
  *
  *     before   dq, dk, dv = ATTENTION_BWD(...)       three storages
  *              d = CONCAT(dq, dk, dv)                a fourth, and a copy
@@ -62,7 +62,7 @@ static bool fits(const struct graph *g, const struct node *n, const uint32_t *us
     return is_aligned(g, n);
 }
 
-static void inlay(struct graph *g, const struct node *n)
+static void concat_in_place(struct graph *g, const struct node *n)
 {
     struct tensor *whole = tensor_at(g, n->out[0]);
     const int axis = n->attr.concat.axis;
@@ -77,7 +77,7 @@ static void inlay(struct graph *g, const struct node *n)
     }
 }
 
-void pass_inlay(struct graph *g, const struct settings *s)
+void pass_concat_in_place(struct graph *g, const struct settings *s)
 {
     (void)s;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
@@ -86,7 +86,7 @@ void pass_inlay(struct graph *g, const struct settings *s)
         for (uint32_t k = 0; k < order->nodes.n; k++) {
             const struct node *n = node_at(g, order->nodes.at[k]);
             if (n->op == OP_CONCAT && !uses) uses = uses_by_storage(g, p);
-            if (uses && fits(g, n, uses)) inlay(g, n);
+            if (uses && fits(g, n, uses)) concat_in_place(g, n);
             else order->nodes.at[kept++] = order->nodes.at[k];
         }
         order->nodes.n = kept;
