@@ -99,7 +99,7 @@ int options_configure(struct options *o, struct error *e);
 int options_config(const struct options *o, struct config *c, struct error *e);
 int options_begin(const struct options *o, struct import *f, struct config *c, struct error *e);
 int options_end(const struct options *o, struct import *f, struct config *c, struct error *e);
-/* Do as options_begin and options_end for files only. */
+/* Does as options_begin for files only. */
 int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
 
 /* Sets the model of --model: a folder, or the name of a preset, for which it warns that "text" or
