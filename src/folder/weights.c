@@ -35,21 +35,6 @@ static const struct {
 
 /* --- helpers ------------------------------------------------------------------------- */
 
-const char *weight_name(const struct graph *g, const struct param *p)
-{
-    return graph_name(g, tensor_at(g, p->tensor)->name);
-}
-
-int64_t weight_tensors(const struct graph *g, const struct param *p)
-{
-    return name_is_stack(weight_name(g, p)) ? tensor_at(g, p->tensor)->dim[0] : 1;
-}
-
-int64_t weight_tensor_elements(const struct graph *g, const struct param *p)
-{
-    return tensor_elements(tensor_at(g, p->tensor)) / weight_tensors(g, p);
-}
-
 struct st_spec weight_spec(const struct graph *g, const struct param *p, const char *name, int64_t i, enum dtype dtype,
                            struct bump *names)
 {

@@ -131,16 +131,26 @@ const struct weights *weights_of(const struct weights *w, uint32_t param);
 void weights_close(struct weights *w);
 
 /* Shared by weights.c, weights_load.c and weights_save.c. */
-/* Counts the tensors that a parameter is in folders, and the elements of each: 1, or those of a
- * stack. */
-int64_t weight_tensors(const struct graph *g, const struct param *p);
-int64_t weight_tensor_elements(const struct graph *g, const struct param *p);
 /* Describes tensor i of a parameter for a writer; its data are a part of the parameter's, in
  * order. */
 struct st_spec weight_spec(const struct graph *g, const struct param *p, const char *name, int64_t i, enum dtype dtype,
                            struct bump *names);
-/* The parameter that names where another one's initial values are: mostly itself. */
+/* Returns the parameter that names where another one's initial values are: mostly itself. */
 const struct param *weight_origin(const struct graph *g, const struct param *p);
-const char *weight_name(const struct graph *g, const struct param *p);    /* published */
+/* Returns the published name. */
+static inline const char *weight_name(const struct graph *g, const struct param *p)
+{
+    return graph_name(g, tensor_at(g, p->tensor)->name);
+}
+/* Counts the tensors that a parameter is in folders, and the elements of each: 1, or those of a
+ * stack. */
+static inline int64_t weight_tensors(const struct graph *g, const struct param *p)
+{
+    return name_is_stack(weight_name(g, p)) ? tensor_at(g, p->tensor)->dim[0] : 1;
+}
+static inline int64_t weight_tensor_elements(const struct graph *g, const struct param *p)
+{
+    return tensor_elements(tensor_at(g, p->tensor)) / weight_tensors(g, p);
+}
 bool weight_is_constant(const struct graph *g, const struct param *p);    /* never in a file */
 #endif
