@@ -16,6 +16,15 @@ lists() {
     [ "$("$tools/json_get" "$tmp/out" models)" -gt 55 ] && holds '"name": "meta-llama/Llama-2-7b-hf"[^}]*"parameters": 6738415616[^}]*"published_parameters": "6738417664"[^}]*"context": 4096'
 }
 check 'models: a row for each published model, with its source in JSON' lists
+# The stored budgets are those of today's plans.
+smallest() {
+    local model
+    for model in HuggingFaceTB/SmolLM2-135M openai-community/gpt2; do
+        grep -xF "$(tools/smallest.sh "$binary" "$model")" src/models/smallest.def || return 1
+    done
+    expect 0 '' "$binary" models --json && holds '"name": "HuggingFaceTB/SmolLM2-135M"[^}]*"qlora_smallest_bytes": [0-9]+'
+}
+check 'models: the smallest budget of QLoRA' smallest
 check 'plan: a name in any case, with an ending' expect 0 '' "$binary" plan --preset qwen/qwen2.5-0.5b-INSTRUCT --set data.sequence=256 --set device.kind=cuda
 counted() { expect 0 '' "$binary" modules HuggingFaceTB/SmolLM2-135M && holds '134,515,008 weights'; }
 check 'modules: a name' counted

@@ -3,7 +3,8 @@
 # links in README.md and docs/ that lead nowhere, and files and functions that they name and that do
 # not exist. With --quotes it renews quoted outputs instead, which takes minutes: in docs/guides,
 # the lines below an indented "$ build/plimsoll plan ..." become what that command prints now, and
-# the table of published models in what-fits.md is renewed (tools/what_fits.sh).
+# the table of published models in what-fits.md (tools/what_fits.sh) and the smallest budgets that
+# `plimsoll models` prints (tools/smallest.sh) are renewed.
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
@@ -357,6 +358,8 @@ names() {
 }
 
 if [[ ${1-} == --quotes ]]; then
+    tools/smallest.sh "$BUILD/plimsoll" >"$tmp/smallest"
+    cp "$tmp/smallest" src/models/smallest.def
     tools/what_fits.sh "$BUILD/plimsoll" 24 >"$tmp/table"
     splice docs/guides/what-fits.md "$tmp/table" >"$tmp/page"
     cp "$tmp/page" docs/guides/what-fits.md

@@ -122,6 +122,21 @@ const struct published catalogue[] = {
     {0},
 };
 
+uint64_t catalogue_smallest(const struct published *p)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } rows[] = {
+#define SMALLEST(name, bytes) {name, bytes},
+#include "models/smallest.def"
+#undef SMALLEST
+    };
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (!strcmp(rows[i].name, p->name)) return rows[i].bytes;
+    return 0;
+}
+
 /* Returns the ending of a row with which a name is the row's name, case ignored; NULL: none. */
 static const char *ending_of(const struct published *p, const char *name, int *length)
 {

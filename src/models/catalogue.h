@@ -17,6 +17,10 @@ struct published {
 };
 extern const struct published catalogue[]; /* terminated by a NULL name */
 
+/* Returns the smallest memory budget of QLoRA on a published model, with one sample of 2048 tokens
+ * a step and what does not fit offloaded to the host (smallest.def); 0: it is not known. */
+uint64_t catalogue_smallest(const struct published *p);
+
 /* Returns the row of a name, case ignored; NULL: none. `hub` gets the name as the Hub spells it;
  * NULL: it is not needed. */
 const struct published *catalogue_find(const char *name, struct text *hub);
