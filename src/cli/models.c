@@ -39,8 +39,8 @@ static int models(struct options *o, struct error *e)
         text_printf(&out,
                     "\nUse a name with --model or as model.preset, in any case of letters, also with the ending "
                     "-Instruct where the publisher has such a model of the same shapes. QLoRA from: the smallest "
-                    "memory budget of a GPU for one sample of up to 2048 tokens a step, with adapters of rank 16 on all "
-                    "linear layers of weights in NF4, and the rest in host memory.\n");
+                    "memory budget of a GPU for one sample of up to 2048 tokens a step, with adapters of rank 16 on "
+                    "all linear layers of weights in NF4, and the rest in host memory.\n");
         fputs(out.at, stdout);
     }
     text_free(&out);
