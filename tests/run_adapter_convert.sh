@@ -169,4 +169,6 @@ as_model() {
         expect 2 'holds an adapter, which is merged into its base model' "$binary" convert "$from/patterns" -o "$tmp/x.pth"
 }
 check 'an adapter as model.path' as_model
+bases() { ! grep -rE '"base_model_name_or_path": "/' --include=adapter_config.json tests/golden; }
+check 'stored adapters name their bases by paths of the repository' bases
 summary

@@ -14,6 +14,7 @@ The weights of an adapter are random. Where PEFT's own merge is not what its for
 shares the embedding's weight), the expected tensors are computed from the wrapped model instead.
 """
 import json
+import os
 import pathlib
 import shutil
 
@@ -22,7 +23,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-out = pathlib.Path(__file__).parent / "peft_merge"
+# Relative, because PEFT writes the base's path into adapter_config.json.
+out = pathlib.Path(os.path.relpath(pathlib.Path(__file__).parent / "peft_merge"))
 shutil.rmtree(out, ignore_errors=True)
 shape = dict(vocab_size=11, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=16)
 
