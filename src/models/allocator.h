@@ -21,8 +21,7 @@
  *
  *     random_scores   f32 [B,P]          the k highest are kept, unscaled
  */
-#ifndef ALLOCATOR_H
-#define ALLOCATOR_H
+#pragma once
 
 #include "models/model.h"
 
@@ -38,5 +37,3 @@ void question_weights(const int32_t *positions, const int32_t *labels, const int
  * texture. */
 void texture_of(const float *rgb, int64_t side, float *texture);
 void texture_information(const float *texture, float *out);
-
-#endif

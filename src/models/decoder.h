@@ -5,8 +5,7 @@
  * config.json, and leaves those that all families share to decoder_parse. The layers (decoder.c)
  * ask for options, never for the family. An option that is 0 or NULL is not there.
  */
-#ifndef DECODER_H
-#define DECODER_H
+#pragma once
 
 #include "models/model.h"
 #include "models/rotary.h"
@@ -81,11 +80,11 @@ int decoder_parse(struct model *m, struct decoder *c, const struct value *config
 int decoder_parse_window(struct decoder *c, const struct value *config, int64_t absent, struct error *e);
 /* Parses a soft cap: a number, or null for none; *cap is the default. */
 int decoder_parse_cap(const struct value *config, const char *key, double *cap, struct error *e);
+/* Parses how many experts there are, by the family's key, and how many of them a token chooses. */
+int decoder_parse_experts(struct decoder *c, const struct value *config, const char *key, struct error *e);
 /* Returns PL_USAGE if the key is true. */
 int decoder_refuse(const struct value *config, const char *key, struct error *e);
 /* Builds the decoder as a model of its own. */
 void decoder_build(const struct model *m, struct graph *g, const struct batch *batch);
 
 #define DECODER_FAMILY(type, parse) {type, parse, decoder_build, "model.", .generates = true, .decoder = true}
-
-#endif

@@ -80,6 +80,17 @@ int decoder_refuse(const struct value *config, const char *key, struct error *e)
     return set ? error_set(e, PL_USAGE, "%s is true, which is not supported", key) : PL_OK;
 }
 
+int decoder_parse_experts(struct decoder *c, const struct value *config, const char *key, struct error *e)
+{
+    const struct size_key keys[] = {{key, &c->experts.n, 1, 1 << 12},
+                                    {"num_experts_per_tok", &c->experts.chosen, 1, 1 << 12}};
+    TRY(layer_parse_sizes(config, keys, COUNT(keys), e));
+    if (c->experts.chosen > c->experts.n)
+        return error_set(e, PL_USAGE, "num_experts_per_tok is %lld, more than %s, which is %lld",
+                         (long long)c->experts.chosen, key, (long long)c->experts.n);
+    return decoder_refuse(config, "output_router_logits", e);
+}
+
 /* Parses layer_types, which, if given, lists the layers with a sliding window. */
 static int parse_types(struct decoder *c, const struct value *config, struct error *e)
 {

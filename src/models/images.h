@@ -26,8 +26,7 @@
  *   rows of a sample  [image 0: features] [image 1: features] ... [frame 0: tokens_per_frame]
  *                     [frame 1: ...] ...
  */
-#ifndef IMAGES_H
-#define IMAGES_H
+#pragma once
 
 #include "models/model.h"
 #include "text/template/chat_images.h"
@@ -86,5 +85,3 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
 /* Builds, with PART_IMAGE, only the tower, with its output image_embeddings. Returns false if the
  * batch asks for text. */
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers);
-
-#endif
