@@ -7,6 +7,7 @@
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 cases=tests/golden
+tool forge
 
 # Ids below 29, which every case has.
 for i in {0..511}; do printf '\\x%02x\\x00' $((i * 7 % 29)); done | xargs -0 printf '%b' >"$tmp/tokens.bin"
@@ -61,6 +62,27 @@ quantized() {
         near "$tmp/folder" "$tmp/loaded" 1e-2
 }
 check 'NF4: a folder of 4 bits, and weights quantized as they are loaded' quantized
+
+# broken PATTERN CHANGE...: a folder whose weights forge has changed.
+broken() {
+    local pattern=$1
+    shift
+    rm -rf "$tmp/broken" && mkdir "$tmp/broken" && cp $cases/mixtral/config.json "$tmp/broken" &&
+        "$tools/forge" $cases/mixtral/model.safetensors "$tmp/broken/model.safetensors" "$@" &&
+        expect 2 "$pattern" train_on "$tmp/broken" "$tmp/never"
+}
+expert=model.layers.1.block_sparse_moe.experts.3.w2.weight
+check 'an expert is missing' broken "tensor \"$expert\" is missing \\(1 in all" drop $expert
+check 'an expert has another shape' broken "tensor \"$expert\" has the shape \[192\]; config.json asks for \[16,12\]" flatten $expert
+check 'a NaN in an expert' broken "tensor \"$expert\": element 7 is -?nan" set $expert 7 nan
+routers() { # a loss of routers is refused
+    rm -rf "$tmp/broken" && mkdir "$tmp/broken" && cp $cases/mixtral/model.safetensors "$tmp/broken" &&
+        sed 's/^{/{"output_router_logits": true,/' $cases/mixtral/config.json >"$tmp/broken/config.json" &&
+        expect 2 'output_router_logits is true, which is not supported' train_on "$tmp/broken" "$tmp/never"
+}
+check 'the loss of routers is refused' routers
+linear() { "$binary" modules $cases/qwen3_moe | grep -E 'experts\.\*\.gate_proj +linear +9 x 7 x 16'; }
+check 'modules: experts are linear layers' linear
 
 within() {
     expect 0 '' "$binary" plan examples/tiny.yaml --set model.preset=Qwen/Qwen3-30B-A3B --set data.sequence=2048 \

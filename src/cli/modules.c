@@ -35,7 +35,7 @@ struct modules {
 static const char *type_of_op(enum op op)
 {
     switch (op) {
-    case OP_LINEAR: case OP_LINEAR_ACT: return "linear";
+    case OP_LINEAR: case OP_LINEAR_ACT: case OP_GROUPED_LINEAR: return "linear";
     case OP_CONV: return "conv";
     case OP_CONV_DX: return "conv transpose";
     case OP_EMBEDDING: return "embedding";

@@ -358,17 +358,19 @@ static void skip_module(struct value *list, struct bump *b, const struct family 
  * the pooling head of a tower. */
 static struct value *skipped_modules(const struct quantize_folder *q, struct bump *b)
 {
-    bool *read = storages_read(&q->graph);
+    bool *read = storages_read(&q->graph), *routers = mem_alloc(q->graph.params.n + 1);
+    quantize_routers(&q->graph, routers);
     struct value *list = value_new(b, VALUE_LIST);
     value_append(b, list, value_string(b, "lm_head"));
     for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
         const struct weight_slot *s = &q->weights.in.slots[i];
         const struct param *p = s->param ? &q->graph.params.at[s->param - 1] : NULL;
-        const bool used = p && read[tensor_at(&q->graph, p->tensor)->storage] && !quantize_is_router(&q->graph, p);
+        const bool used = p && read[tensor_at(&q->graph, p->tensor)->storage] && !routers[s->param - 1];
         if (s->listed && !used && s->entry->rank == 2 && text_ends_with(s->entry->name, ".weight"))
             skip_module(list, b, q->model.family, s->entry->name);
     }
     mem_free(read);
+    mem_free(routers);
     return list->count > 1 ? list : value_new(b, VALUE_NULL);
 }
 

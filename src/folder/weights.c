@@ -237,8 +237,10 @@ static int missing(const struct weights *w, const struct graph *g, const char *n
                              "the index", w->in.dir, name, w->in.names[w->in.slots[i].file], MODEL_INDEX);
     uint32_t absent = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
-        const char *own = own_name(w, g, &g->params.at[i]);
-        absent += own && !model_files_find_slot(&w->in, file_name(&w->naming, own, other));
+        const struct param *p = &g->params.at[i];
+        const char *own = own_name(w, g, p);
+        for (int64_t k = 0; own && k < weight_tensors(g, p); k++)
+            absent += !model_files_find_slot(&w->in, file_name_at(&w->naming, own, k, other));
     }
     return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the "
                      "nearest name is \"%.200s\"; do config.json and the weights belong together?", w->in.dir, name,

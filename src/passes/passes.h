@@ -277,8 +277,9 @@ bool offload_repeats(unsigned before, const struct settings *s);
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
 /* Sets the form in which each parameter of the graph would be kept: forms[params], enum stored. */
 void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms);
-/* Reports whether the product with a weight chooses experts: nf4 leaves it as it is. */
-bool quantize_is_router(const struct graph *g, const struct param *p);
+/* Says of each parameter whether its product chooses experts: routers[params]. nf4 leaves these as
+ * they are. */
+void quantize_routers(const struct graph *g, bool *routers);
 
 /* memory.recompute as text, which memory.modules has too. */
 #define RECOMPUTE_VALUES                                                                                               \

@@ -224,12 +224,11 @@ void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *fo
     mem_free(readings);
 }
 
-bool quantize_is_router(const struct graph *g, const struct param *p)
+void quantize_routers(const struct graph *g, bool *routers)
 {
     struct reading *readings = readings_of(g);
-    const bool router = reading_of(g, readings, p)->router;
+    for (uint32_t i = 0; i < g->params.n; i++) routers[i] = reading_of(g, readings, &g->params.at[i])->router;
     mem_free(readings);
-    return router;
 }
 
 /* --- the rewrite ------------------------------------------------------------------------------ */
