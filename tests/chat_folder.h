@@ -2,8 +2,7 @@
  * chat_folder.h: for tests of conversations with images: a model folder with all that tokenizing
  * needs, and files of lines of JSON.
  */
-#ifndef CHAT_FOLDER_H
-#define CHAT_FOLDER_H
+#pragma once
 
 #include <string.h>
 
@@ -60,5 +59,3 @@ static inline struct value *read_lines(const char *path, struct bump *b)
     mem_free(text);
     return list;
 }
-
-#endif

@@ -11,8 +11,7 @@
  * fail_msg, from cmocka or its own. Each test is a program of its own, so the functions are static
  * inline.
  */
-#ifndef GUARDED_H
-#define GUARDED_H
+#pragma once
 
 #include "run/kernel.h"
 #include "harness.h"
@@ -132,5 +131,3 @@ static inline void guarded_run(const struct kernel *k, const struct launch *l, c
         if (out[o]) memcpy(l->out[o].data, out[o], guarded_span(&l->out[o]));
     guarded_free_all(out);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * A node and a launch are matched by program, op, dtype and shape of the result, and flops. Run
  * from the repository's root.
  */
-#ifndef H200_TRACE_H
-#define H200_TRACE_H
+#pragma once
 
 #include <inttypes.h>
 #include <math.h>
@@ -94,5 +93,3 @@ static inline struct traced *trace_find(struct trace *t, const struct traced *x)
     }
     return NULL;
 }
-
-#endif

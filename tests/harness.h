@@ -9,8 +9,7 @@
  * A machine without cmocka builds the tests of the GPU: they define HARNESS_ALONE and the few
  * macros of cmocka that they use.
  */
-#ifndef HARNESS_H
-#define HARNESS_H
+#pragma once
 
 #include <inttypes.h>
 #include <math.h>
@@ -112,5 +111,3 @@ static inline int remove_folder(void **state)
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * library.h: what the tests of the library share. They include plimsoll.h and no other header of
  * the project, and link with the shared library.
  */
-#ifndef TESTS_LIBRARY_H
-#define TESTS_LIBRARY_H
+#pragma once
 
 #include <plimsoll.h>
 
@@ -68,5 +67,3 @@ static inline void start_on(struct pl_session *s, const struct batch *d)
     ok(s, pl_write_input(s, "x", d->x, sizeof d->x));
     ok(s, pl_write_input(s, "labels", d->labels, sizeof d->labels));
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * loader_fixture.h: a loader in a block of memory between guards, which close checks.
  */
-#ifndef LOADER_FIXTURE_H
-#define LOADER_FIXTURE_H
+#pragma once
 
 #include "data/loader.h"
 #include "guarded.h"
@@ -36,5 +35,3 @@ static inline const struct loader_sample *next_sample(struct loader_fixture *b)
     if (!(x = reader_next(b->l, &e))) fail_msg("%s", e.text);
     return x;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * model_run.h: a run of a small model, for the tests of models: its settings, inputs that are
  * functions of their index, its loss and gradients, and its folder written back.
  */
-#ifndef MODEL_RUN_H
-#define MODEL_RUN_H
+#pragma once
 
 #include "engine/run.h"
 #include "batch/feed.h"
@@ -107,5 +106,3 @@ static inline void check_written_back(const char *const *models, const char *con
         drop_folder(dir);
     }
 }
-
-#endif

@@ -6,8 +6,7 @@
  *
  * The table is generated from ops.def: a row without a case does not compile.
  */
-#ifndef OPCASES_H
-#define OPCASES_H
+#pragma once
 
 #include "base/nf4.h"
 #include "graph/shard.h"
@@ -950,5 +949,3 @@ static struct scene scene_of(const struct row *row, const int64_t *n, enum dtype
     graph_verify(&s.g, "differentiate");
     return s;
 }
-
-#endif

@@ -10,8 +10,7 @@
  * values are representable in bf16, so any difference in the results comes only from arithmetic.
  * Every run poisons dead bytes with NaN, so a wrong plan shows up as a NaN.
  */
-#ifndef OPTEST_H
-#define OPTEST_H
+#pragma once
 
 #include "base/random.h"
 #include "graph/ops.h"
@@ -285,5 +284,3 @@ static inline struct slope rig_slope(struct rig *r, const char *direction)
     rig_move(r, direction, 0);
     return s;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * planned_preset.h: a preset's plan with further settings, for tests that look at its graph and at
  * the lives of its tensors.
  */
-#ifndef PLANNED_PRESET_H
-#define PLANNED_PRESET_H
+#pragma once
 
 #include "engine/run.h"
 #include "batch/feed.h"
@@ -48,5 +47,3 @@ static inline uint32_t turn_of(const struct graph *g)
     assert_true(k > 0 && k < o->nodes.n);
     return k;
 }
-
-#endif

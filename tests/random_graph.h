@@ -8,8 +8,7 @@
  * gives the same function for every micro-batch size. T is a grid of rows x columns, for the image
  * layers, windows and relative positions.
  */
-#ifndef RANDOM_GRAPH_H
-#define RANDOM_GRAPH_H
+#pragma once
 
 #include "optest.h"
 
@@ -432,5 +431,3 @@ static inline void build_random(void *model, struct graph *g, int micro_batch)
     graph_output(g, "loss", loss);
     freeze_some(&m);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Each rank shows its moves to the others; when all have come, a receiver copies what its peers
  * send.
  */
-#ifndef RANK_THREADS_H
-#define RANK_THREADS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdio.h>
@@ -115,5 +114,3 @@ static inline void rank_threads_close(struct ranks *r)
     pthread_cond_destroy(&t->all_here);
     free(t);
 }
-
-#endif

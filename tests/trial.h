@@ -11,8 +11,7 @@
  * of the oracle, relative to the larger of the output's largest element and its natural magnitude,
  * and give the same bits for any thread count and in place.
  */
-#ifndef TRIAL_H
-#define TRIAL_H
+#pragma once
 
 #include "graph/ops.h"
 #include "graph/sizes.h"
@@ -365,5 +364,3 @@ static inline void attention_backward(struct trial *t, const struct trial *forwa
     /* With one key the softmax is constant: dq and dk are differences near 0. */
     for (int i = 0; i < 3; i++) t->unit[i] = 1;
 }
-
-#endif

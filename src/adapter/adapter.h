@@ -5,8 +5,7 @@
  * "model.layers.0.self_attn.q_proj.weight". The matching rules are PEFT's own
  * (tuners_utils.check_target_module_exists, get_pattern_key).
  */
-#ifndef ADAPTER_H
-#define ADAPTER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/spelling.h"
@@ -141,5 +140,3 @@ bool lora_transposed(const struct graph *g);
 /* Prints "LoRA on 64 modules (q_proj 32, v_proj 32); 4,194,304 of 6,742,609,920 weights are trained
  * (0.0622 %)" for a forward with adapters. */
 void lora_print(const struct graph *g, struct text *out);
-
-#endif

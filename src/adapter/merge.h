@@ -14,8 +14,7 @@
  * adapter changes one of the two, the merged model has both: lm_head.weight is added and
  * config.json says so.
  */
-#ifndef MERGE_H
-#define MERGE_H
+#pragma once
 
 #include "adapter/adapter_folder.h"
 #include "folder/model_files.h"
@@ -46,5 +45,3 @@ int merge_open(struct merge *m, const char *base, const char *adapter, struct er
 /* Writes the merged model into a folder, which exists and is empty. */
 int merge_write(const struct merge *m, const char *dir, struct error *e);
 void merge_close(struct merge *m);
-
-#endif

@@ -6,8 +6,7 @@
  *     vision_tower.encoder.layers.0...                   saved by transformers 5
  *     model.vision_tower.encoder.layers.0...             the modules of transformers 5 in memory, as PEFT sees them
  */
-#ifndef SPELLING_H
-#define SPELLING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ struct spelled spelling_in_memory(const struct spelling *list);
  * a stack's. */
 bool name_is_stack(const char *name);
 const char *name_in_stack(const char *name, int64_t i, char *out, size_t room);
-
-#endif

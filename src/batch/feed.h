@@ -10,8 +10,7 @@
  * A feed of tokens fills input_ids and labels; if feed_describe set run_batches.packed, also
  * position_ids and ranges (batch.packed of models/model.h).
  */
-#ifndef FEED_H
-#define FEED_H
+#pragma once
 
 #include "batch/writer.h"
 
@@ -188,5 +187,3 @@ extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questi
  * feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
 uint64_t question_number(const struct feed *f, uint64_t sample);
-
-#endif

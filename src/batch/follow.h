@@ -1,8 +1,7 @@
 /*
  * follow.h: the inputs that follow from what a record holds.
  */
-#ifndef FOLLOW_H
-#define FOLLOW_H
+#pragma once
 
 #include "batch/writer.h"
 
@@ -13,5 +12,3 @@ void follow_free(struct follow *f);
 void follow_set_pixels(struct follow *f, const struct image_processor *p);
 /* Adds to the record what follows from it; pointers into `f`, valid until the next call. */
 void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x);
-
-#endif

@@ -9,8 +9,7 @@
  * prediction, generation, the library and stored embeddings write the inputs of a run here and
  * nowhere else. Inputs that no program of the run reads are left out.
  */
-#ifndef WRITER_H
-#define WRITER_H
+#pragma once
 
 #include "engine/run.h"
 
@@ -88,5 +87,3 @@ int batch_write_part(struct run *r, const char *input, uint64_t from, const void
 /* Finds the features of a row of T image tokens (image_index). An image token that is not in the
  * vocabulary becomes 0 in `ids`. */
 void batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index);
-
-#endif

@@ -7,8 +7,7 @@
  * images (image_rows.h), questions about images (question_rows.h), lists of images (image_list.h).
  * A kind says how a slot is filled and how the consumer counts it.
  */
-#ifndef READER_H
-#define READER_H
+#pragma once
 
 #include "data/faults.h"
 #include "data/ring.h"
@@ -55,5 +54,3 @@ bool reader_at(const struct reader *r, const void *source, uint64_t position);
 /* Returns the slot of the next position, valid until the next call; NULL: it fails as `take`
  * does. */
 const void *reader_next(struct reader *r, struct error *e);
-
-#endif

@@ -5,8 +5,7 @@
  *     run_start    arenas allocated with the planned size, tape recorded, weights loaded
  *     run_step ... the host's side of one step
  */
-#ifndef RUN_H
-#define RUN_H
+#pragma once
 
 #include "folder/weights.h"
 #include "planning/planned.h"
@@ -104,5 +103,3 @@ int run_fill_ragged(struct run *r, struct error *e);
 int run_forward(struct run *r, id output, void *to, struct error *e);
 /* Returns the number of elements of run_forward's result, without the padding of the batch. */
 int64_t run_forward_elements(const struct run *r, id output);
-
-#endif

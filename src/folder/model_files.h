@@ -6,8 +6,7 @@
  *     DIR/model.safetensors                all tensors; or
  *     DIR/ANY.safetensors                  if it is the only one, or where several are taken
  */
-#ifndef MODEL_FILES_H
-#define MODEL_FILES_H
+#pragma once
 
 #include "io/safetensors.h"
 #include "io/value.h"
@@ -62,5 +61,3 @@ int model_files_count_others(const struct model_files *f, uint64_t *bytes, struc
 
 /* Prints a shape for messages: "[4096,11008]". */
 char *shape_print(int rank, const int64_t *dims, char out[160]);
-
-#endif

@@ -29,8 +29,7 @@
  * vision tower): if that part is not trained, the model folder is written back without it; else it
  * is saved as one folder.
  */
-#ifndef WEIGHTS_H
-#define WEIGHTS_H
+#pragma once
 
 #include "folder/model_files.h"
 #include "models/model.h"
@@ -153,4 +152,3 @@ static inline int64_t weight_tensor_elements(const struct graph *g, const struct
     return tensor_elements(tensor_at(g, p->tensor)) / weight_tensors(g, p);
 }
 bool weight_is_constant(const struct graph *g, const struct param *p);    /* never in a file */
-#endif

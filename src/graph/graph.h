@@ -25,8 +25,7 @@
  * Errors. The first bad call records one message with names and shapes and returns 0; a call on 0
  * returns 0; graph_error returns the message at the end.
  */
-#ifndef GRAPH_H
-#define GRAPH_H
+#pragma once
 
 #include "base/base.h"
 #include "base/dtype.h"
@@ -458,5 +457,3 @@ void graph_prune(struct graph *g, enum program p);
 /* Aborts with pass and node when the graph breaks an invariant (verify.c). */
 void graph_verify(const struct graph *g, const char *pass);
 void graph_print(const struct graph *g, enum program p, struct text *out);
-
-#endif

@@ -17,8 +17,7 @@
  * A u8 tensor on a storage of any form is a view of its bytes: it is what is copied and
  * dequantized.
  */
-#ifndef STORED_H
-#define STORED_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -66,5 +65,3 @@ uint64_t stored_part_offset(const struct stored_form *f, int part, enum dtype t,
 /* Returns the bytes of a whole tensor: in its storage, and in a file. */
 uint64_t stored_bytes(const struct graph *g, const struct tensor *t);
 uint64_t stored_file_bytes(const struct stored_form *f, enum dtype t, int64_t elements);
-
-#endif

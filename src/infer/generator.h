@@ -21,8 +21,7 @@
  *                 c|c|c|c|
  *     KV cache    |a written ....|b written ....|c written ....|
  */
-#ifndef GENERATOR_H
-#define GENERATOR_H
+#pragma once
 
 #include "data/images/image_source.h"
 #include "batch/writer.h"
@@ -103,5 +102,3 @@ int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e);
 
 /* Returns the bytes of the KV cache in the plan. */
 uint64_t generator_cache_bytes(const struct generator *a);
-
-#endif

@@ -7,8 +7,7 @@
  * counted from the start of the data; "__metadata__" is a map of strings. Tensors lie
  * back to back: no holes, no overlaps.
  */
-#ifndef SAFETENSORS_H
-#define SAFETENSORS_H
+#pragma once
 
 #include "base/dtype.h"
 
@@ -88,5 +87,3 @@ int st_write_bytes(struct st_writer *w, const void *data, uint64_t n, struct err
 int st_write_end(struct st_writer *w, struct error *e);
 /* Closes and removes the file. Allowed after a failed begin or end, or an earlier abort. */
 void st_write_abort(struct st_writer *w);
-
-#endif

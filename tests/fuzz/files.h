@@ -1,8 +1,7 @@
 /*
  * files.h: a private folder for fuzz targets of readers that open files by name.
  */
-#ifndef FUZZ_FILES_H
-#define FUZZ_FILES_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,5 +41,3 @@ static inline const char *fuzz_put(const char *name, const void *bytes, size_t n
     CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
     return path;
 }
-
-#endif

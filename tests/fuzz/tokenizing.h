@@ -1,8 +1,7 @@
 /*
  * tokenizing.h: what any tokenizer that opens must do, for the fuzz targets of tokenizer files.
  */
-#ifndef TOKENIZING_H
-#define TOKENIZING_H
+#pragma once
 
 #include <string.h>
 
@@ -58,5 +57,3 @@ static inline void fuzz_tokenize(const char *path)
     }
     tokenizer_close(t);
 }
-
-#endif

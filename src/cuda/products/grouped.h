@@ -9,8 +9,7 @@
  * its expert from the offsets, and returns if there are fewer tiles. A result is summed over its
  * depth in ascending order, whatever the tile, so the bits of a row depend on no other row.
  */
-#ifndef CUDA_GROUPED_H
-#define CUDA_GROUPED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,5 +43,3 @@ static inline int64_t grouped_dw_blocks(int64_t experts, int64_t N, int64_t K, i
 {
     return experts * ((N + down - 1) / down) * ((K + across - 1) / across);
 }
-
-#endif

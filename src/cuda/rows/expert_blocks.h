@@ -5,8 +5,7 @@
  * A block has `each` choices, one after the other, and each of its warps an equal part of them. It
  * counts those of each expert: [blocks, experts] in the workspace.
  */
-#ifndef EXPERT_BLOCKS_H
-#define EXPERT_BLOCKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ static inline int64_t expert_blocks(int64_t choices)
     const int64_t each = expert_each(choices);
     return (choices + each - 1) / each;
 }
-
-#endif
