@@ -1,7 +1,8 @@
 #!/bin/bash
 # LoRA on a frozen language model on a GPU: a published model's shapes with random weights, r = 16
 # on all seven linear layers, B = 4, T = 2048.
-#   PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it
+#   PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it, or experts: a Mixtral of 4.0 B weights
+#   (peer_lora.py), with adapters on attention only
 #
 #   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint \
 #       bench/cuda_lora.sh FOLDER
@@ -18,9 +19,14 @@ T=${T:-2048}
 more=()
 [[ $DEVICE == cuda ]] || more=(--tiny --warm 1)
 
+model="preset: $PRESET" layers='q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj'
+if [[ $PRESET == experts ]]; then
+    "$PYTHON" bench/peer_lora.py --shape experts --save "$tmp/model" "${more[@]}"
+    model="path: $tmp/model" layers='q_proj, k_proj, v_proj, o_proj'
+fi
 cat >"$tmp/run.yaml" <<YAML
-model: {preset: $PRESET}
-adapter: {target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], r: 16, lora_alpha: 32}
+model: {$model}
+adapter: {target_modules: [$layers], r: 16, lora_alpha: 32}
 data: {sequence: $T}
 train: {effective_batch: $B}
 memory: {precision: bf16}
