@@ -341,11 +341,11 @@ static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPES};
 
 /* Sets the attributes and makes inv_freq and positions, 0 where there are none, of a rotation. n:
- * B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token. */
+ * B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token + 16 of these interleaved. */
 static void rope_inputs(struct scene *s, const int64_t *n, union attr *a, id in[2])
 {
     const int64_t per = n[4] & 4 ? 3 : 1, dim[] = {n[0], n[1], per};
-    a->rope.scale = 0.75f, a->rope.inverse = n[4] & 1;
+    a->rope.scale = 0.75f, a->rope.inverse = n[4] & 1, a->rope.interleaved = n[4] >> 4 & 1;
     in[1] = n[4] & 6 ? constant_ids(s, "positions", 700, false, per == 3 ? 3 : 2, dim) : 0;
     if (per == 3)
         a->rope.sections[0] = n[3] / 4, a->rope.sections[1] = n[3] / 3,
@@ -366,8 +366,9 @@ static id build_rope(struct scene *s, const int64_t *n)
     return watch(s, op_apply(&s->g, OP_ROPE, &a, in, in[2] ? 3 : 2));
 }
 static const struct opcase case_ROPE =
-    {build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}},
-     .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}},
+    {build_rope,
+     .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}, {2, 3, 1, 8, 20}},
+     .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}, {2, 33, 2, 64, 20}},
      .gpu = {{1, 2003, 32, 32, 1},
              {1, 37, 300, 8, 0},
              {1, 5, 600, 8, 1},
@@ -375,6 +376,7 @@ static const struct opcase case_ROPE =
              {3, 67, 5, 36, 1},
              {3, 67, 5, 36, 2},
              {2, 131, 12, 64, 4},
+             {2, 131, 12, 64, 21},
              {2, 35, 2, 13, 5}},
      .bench = {2, 512, 12, 32}};
 

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,6 +18,15 @@
 #define SHARED static inline
 #define SHARED_INLINE static inline __attribute__((always_inline))
 #endif
+
+/* Returns which of three coordinates pair i of a rotary position turns by (ROPE of graph/ops.def).
+ * Interleaved, the pairs of a section lie three apart. */
+SHARED int shared_coordinate(int64_t i, const int64_t sections[3], bool interleaved)
+{
+    const int each = (int)(i % 3);
+    if (interleaved) return i < 3 * sections[each] ? each : 0;
+    return (i >= sections[0]) + (i >= sections[0] + sections[1]);
+}
 
 /* Returns the bits of a float. */
 SHARED uint32_t shared_bits(float x)

@@ -366,6 +366,97 @@ static int count_tokens(struct step *s, const struct model *m, int64_t *count, s
     return PL_OK;
 }
 
+/* --- images of any size ----------------------------------------------------------------------- */
+
+/* Reads the grids of images or of videos, and checks that they have the patches of their pixels. */
+static int read_grids(struct step *s, const struct model *m, bool video, struct error *e)
+{
+    const char *name = video ? "video_grid_thw" : "image_grid_thw",
+               *pixels = video ? "pixel_values_videos" : "pixel_values";
+    const struct st_entry *t = given(s, m, name), *seconds = video ? given(s, m, "second_per_grid_ts") : NULL;
+    const int64_t n = t ? t->dims[0] : 0, merge = m->images->grids->merge, found = s->size[video ? 'V' : 'P'];
+    int64_t patches = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x[3], raw;
+        float each = 0;
+        TRY(read_ints(s, t, i, 3, x, e));
+        if (seconds) TRY(read_reals(s, seconds, i, 1, &raw, &each, e));
+        for (int k = 0; k < 3; k++)
+            if (x[k] < 1 || x[k] > SIZE_MOST || (k && x[k] % merge) || (!k && !video && x[k] > 1))
+                return error_set(e, PL_USAGE,
+                                 "%s: %s[%lld] is %lld, %lld, %lld; expected %s, then rows and columns of patches, "
+                                 "multiples of %lld", s->in.path, name, (long long)i, (long long)x[0], (long long)x[1],
+                                 (long long)x[2], video ? "frames" : "1", (long long)merge);
+        s->grids[s->n_grids] = (struct image_grid){x[0], x[1], x[2], video, (double)each};
+        patches += grid_patches(&s->grids[s->n_grids++]);
+    }
+    if (patches == found) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: %s has %lld rows; expected %lld, the patches of the %lld grids of %s", s->in.path,
+                     pixels, (long long)found, (long long)patches, (long long)n, name);
+}
+
+/* A row's tokens, and what follows of them. */
+struct grid_tokens {
+    int32_t *ids, *index, (*positions)[3]; /* [T] */
+};
+
+/* Finds the positions and the features of row r, whose tokens begin .. end are no padding. */
+static int find_features(struct step *s, const struct model *m, int64_t r, struct grid_walk *walk, int64_t *raw,
+                         struct grid_tokens *out, struct error *e)
+{
+    const struct st_entry *mask = given(s, m, "attention_mask"), *kinds = given(s, m, "mm_token_type_ids");
+    const struct grid_model *g = m->images->grids;
+    int64_t begin = 0, end = s->T;
+    if (mask) {
+        TRY(read_ints(s, mask, r, s->T, raw, e));
+        TRY(check_padding(s, r, raw, &begin, &end, e));
+    }
+    TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, raw, e));
+    for (int64_t i = 0; i < s->T; i++) {
+        out->ids[i] = (int32_t)raw[i];
+        out->index[i] = -1;
+        memset(out->positions[i], 0, sizeof out->positions[i]);
+    }
+    if (kinds) TRY(read_ints(s, kinds, r, s->T, raw, e));
+    for (int64_t i = begin; kinds && i < end; i++) {
+        const int expected = out->ids[i] == g->image ? 1 : out->ids[i] == g->video ? 2 : 0;
+        if (raw[i] != expected)
+            return error_set(e, PL_USAGE, "%s: mm_token_type_ids[%lld,%lld] is %lld, and the token %d is of kind %d",
+                             s->in.path, (long long)r, (long long)i, (long long)raw[i], out->ids[i], expected);
+    }
+    if (grid_document(walk, out->ids + begin, end - begin, out->positions + begin, out->index + begin)) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "%s: the image tokens (id %d) and video tokens (id %d) of row %lld do not match the grids: expected "
+                     "the patches / %lld of the next image or video wherever such tokens begin",
+                     s->in.path, g->image, g->video, (long long)r, (long long)(g->merge * g->merge));
+}
+
+static struct grid_tokens make_tokens(struct step *s)
+{
+    return (struct grid_tokens){room(s, s->T, sizeof(int32_t)), room(s, s->T, sizeof(int32_t)),
+                                room(s, s->T, 3 * sizeof(int32_t))};
+}
+
+/* Checks images and videos of any size. pixel_values and pixel_values_videos are the patches of the
+ * whole batch, image_grid_thw and video_grid_thw how many of them each has, and the tokens come in
+ * their order. */
+static int check_grids(struct step *s, const struct model *m, struct error *e)
+{
+    const int64_t n = s->size['N'] + s->size['F'];
+    s->grids = room(s, max_i64(n, 1), sizeof *s->grids);
+    for (int video = 0; video < 2; video++) TRY(read_grids(s, m, video, e));
+    struct grid_walk walk = {.model = m->images->grids, .grids = s->grids, .n = s->n_grids};
+    struct grid_tokens tokens = make_tokens(s);
+    int64_t *raw = room(s, s->T, sizeof *raw);
+    for (int64_t r = 0; r < s->B; r++) TRY(find_features(s, m, r, &walk, raw, &tokens, e));
+    for (int video = 0; video < 2; video++)
+        for (; walk.next[video] < n; walk.next[video]++)
+            if (s->grids[walk.next[video]].video == video)
+                return error_set(e, PL_USAGE, "%s: input_ids has no tokens for all of the %lld grids of %s", s->in.path,
+                                 (long long)s->size[video ? 'F' : 'N'], video ? "video_grid_thw" : "image_grid_thw");
+    return PL_OK;
+}
+
 /* Checks that there are as many image tokens as features, before anything is planned. pixel_values
  * [N,channels,side,side] are the images of the whole batch, in the order in which their tokens come
  * in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of
@@ -375,6 +466,7 @@ static int count_tokens(struct step *s, const struct model *m, int64_t *count, s
 static int check_images(struct step *s, const struct model *m, struct error *e)
 {
     if (!m->images) return PL_OK;
+    if (m->images->grids) return check_grids(s, m, e);
     const struct st_entry *t = given(s, m, "pixel_values"), *mask = given(s, m, "pixel_attention_mask");
     int64_t tokens = 0, each = 0;
     if (t && t->rank == 5) TRY(list_images(s, t, e));
@@ -548,6 +640,44 @@ static int put_images(struct step *s, const struct port *p, const struct st_entr
     return PL_OK;
 }
 
+/* Writes the patches of all images and videos, in the order in which the tower reads them, and what
+ * follows from the grids; returns where features lie. */
+static int put_grids(struct step *s, int32_t **feature, struct error *e)
+{
+    const struct model *m = &s->run.planned.model;
+    const struct grid_model *g = m->images->grids;
+    const int64_t P = s->size['P'] + s->size['V'], K = grid_values(g);
+    const struct st_entry *pixels[] = {given(s, m, "pixel_values"), given(s, m, "pixel_values_videos")};
+    struct planned_input x;
+    *feature = NULL;
+    if (!P) return PL_OK;
+    struct grid_row row = {room(s, P, sizeof *row.order), room(s, P, sizeof *row.ranges),
+                           room(s, P, sizeof *row.windows), room(s, P, sizeof *row.positions),
+                           room(s, P, sizeof *row.corners), room(s, P, sizeof *row.weights),
+                           room(s, P, sizeof *row.feature)};
+    if (!g->table) row.corners = NULL, row.weights = NULL;
+    grid_lay_out(g, s->grids, s->n_grids, P, &row);
+    *feature = row.feature;
+    const struct {
+        enum batch_input input;
+        const void *data;
+    } inputs[] = {{ROW_PATCH_RANGES, row.ranges}, {ROW_WINDOW_RANGES, row.windows},
+                  {ROW_PATCH_POSITIONS, row.positions}, {ROW_PATCH_CORNERS, row.corners},
+                  {ROW_CORNER_WEIGHTS, row.weights}};
+    for (size_t i = 0; i < COUNT(inputs); i++)
+        if (planned_input(&s->run.planned, batch_inputs[inputs[i].input].name, &x))
+            TRY(batch_write_all(&s->run, batch_inputs[inputs[i].input].name, inputs[i].data, e));
+    const struct row b = {room(s, K, 8), room(s, K, 4), K, 4 * K, K};
+    for (int64_t p = 0; p < P; p++) {
+        const bool video = row.order[p] >= s->size['P'];
+        const struct port *port = model_port(m, video ? "pixel_values_videos" : "pixel_values");
+        const int64_t at = row.order[p] - (video ? s->size['P'] : 0);
+        TRY(convert(s, port, pixels[video], at, at, &b, e));
+        TRY(batch_write_part(&s->run, "pixel_values", (uint64_t)(p * b.bytes), b.ready, (uint64_t)b.bytes, e));
+    }
+    return PL_OK;
+}
+
 /* --- samples ---------------------------------------------------------------------------------- */
 
 /* A sample on its way into a record: a row of every port that has samples. */
@@ -556,12 +686,15 @@ struct sample {
     int64_t *raw;
     int32_t *positions, (*ranges)[2];
     int32_t *valid[2];           /* of masks and of images: all of them; NULL: no such input */
+    struct grid_tokens tokens;   /* with images of any size... */
+    struct grid_walk walk;       /* ...and where the samples have come to in them */
     bool *is_mask;               /* with masks to choose from */
 };
 
 static bool has_samples(const struct port *p)
 {
-    return p->dim[0] == OPEN('B') && p->values != VALUES_PADDING && p->values != VALUES_POSITIONS;
+    return p->dim[0] == OPEN('B') && p->values != VALUES_PADDING && p->values != VALUES_POSITIONS &&
+           p->values != VALUES_KINDS;
 }
 
 /* Makes the row that marks every pixel of the masks of port `of`, or of its images, as valid. */
@@ -586,6 +719,10 @@ static struct sample make_sample(struct step *s, const struct model *m)
     for (int k = 0; k < m->n_ports; k++)
         if (has_samples(&m->ports[k])) x.row[k] = make_row(s, &m->ports[k]);
     if (m->ground) x.is_mask = room(s, s->size['M'], sizeof *x.is_mask);
+    if (m->images && m->images->grids) {
+        x.tokens = make_tokens(s);
+        x.walk = (struct grid_walk){.model = m->images->grids, .grids = s->grids, .n = s->n_grids};
+    }
     return x;
 }
 
@@ -637,6 +774,11 @@ static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch
         out->is[ROW_POSITIONS].at = x->positions;
         out->is[ROW_RANGES].at = x->ranges;
     }
+    if (x->walk.model) {
+        TRY(find_features(s, m, r, &x->walk, x->raw, &x->tokens, e));
+        out->is[ROW_POSITIONS].at = x->tokens.positions;
+        out->is[ROW_INDEX].at = x->tokens.index;
+    }
     out->is[ROW_MASK_VALID].at = x->valid[0];
     out->is[ROW_IMAGE_VALID].at = x->valid[1];
     if (is_contrastive(m)) TRY(check_end(s, r, out->is[ROW_IDS].at, e));
@@ -647,6 +789,11 @@ static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch
 static int put_samples(struct step *s, struct batch_writer *w, struct error *e)
 {
     struct sample x = make_sample(s, &s->run.planned.model);
+    if (x.walk.model) {
+        int32_t *feature;
+        TRY(put_grids(s, &feature, e));
+        x.walk.feature = feature;
+    }
     int64_t feature = 0; /* the images of all samples are in one row of features */
     for (int64_t r = 0; r < s->B; r++) {
         struct batch_record record = {.feature = &feature};
@@ -700,7 +847,8 @@ int step_put_inputs(struct step *s, struct error *e)
 {
     const struct model *m = &s->run.planned.model;
     for (int k = 0; k < m->n_ports; k++)
-        if (s->given[k] && m->ports[k].dim[0] != OPEN('B') && m->ports[k].values != VALUES_PADDING)
+        if (s->given[k] && m->ports[k].dim[0] != OPEN('B') && m->ports[k].values != VALUES_PADDING &&
+            !(m->images && m->images->grids))
             TRY(put_images(s, &m->ports[k], s->given[k], e));
     struct batch_writer *w = batch_writer_new(&s->run);
     const int rc = put_samples(s, w, e);

@@ -6,6 +6,7 @@
 
 #include "io/safetensors.h"
 #include "engine/run.h"
+#include "models/image_grid.h"
 #include "models/images.h"
 #include "models/masks.h"
 #include "models/prs_med.h"
@@ -23,6 +24,8 @@ struct step {
     struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
     /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     int64_t *image_at;
+    struct image_grid *grids;    /* images of any size (image_grid.h), then videos */
+    int64_t n_grids;
     struct bump memory;          /* of rows that are converted */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;

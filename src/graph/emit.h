@@ -30,9 +30,13 @@ struct window_options {
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 /* Returns x as a constant: no gradient passes through it. */
 id op_detach(struct graph *g, id x);
-/* Does as op_rope, but at positions i32 [B,T] (0: as op_rope), or [B,T,3] with the number of pairs
- * that each of the three coordinates turns. sections NULL: positions are [B,T]. */
-id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *sections, float scale);
+/* Does as op_rope, but at positions i32 [B,T] (0: as op_rope), or [B,T,3] with the pairs that each
+ * of the three coordinates turns. sections NULL: positions are [B,T]. */
+struct rope_sections {
+    int64_t pairs[3];
+    bool interleaved;
+};
+id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const struct rope_sections *sections, float scale);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
 /* Maps x [B,H,W,C] by w [C,O,kh,kw] to [B,(H-1)*stride-2*pad+kh,...,O]. */
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);

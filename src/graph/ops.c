@@ -45,10 +45,10 @@ id op_detach(struct graph *g, id x)
     return op_apply(g, OP_DETACH, &a, &x, 1);
 }
 
-id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *sections, float scale)
+id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const struct rope_sections *sections, float scale)
 {
-    union attr a = {.rope = {.scale = scale}};
-    if (sections) memcpy(a.rope.sections, sections, sizeof a.rope.sections);
+    union attr a = {.rope = {.scale = scale, .interleaved = sections && sections->interleaved}};
+    if (sections) memcpy(a.rope.sections, sections->pairs, sizeof a.rope.sections);
     return op_apply(g, OP_ROPE, &a, (id[]){x, inv_freq, positions}, 3);
 }
 

@@ -79,7 +79,8 @@ static id rotate(const struct at *a, id x)
     if (t == TABLE_NONE || !x) return x;
     const int64_t D = b->c->head_dim, width = rotary_width(&b->c->rotary[t], D);
     id y = width < D ? op_slice(b->g, x, 3, 0, width) : x;
-    y = op_rope_at(b->g, y, b->inv_freq[t], b->rows.positions, NULL, b->factor[t]);
+    y = op_rope_at(b->g, y, b->inv_freq[t], b->rows.positions, b->rows.three ? &b->c->rotary[t].sections : NULL,
+                   b->factor[t]);
     return width < D ? op_concat(b->g, (id[]){y, op_slice(b->g, x, 3, width, D - width)}, 2, 3) : y;
 }
 
@@ -235,6 +236,19 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     return x;
 }
 
+/* Adds features of images to the tokens in whose places they stand, after the first layers. */
+static id add_features(const struct build *b, id x, int64_t layer)
+{
+    const struct token_rows *r = &b->rows;
+    struct graph *g = b->g;
+    if (layer >= r->n_features || !x) return x;
+    const int64_t C = b->c->hidden;
+    if (tensor_at(g, r->features[layer])->rank == 3) return op_add(g, x, op_gather(g, r->features[layer], r->index));
+    id rows = op_reshape(g, r->features[layer], 3, (int64_t[]){1, -1, C});
+    rows = op_gather(g, rows, op_reshape(g, r->index, 2, (int64_t[]){1, b->B * b->T}));
+    return op_add(g, x, op_reshape(g, rows, 3, (int64_t[]){b->B, b->T, C}));
+}
+
 /* Returns the tokens of the longest text that the rows may have. */
 static int64_t longest(int64_t T, const struct token_rows *rows) { return rows->cache ? rows->cache : T; }
 
@@ -313,7 +327,8 @@ void decoder_describe(struct model *m, const struct model *decoder)
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
     model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
-    model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
+    if (!c->rotary->sectioned) /* three positions follow from the images */
+        model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
     /* beyond, the frequencies follow the longest document */
     m->positions = c->rotary->type == ROTARY_DYNAMIC       ? (int64_t)c->rotary->original_positions
                    : c->query_growth || c->names.positions ? c->positions
@@ -368,7 +383,7 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
         char root[128];
         snprintf(root, sizeof root, "%s%s", c->root, c->names.layers);
         x = add_positions(&b, x);
-        FOR_LAYERS(layer, g, root, c->layers) x = decoder_layer(&b, x, &layer);
+        FOR_LAYERS(layer, g, root, c->layers) x = add_features(&b, decoder_layer(&b, x, &layer), layer.i);
         x = norm(&b, x, c->root, c->names.norm);
     }
     return x;

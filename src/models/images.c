@@ -47,10 +47,10 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     return PL_OK;
 }
 
-bool images_any(const struct image_batch *b) { return b->images || b->frames; }
+bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches; }
 bool images_fit(const struct image_batch *room, const struct image_batch *b)
 {
-    return b->images <= room->images && b->frames <= room->frames;
+    return b->images <= room->images && b->frames <= room->frames && b->patches <= room->patches;
 }
 
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e)

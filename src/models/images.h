@@ -51,12 +51,14 @@ struct image_model {
      * pixel_attention_mask [B,M,side,side]. Images fill their squares here. */
     bool padded;
     bool single;           /* a sample has one image: the token allocator (allocator.h) */
+    const struct grid_model *grids; /* images of any size (image_grid.h), without `features` and `grid`; else NULL */
 };
 
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {
     int64_t images;           /* for which a sample has room */
     int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is only text */
+    int64_t patches;          /* of images of any size, for which it has room instead */
     /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
     int64_t tokens_per_frame;
     enum model_part part;     /* PART_IMAGE: B images, and no text */

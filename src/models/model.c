@@ -33,7 +33,7 @@ char *model_list_decoders(char out[256], const char *last)
     const char *names[COUNT(families)];
     size_t count = 0, n = 0;
     for (size_t i = 0; i < COUNT(families); i++)
-        if (families[i]->decoder) names[count++] = families[i]->model_type;
+        if (families[i]->decoder && !families[i]->inside) names[count++] = families[i]->model_type;
     for (size_t i = 0; i < count && n < 256; i++)
         n += (size_t)(!i              ? snprintf(out, 256, "%s", names[i])
                       : i + 1 < count ? snprintf(out + n, 256 - n, ", %s", names[i])

@@ -37,6 +37,8 @@ enum port_values {
     VALUES_CLASS,   /* i32 below port.below; below 0: ignored, in the graph -100 */
     VALUES_BYTES,   /* u8 */
     VALUES_RANGE,   /* i32, two: the first token, and one past the last */
+    VALUES_GRIDS,   /* i32, three: an image or a video in patches (image_grid.h); what follows is in the graph */
+    VALUES_KINDS,   /* 1: an image token, 2: a video's, 0: text; optional. It repeats what ids say */
 };
 
 /* One input. */
@@ -50,7 +52,7 @@ struct port {
     bool optional;
     int64_t below;          /* VALUES_INDEX, VALUES_TARGETS, VALUES_CLASS: a size, or OPEN(letter) */
 };
-enum { MODEL_PORTS = 11 };
+enum { MODEL_PORTS = 12 };
 
 struct mask_model;
 struct image_model;
@@ -181,6 +183,7 @@ struct family {
      * below 0, and sees nothing. */
     bool generates;
     bool decoder;           /* a decoder-only language model (decoder.h) */
+    bool inside;            /* only a part of other models */
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
 };

@@ -37,12 +37,18 @@ id decoder_embed(const struct model *m, struct graph *g, const char *part, id id
  * inputs of a packed batch (model.h), and {0} is one document. With a cache, keys are those of its
  * slots, kept from call to call: those of the T tokens are written at `slots`, and `ranges` count
  * slots. */
+enum { FEATURES_MOST = 8 };
 struct token_rows {
-    id positions;  /* i32 [B,T] */
+    id positions;  /* i32 [B,T]; `three`: [B,T,3], of a decoder with sections (rotary.h) */
+    bool three;
     id ranges;     /* i32 [B,T,2] */
     int64_t cache; /* of a text; 0: none */
     int64_t texts; /* with a cache: in all rows */
     id slots;      /* with a cache: i32 [B,T] */
+    /* What is added to the output of each of the first layers: rows [R,C], or [B,R,C], of which the
+     * token gets the one at its index [B,T]; below 0: none. */
+    int n_features;
+    id features[FEATURES_MOST], index;
 };
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);

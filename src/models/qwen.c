@@ -1,7 +1,8 @@
 /*
  * qwen.c: Qwen2 (biases on q, k and v; optional sliding window in its upper layers), Qwen3 (norms
  * of the heads of q and k instead of the biases), Qwen3-MoE (Qwen3 with experts in all or some of
- * its layers; a sliding window is in all of them).
+ * its layers; a sliding window is in all of them). The decoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL
+ * (qwen_vl.c) are Qwen2's and Qwen3's, and their tokens have three positions.
  */
 #include "models/decoder.h"
 #include "models/layers.h"
@@ -42,6 +43,26 @@ static int qwen3_parse(struct model *m, const struct value *config, struct error
     return parse_qwen3(m, c, config, e);
 }
 
+static int qwen2_vl_text_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct decoder *c = decoder_new(m, (struct decoder){.vocabulary = 152064, .hidden = 8192, .inner = 29568,
+                                                        .layers = 80, .heads = 64, .kv_heads = 8, .positions = 32768,
+                                                        .eps = 1e-5, .qkv_bias = true, .window_first = 80});
+    c->rotary->theta = 1e6;
+    c->rotary->sectioned = true;
+    return parse_qwen(m, c, config, e);
+}
+
+static int qwen3_vl_text_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct decoder *c = decoder_new(m, (struct decoder){.vocabulary = 151936, .hidden = 4096, .inner = 22016,
+                                                        .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128,
+                                                        .positions = 128000});
+    c->rotary->theta = 5e5;
+    c->rotary->sectioned = true;
+    return parse_qwen3(m, c, config, e);
+}
+
 /* Marks the layers that have an MLP: those of mlp_only_layers, and all but each
  * decoder_sparse_step-th. */
 static int parse_dense_layers(struct decoder *c, const struct value *config, struct error *e)
@@ -79,3 +100,7 @@ static int qwen3_moe_parse(struct model *m, const struct value *config, struct e
 const struct family qwen2_family = DECODER_FAMILY("qwen2", qwen2_parse);
 const struct family qwen3_family = DECODER_FAMILY("qwen3", qwen3_parse);
 const struct family qwen3_moe_family = DECODER_FAMILY("qwen3_moe", qwen3_moe_parse);
+const struct family qwen2_vl_text_family =
+    {"qwen2_vl_text", qwen2_vl_text_parse, decoder_build, "model.", .decoder = true, .inside = true};
+const struct family qwen3_vl_text_family =
+    {"qwen3_vl_text", qwen3_vl_text_parse, decoder_build, "model.", .decoder = true, .inside = true};

@@ -13,6 +13,7 @@ static int parse_type(struct rotary *r, const struct value *map, struct error *e
     const char *type = NULL;
     TRY(value_opt_string(map, "rope_type", &type, e));
     if (!type) TRY(value_opt_string(map, "type", &type, e));
+    if (type && r->sectioned && !strcmp(type, "mrope")) type = "default"; /* as Qwen2-VL was published */
     for (size_t i = 0; type; i++) {
         if (i == COUNT(names))
             return error_set(e, PL_USAGE,
@@ -62,6 +63,22 @@ static int parse_list(const struct rotary *r, const struct value *map, const cha
     return PL_OK;
 }
 
+/* Parses the pairs of each of three positions. */
+static int parse_sections(struct rotary *r, const struct value *map, int64_t head_dim, struct error *e)
+{
+    static const char key[] = "mrope_section";
+    const struct value *list = value_get(map, key);
+    int64_t *pairs = r->sections.pairs;
+    TRY(value_opt_bool(map, "mrope_interleaved", &r->sections.interleaved, e));
+    if (!is_given(list)) return PL_OK;
+    TRY(value_as_list(list, key, e));
+    if (list->count != 3) return error_set(e, PL_USAGE, "%s has %u entries, expected 3", key, list->count);
+    for (uint32_t i = 0; i < 3; i++) TRY(value_as_int(value_at(list, i), key, &pairs[i], e));
+    if (pairs[0] >= 0 && pairs[1] >= 0 && pairs[2] >= 0 && pairs[0] + pairs[1] + pairs[2] == head_dim / 2) return PL_OK;
+    return error_set(e, PL_USAGE, "%s is [%lld, %lld, %lld], expected three counts that add up to %lld, half of head_dim",
+                     key, (long long)pairs[0], (long long)pairs[1], (long long)pairs[2], (long long)(head_dim / 2));
+}
+
 static int require_positive(const char *name, double x, struct error *e)
 {
     if (x > 0 && isfinite(x)) return PL_OK;
@@ -75,6 +92,7 @@ static int parse_map(struct rotary *r, const struct value *config, const struct 
 {
     double partial = 1, original = r->original_positions;
     *r = (struct rotary){.theta = r->theta, .original_positions = (double)s.positions, .partial = r->partial,
+                         .sectioned = r->sectioned, .sections = r->sections,
                          .beta_fast = 32, .beta_slow = 1, .truncate = true};
     TRY(value_opt_number(config, "partial_rotary_factor", &partial, e));
     TRY(value_opt_number(config, "original_max_position_embeddings", &original, e));
@@ -82,6 +100,9 @@ static int parse_map(struct rotary *r, const struct value *config, const struct 
         TRY(value_as_map(map, "rope_scaling", e));
         TRY(parse_type(r, map, e));
         TRY(parse_factors(r, map, &partial, e));
+        if (r->sectioned) TRY(parse_sections(r, map, s.head_dim, e));
+        else if (is_given(value_get(map, "mrope_section")))
+            return error_set(e, PL_USAGE, "mrope_section: this model's tokens have one position, not three");
     }
     if (partial != 1 && (!r->partial || !(partial > 0 && partial < 1)))
         return error_set(e, PL_USAGE, "partial_rotary_factor %g is not supported: expected %s1", partial,

@@ -12,6 +12,7 @@
  */
 #include <math.h>
 
+#include "base/shared.h"
 #include "cpu/cpu.h"
 #include "cpu/rows/row_parts.h"
 
@@ -24,10 +25,10 @@ static bool rope_match(const struct query *q)
 static int64_t rope_position(const struct launch *l, int64_t b, int64_t t, int64_t i)
 {
     const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
-    const int64_t *sections = l->attr->rope.sections;
+    const struct attr_rope *a = &l->attr->rope;
     if (!launch_has(l, 2)) return t;
     const int32_t *at = (const int32_t *)p->data + b * p->stride[0] + t * p->stride[1];
-    return p->rank == 2 ? *at : at[((i >= sections[0]) + (i >= sections[0] + sections[1])) * p->stride[2]];
+    return p->rank == 2 ? *at : at[shared_coordinate(i, a->sections, a->interleaved) * p->stride[2]];
 }
 
 /* Computes sine and cosine, times scale, of n frequencies at the token's position. */

@@ -24,7 +24,8 @@ struct rope_shape {
     float scale, sign;        /* sign -1: the inverse */
     const int32_t *positions; /* [B,T,per]; NULL: 0, 1, 2, ... */
     int64_t per;              /* 1 or 3 */
-    int second, third;        /* of three, the first pairs that the second and the third position turn */
+    int64_t sections[3];      /* of three, the pairs of each */
+    bool interleaved;
 };
 struct launch;
 struct rope_shape cuda_rope_shape(const struct launch *l); /* of a launch of ROPE */

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "base/shared.h"
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/rows/rows.cuh"
 
@@ -19,7 +20,8 @@ static __device__ inline void fill_turns(float *turns, const float *inv_freq, co
         float sine, cosine;
         float position = 0;
         if constexpr (GIVEN)
-            position = (float)s.positions[(first + row) * s.per + (s.per == 3 ? (f >= s.second) + (f >= s.third) : 0)];
+            position = (float)s.positions[(first + row) * s.per +
+                                          (s.per == 3 ? shared_coordinate(f, s.sections, s.interleaved) : 0)];
         else position = (float)((first + row) % s.T);
         sincosf(__fmul_rn(position, inv_freq[f]), &sine, &cosine);
         turns[row * 2 * half + f] = cosine * s.scale;

@@ -26,14 +26,11 @@ static int launch_embedding_dw(const struct launch *l, struct error *e)
 struct rope_shape cuda_rope_shape(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
-    const int64_t *sections = l->attr->rope.sections;
-    struct rope_shape s =
-        {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->attr->rope.scale, l->attr->rope.inverse ? -1.0f : 1.0f,
-         NULL,      1,         0,         0};
-    if (has(l, 2)) {
-        s.positions = l->in[2].data, s.per = l->in[2].rank == 3 ? 3 : 1;
-        s.second = (int)sections[0], s.third = (int)(sections[0] + sections[1]);
-    }
+    const struct attr_rope *a = &l->attr->rope;
+    struct rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], a->scale, a->inverse ? -1.0f : 1.0f, .per = 1,
+                           .interleaved = a->interleaved};
+    memcpy(s.sections, a->sections, sizeof s.sections);
+    if (has(l, 2)) s.positions = l->in[2].data, s.per = l->in[2].rank == 3 ? 3 : 1;
     return s;
 }
 
