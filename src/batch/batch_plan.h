@@ -64,6 +64,8 @@ struct image_batches *image_batches(const struct run *r);
 /* Returns the number of images, of `features` tokens each, for which a row of conversations has
  * room: data.max_images. */
 int64_t batch_images(const struct config *c, int64_t features);
+/* Returns the patches for which a row has room, with images of any size: data.max_patches. */
+int64_t batch_patches(const struct config *c, const struct model *m);
 
 /* What a run of a model that matches masks with texts has beyond other runs (run_batches.feed). */
 struct ground_batches {

@@ -2,6 +2,8 @@
  * follow.c: see follow.h.
  *
  *     image_index            which feature takes the place of each image token (models/images.h)
+ *     patch_ranges, ...      of images of any size: who sees whom, and where each patch is; patches in
+ *                            the order of the tower; three positions a token (models/image_grid.h)
  *     texture, information,  of the token allocator (models/allocator.h): of the image as the tower
  *     query_weights          sees it, before it was normalised, and of the question
  *     random_scores          the same for a random choice: a function of train.seed and position,
@@ -19,6 +21,7 @@
 #include "models/allocator.h"
 #include "models/grounding.h"
 #include "models/heads.h"
+#include "models/image_grid.h"
 #include "models/images.h"
 #include "models/prs_med.h"
 
@@ -31,7 +34,31 @@ struct follow {
     uint64_t bytes[ROW_INPUTS];
     int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
     float *rgb;                  /* [3][side][side] */
+    int64_t patches;             /* of a row with images of any size... */
+    struct grid_row grid;        /* ...and what follows from them */
+    float *values;               /* [patches][grid_values] */
+    int32_t (*positions)[3];     /* [T] */
 };
+
+/* Makes the room of a row of images of any size. */
+static void make_grid_room(struct follow *f, const struct run *r)
+{
+    const struct grid_model *g = f->model->images->grids;
+    struct planned_input x;
+    if (!planned_input(&r->planned, batch_inputs[ROW_POSITIONS].name, &x)) return;
+    f->positions = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
+    if (!planned_input(&r->planned, batch_inputs[ROW_PIXELS].name, &x)) return;
+    const size_t P = (size_t)(f->patches = (int64_t)(x.sample / sizeof(float)) / grid_values(g));
+    f->values = mem_alloc(x.sample);
+    f->grid = (struct grid_row){.order = mem_alloc(P * sizeof *f->grid.order),
+                                .ranges = mem_alloc(P * sizeof *f->grid.ranges),
+                                .positions = mem_alloc(P * sizeof *f->grid.positions),
+                                .feature = mem_alloc(P * sizeof *f->grid.feature)};
+    if (g->window) f->grid.windows = mem_alloc(P * sizeof *f->grid.windows);
+    if (!g->table) return;
+    f->grid.corners = mem_alloc(P * sizeof *f->grid.corners);
+    f->grid.weights = mem_alloc(P * sizeof *f->grid.weights);
+}
 
 struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
 {
@@ -52,6 +79,7 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         f->T = (int64_t)(x.sample / sizeof *f->ids);
         f->ids = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     }
+    if (m->images && m->images->grids) make_grid_room(f, r);
     if (used[ROW_TEXTURE]) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
     return f;
 }
@@ -61,6 +89,9 @@ void follow_free(struct follow *f)
     for (int i = 0; i < ROW_INPUTS; i++) mem_free(f->room[i]);
     mem_free(f->ids);
     mem_free(f->rgb);
+    void *const grid[] = {f->grid.order, f->grid.ranges, f->grid.windows, f->grid.positions,
+                          f->grid.corners, f->grid.weights, f->grid.feature, f->values, f->positions};
+    for (size_t i = 0; i < COUNT(grid); i++) mem_free(grid[i]);
     mem_free(f);
 }
 
@@ -108,6 +139,45 @@ static void follow_index(struct follow *f, struct batch_record *x)
     memcpy(f->ids, x->is[ROW_IDS].at, (size_t)T * sizeof *f->ids);
     batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
     x->is[ROW_IDS].at = f->ids;
+    x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
+}
+
+/* --- images of any size ----------------------------------------------------------------------- */
+
+/* Puts the patches into the order of the tower. Padding is zeros: the tower computes with it. */
+static void follow_patches(struct follow *f, struct batch_record *x)
+{
+    const int64_t K = grid_values(f->model->images->grids);
+    const float *from = x->is[ROW_PIXELS].at;
+    grid_lay_out(f->model->images->grids, x->grids, x->n_grids, f->patches, &f->grid);
+    for (int64_t p = 0; p < f->patches; p++)
+        if (f->grid.order[p] < 0) memset(f->values + p * K, 0, (size_t)K * sizeof *f->values);
+        else memcpy(f->values + p * K, from + f->grid.order[p] * K, (size_t)K * sizeof *f->values);
+    const struct {
+        enum batch_input input;
+        const void *at;
+    } rows[] = {{ROW_PIXELS, f->values}, {ROW_PATCH_RANGES, f->grid.ranges}, {ROW_WINDOW_RANGES, f->grid.windows},
+                {ROW_PATCH_POSITIONS, f->grid.positions}, {ROW_PATCH_CORNERS, f->grid.corners},
+                {ROW_CORNER_WEIGHTS, f->grid.weights}};
+    for (size_t i = 0; i < COUNT(rows); i++) x->is[rows[i].input].at = rows[i].at;
+}
+
+/* Finds positions and features of the row's tokens, document by document. */
+static void follow_tokens(struct follow *f, struct batch_record *x)
+{
+    const int64_t T = tokens_of(f, x);
+    const int32_t *ids = x->is[ROW_IDS].at, *positions = x->is[ROW_POSITIONS].at;
+    struct grid_walk walk = {.model = f->model->images->grids, .grids = x->grids, .n = x->n_grids,
+                             .feature = f->grid.feature};
+    int32_t *index = f->room[ROW_INDEX];
+    for (int64_t t = 0, end; t < T; t = end) {
+        for (end = t + 1; end < T && !(positions && positions[end] == 0); end++) continue;
+        CHECK(grid_document(&walk, ids + t, end - t, f->positions + t, index ? index + t : NULL),
+              "the image tokens of a row do not match its images");
+    }
+    x->is[ROW_POSITIONS].at = f->positions;
+    x->is[ROW_POSITIONS].bytes = 3 * x->is[ROW_IDS].bytes;
+    x->is[ROW_INDEX].at = index;
     x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
 }
 
@@ -182,6 +252,10 @@ static const struct {
 
 void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {
+    if (f->positions && x->is[ROW_IDS].at && !x->is[ROW_INDEX].at) {
+        if (f->patches) follow_patches(f, x);
+        follow_tokens(f, x);
+    }
     for (size_t i = 0; i < COUNT(rules); i++) {
         if (!used[rules[i].input] || !x->is[rules[i].of].at || x->is[rules[i].input].at) continue;
         if (x->text && rules[i].of == ROW_IDS) continue;

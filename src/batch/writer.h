@@ -51,6 +51,10 @@ struct batch_record {
      * run are text. NULL: they are consecutive. */
     const struct image_run *runs;
     uint32_t n_runs;
+    /* Images of any size (models/image_grid.h), whose patches ROW_PIXELS has in the order of the
+     * processors, none behind them. What follows then needs ROW_POSITIONS: a document begins at 0. */
+    const struct image_grid *grids;
+    int64_t n_grids;
     int64_t *feature;    /* how many image tokens came before this row, which moves on; NULL: none */
     bool text;           /* no image belongs to the tokens: nothing about images follows from them */
     const bool *is_mask; /* with ROW_AREAS: which of the masks cover something */

@@ -11,13 +11,15 @@
 
 #include "data/images/range.h"
 #include "models/heads.h"
+#include "models/images.h"
 #include "models/model.h"
 #include "models/prs_med.h"
 
 /* --- keys without effect ---------------------------------------------------------------------- */
 
 static bool takes_tokens(const struct model *m) { return model_port(m, "input_ids"); }
-static bool takes_images(const struct model *m) { return m->images && !prs_model(m); }
+static bool takes_images(const struct model *m) { return m->images && !m->images->grids && !prs_model(m); }
+static bool takes_any_size(const struct model *m) { return m->images && m->images->grids; }
 static bool has_masks(const struct model *m) { return m->masks; }
 static bool matches_texts(const struct model *m) { return m->ground; }
 static bool answers_questions(const struct model *m) { return prs_model(m); }
@@ -31,7 +33,8 @@ static const struct {
     bool (*is)(const struct model *m);
 } kinds[] = {
     {"tokens", "a model that takes tokens", takes_tokens},
-    {"images", "one that takes images among its tokens (llava)", takes_images},
+    {"images", "one that takes images of one size among its tokens (llava)", takes_images},
+    {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
     {"masks", "a mask model (sam, tinysam)", has_masks},
     {"ground", "arr_coc", matches_texts},
     {"questions", "prs_med", answers_questions},
