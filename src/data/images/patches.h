@@ -41,7 +41,8 @@ struct patch_rules {
     bool sample;                       /* do_sample_frames: `fps` frames a second are taken; else every frame */
     double fps;
     double folder_fps;                 /* the rate of frames without times: of a folder of images */
-    uint32_t min_frames, max_frames;
+    uint32_t min_frames, max_frames;   /* where it samples */
+    uint32_t most_frames;              /* where it takes every frame; 0: any number */
     bool cap;                          /* cap_pixels_per_frame, with */
     uint64_t cap_tokens;               /* max_video_tokens */
 };
