@@ -64,7 +64,7 @@ static int image(char **a, struct error *e)
     return rc;
 }
 
-static void print_video(const struct job *j, const struct patch_video *v, const struct patch_grid *g,
+static void print_video(const struct job *j, const struct video_facts *v, const struct patch_grid *g,
                         const uint32_t *chosen, uint32_t n)
 {
     double *seconds = mem_alloc(g->t * sizeof *seconds);
@@ -82,7 +82,7 @@ static void print_video(const struct job *j, const struct patch_video *v, const 
 
 static int video(char **a, struct error *e)
 {
-    const struct patch_video v = {(uint32_t)atoi(a[8]), atof(a[9])};
+    const struct video_facts v = {.frames = (uint32_t)atoi(a[8]), .fps = atof(a[9])};
     struct job j = {.frames = v.frames};
     struct patch_grid g;
     uint32_t n;

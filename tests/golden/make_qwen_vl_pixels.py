@@ -100,15 +100,16 @@ def reference_video(p, rgb, fps, set_fps, set_max):
     kwargs = {"do_sample_frames": False} if not fps else {}
     if set_fps and fps:
         kwargs.update(do_sample_frames=True, fps=set_fps)
-    if set_max:
-        kwargs.update(max_frames=set_max)
+    p.video_processor.max_frames = set_max or 768  # Qwen3-VL's takes only its own, and not an argument
     meta = VideoMetadata(total_num_frames=len(rgb), fps=fps or None, frames_indices=list(range(len(rgb))))
     v = torch.from_numpy(rgb).permute(0, 3, 1, 2)
     r = p(text=["a<|video_pad|>b"], videos=[v], video_metadata=[meta], return_tensors="pt", return_metadata=True, **kwargs)
-    chosen = [int(i) for i in r["video_metadata"][0].frames_indices]
-    seconds = p.video_processor.temporal_patch_size / r["video_metadata"][0].sampled_fps
+    meta = r["video_metadata"][0]
+    meta.frames_indices = meta.frames_indices[:len(rgb)]  # Qwen3-VL's processor repeats the last one in place
+    chosen = [int(i) for i in meta.frames_indices]
+    seconds = p.video_processor.temporal_patch_size / meta.sampled_fps if meta.fps and fps else p.video_processor.temporal_patch_size / 24
     if "second_per_grid_ts" in r:
-        assert float(r["second_per_grid_ts"][0]) == float(np.float32(seconds)) or r["second_per_grid_ts"][0] == seconds
+        assert float(r["second_per_grid_ts"][0]) in (seconds, float(np.float32(seconds)))
     return {"values": r["pixel_values_videos"].numpy(), "grid": r["video_grid_thw"][0].tolist(), "seconds": seconds,
             "chosen": chosen, "text": joined(p, r["input_ids"][0].tolist())[1:-1]}
 

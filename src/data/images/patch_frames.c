@@ -11,7 +11,7 @@
 
 static bool is_qwen3(const struct patch_rules *p) { return p->family == PATCHES_QWEN3_VL; }
 
-static double rate_of(const struct patch_rules *p, const struct patch_video *v)
+static double rate_of(const struct patch_rules *p, const struct video_facts *v)
 {
     return v->fps > 0 ? v->fps : p->folder_fps;
 }
@@ -23,22 +23,23 @@ static uint32_t whole_grids(const struct patch_rules *p, double n)
 }
 
 /* Returns how many frames are taken where the rate is sampled. */
-static uint32_t count_sampled(const struct patch_rules *p, const struct patch_video *v)
+static uint32_t count_sampled(const struct patch_rules *p, const struct video_facts *v)
 {
     const double all = v->frames, n = all / v->fps * p->fps, least = p->min_frames;
     const double most = whole_grids(p, fmin(p->max_frames, all));
     return whole_grids(p, fmin(fmax(is_qwen3(p) ? floor(n) : n, least), most));
 }
 
-static uint32_t count(const struct patch_rules *p, const struct patch_video *v)
+static uint32_t count(const struct patch_rules *p, const struct video_facts *v)
 {
     if (p->sample && v->fps > 0) return count_sampled(p, v);
     return p->most_frames && v->frames > p->most_frames ? whole_grids(p, p->most_frames) : v->frames;
 }
 
-int patch_frames_choose(const struct patch_rules *p, const struct patch_video *v, uint32_t *chosen, uint32_t *n,
+int patch_frames_choose(const void *rules, const struct video_facts *v, uint32_t *chosen, uint32_t *n,
                         struct error *e)
 {
+    const struct patch_rules *p = rules;
     const uint32_t least = is_qwen3(p) || p->sample ? p->temporal : 1;
     *n = count(p, v);
     if (*n < least || v->frames < least)
@@ -54,12 +55,12 @@ int patch_frames_choose(const struct patch_rules *p, const struct patch_video *v
     return PL_OK;
 }
 
-double patch_seconds_per_grid(const struct patch_rules *p, const struct patch_video *v, uint32_t n)
+double patch_seconds_per_grid(const struct patch_rules *p, const struct video_facts *v, uint32_t n)
 {
     return p->temporal / ((double)n / v->frames * rate_of(p, v));
 }
 
-void patch_grid_seconds(const struct patch_rules *p, const struct patch_video *v, const uint32_t *chosen, uint32_t n,
+void patch_grid_seconds(const struct patch_rules *p, const struct video_facts *v, const uint32_t *chosen, uint32_t n,
                         double *seconds)
 {
     const double rate = rate_of(p, v);

@@ -22,6 +22,7 @@
 #pragma once
 
 #include "data/images/resize.h"
+#include "data/images/video.h"
 
 /* Qwen2.5-VL's processors are those of Qwen2-VL. The two differ only in what they do to videos. */
 enum patch_family { PATCHES_QWEN2_VL, PATCHES_QWEN3_VL };
@@ -108,20 +109,14 @@ void patch_frame(const struct patch_rules *p, const struct patch_grid *g, uint32
 
 /* ---- The frames of a video ---- */
 
-/* What is known of a video before frames are chosen. */
-struct patch_video {
-    uint32_t frames; /* all */
-    double fps;      /* their average rate; 0: frames without times, a folder of images */
-};
-
-/* Chooses frames as transformers' video processor does, ascending, into chosen[v->frames]; *n is how
- * many. Frames without times are all taken, or max_frames of them evenly. PL_USAGE: the video has
- * too few frames for the model. */
-int patch_frames_choose(const struct patch_rules *p, const struct patch_video *v, uint32_t *chosen, uint32_t *n,
+/* Chooses frames as transformers' video processor does: a video_chooser (video.h), whose user is a
+ * const struct patch_rules. Frames without times are all taken, or max_frames of them evenly.
+ * PL_USAGE: the video has too few frames for the model. */
+int patch_frames_choose(const void *rules, const struct video_facts *v, uint32_t *chosen, uint32_t *n,
                         struct error *e);
 /* Returns the seconds that one grid of n chosen frames lasts: Qwen2.5-VL's second_per_grid_ts. */
-double patch_seconds_per_grid(const struct patch_rules *p, const struct patch_video *v, uint32_t n);
+double patch_seconds_per_grid(const struct patch_rules *p, const struct video_facts *v, uint32_t n);
 /* Writes the time of each grid of the n chosen frames, in seconds, to seconds[grid.t]: the middle of
  * its first and last frame, which Qwen3-VL's text names. */
-void patch_grid_seconds(const struct patch_rules *p, const struct patch_video *v, const uint32_t *chosen, uint32_t n,
+void patch_grid_seconds(const struct patch_rules *p, const struct video_facts *v, const uint32_t *chosen, uint32_t n,
                         double *seconds);
