@@ -3,10 +3,17 @@
  *
  *     patches image FOLDER FAMILY WIDTH HEIGHT RGB OUT
  *     patches video FOLDER FAMILY WIDTH HEIGHT RGB OUT FRAMES FPS SET_FPS SET_MAX_FRAMES
+ *     patches list FOLDER FAMILY VIDEO
+ *     patches sizes FOLDER FAMILY
+ *     patches frames FOLDER FAMILY
  *
  * FAMILY is qwen2 or qwen3; RGB has bytes [frames][h][w][3]; OUT gets f32 [patches][floats of one].
  * FPS is the video's (0: a folder of images), SET_FPS and SET_MAX_FRAMES are the user's. Prints the
  * grid, t h w, and the tokens; of a video also the seconds of a grid, the frames and the text.
+ *
+ * `list` prints what is known of a video file or folder, FRAMES FPS WIDTH HEIGHT, and the frames that
+ * are taken. The last two read lines, and print the grid or the frames of each, or 0 where it is refused:
+ * FRAMES WIDTH HEIGHT, of an image if FRAMES is 0; FRAMES FPS SET_FPS SET_MAX_FRAMES.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +30,15 @@ struct job {
     size_t bytes;
 };
 
+static enum patch_family family_of(const char *name)
+{
+    return !strcmp(name, "qwen3") ? PATCHES_QWEN3_VL : PATCHES_QWEN2_VL;
+}
+
 static int open_job(struct job *j, char **a, bool videos, const struct patch_overrides *o, struct error *e)
 {
-    const enum patch_family family = !strcmp(a[3], "qwen3") ? PATCHES_QWEN3_VL : PATCHES_QWEN2_VL;
     char *bytes;
-    TRY(patch_rules_read(&j->rules, a[2], family, videos, o, e));
+    TRY(patch_rules_read(&j->rules, a[2], family_of(a[3]), videos, o, e));
     j->width = (uint32_t)atoi(a[4]);
     j->height = (uint32_t)atoi(a[5]);
     TRY(file_read(a[6], UINT64_C(1) << 34, &bytes, &j->bytes, e));
@@ -107,13 +118,64 @@ static int video(char **a, struct error *e)
     return rc;
 }
 
+static int list(char **a, struct error *e)
+{
+    struct bump b = {0};
+    struct patch_rules rules;
+    struct video_choice c;
+    TRY(patch_rules_read(&rules, a[2], family_of(a[3]), true, NULL, e));
+    const struct video_options o = {.choose = patch_frames_choose, .chooser = &rules};
+    int rc = video_list(VIDEO_AT(a[4]), &o, &b, &c, e);
+    if (!rc) printf("%u %.17g %u %u:", c.facts.frames, c.facts.fps, c.facts.width, c.facts.height);
+    for (uint32_t i = 0; !rc && i < c.n; i++) printf(" %u", c.chosen[i]);
+    printf("\n");
+    bump_free(&b);
+    return rc;
+}
+
+static int sizes(char **a, struct error *e)
+{
+    const enum patch_family family = family_of(a[3]);
+    struct patch_rules images, videos;
+    uint32_t frames, w, h;
+    TRY(patch_rules_read(&images, a[2], family, false, NULL, e));
+    TRY(patch_rules_read(&videos, a[2], family, true, NULL, e));
+    while (scanf("%u %u %u", &frames, &w, &h) == 3) {
+        struct patch_grid g = {0};
+        if (frames) patch_grid_video(&videos, frames, w, h, &g, e);
+        else patch_grid_image(&images, w, h, &g, e);
+        printf("%u %u %u\n", g.t, g.h, g.w);
+    }
+    return PL_OK;
+}
+
+static int frames(char **a, struct error *e)
+{
+    struct video_facts v = {0};
+    struct patch_overrides o = {0};
+    struct patch_rules rules;
+    uint32_t n;
+    while (scanf("%u %lf %lf %u", &v.frames, &v.fps, &o.fps, &o.max_frames) == 4) {
+        TRY(patch_rules_read(&rules, a[2], family_of(a[3]), true, &o, e));
+        uint32_t *chosen = mem_alloc(v.frames * sizeof *chosen);
+        if (patch_frames_choose(&rules, &v, chosen, &n, e)) printf("0");
+        else for (uint32_t i = 0; i < n; i++) printf("%u ", chosen[i]);
+        printf("\n");
+        mem_free(chosen);
+    }
+    return PL_OK;
+}
+
 int main(int argc, char **argv)
 {
     struct error e;
     int rc = 2;
     if (argc == 8 && !strcmp(argv[1], "image")) rc = image(argv, &e);
     else if (argc == 12 && !strcmp(argv[1], "video")) rc = video(argv, &e);
-    else return fprintf(stderr, "usage: patches image | video, see tests/patches.c\n"), 2;
+    else if (argc == 5 && !strcmp(argv[1], "list")) rc = list(argv, &e);
+    else if (argc == 4 && !strcmp(argv[1], "sizes")) rc = sizes(argv, &e);
+    else if (argc == 4 && !strcmp(argv[1], "frames")) rc = frames(argv, &e);
+    else return fprintf(stderr, "usage: patches image | video | list | sizes | frames, see tests/patches.c\n"), 2;
     if (rc) fprintf(stderr, "%s\n", e.text);
     return rc;
 }

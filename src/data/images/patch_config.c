@@ -51,24 +51,19 @@ void patch_rules_default(struct patch_rules *p, enum patch_family family, bool v
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-static int read_class(const struct value *v, enum patch_family family, bool videos, struct error *e)
+/* Checks the class, if it is stated. What videos get from the file for images has the class of
+ * those. */
+static int check_class(const struct value *v, enum patch_family family, bool videos, struct error *e)
 {
-    const char *key = value_get(v, "video_processor_type") ? "video_processor_type" : "image_processor_type",
-               *name = NULL;
-    const bool of_videos = key[0] == 'v';
-    if (value_opt_string(v, key, &name, e)) return e->code;
-    if (!name) return PL_OK;
-    const bool qwen2 =
-        of_videos ? processor_is_class(name, "Qwen2VLVideoProcessor")
-                  : processor_is_class(name, "Qwen2VLImageProcessor") ||
-                        processor_is_class(name, "Qwen2_5_VLImageProcessor");
-    const bool known = qwen2 || (of_videos && processor_is_class(name, "Qwen3VLVideoProcessor"));
-    const char *expected = !of_videos                    ? "Qwen2VLImageProcessor"
+    const bool own = videos && value_get(v, "video_processor_type");
+    const char *key = own ? "video_processor_type" : "image_processor_type", *name = NULL,
+               *expected = !own                         ? "Qwen2VLImageProcessor"
                            : family == PATCHES_QWEN3_VL ? "Qwen3VLVideoProcessor"
                                                         : "Qwen2VLVideoProcessor";
-    if (!known || (of_videos && qwen2 != (family == PATCHES_QWEN2_VL)) || (of_videos && !videos))
-        return error_set(e, PL_USAGE, "%s is %.100s; expected %s", key, name, expected);
-    return PL_OK;
+    if (value_opt_string(v, key, &name, e)) return e->code;
+    if (!name || processor_is_class(name, expected) || (!own && processor_is_class(name, "Qwen2_5_VLImageProcessor")))
+        return PL_OK;
+    return error_set(e, PL_USAGE, "%s is %.100s; expected %s", key, name, expected);
 }
 
 /* Reads a whole number from 1 to `most`. */
@@ -193,7 +188,7 @@ static int from_value(struct patch_rules *p, const struct value *v, enum patch_f
                       struct error *e)
 {
     TRY(value_as_map(v, videos ? "the video processor" : "the image processor", e));
-    TRY(read_class(v, family, videos, e));
+    TRY(check_class(v, family, videos, e));
     class_default(p, family, videos);
     TRY(read_values(p, v, videos, e));
     return videos ? read_sampling(p, v, e) : PL_OK;
