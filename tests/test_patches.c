@@ -5,7 +5,7 @@
  */
 #include <zlib.h>
 
-#include "data/images/patches.h"
+#include "data/images/image_reader.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/png.h"
@@ -394,6 +394,16 @@ TEST(test_config_refused)
     }
 }
 
+TEST(test_tower)
+{
+    struct patch_rules p;
+    struct error e;
+    patch_rules_default(&p, PATCHES_QWEN3_VL, false);
+    must(patch_rules_check(&p, 16, 2, 2, &e), &e);
+    assert_int_equal(patch_rules_check(&p, 14, 2, 2, &e), PL_USAGE);
+    assert_says(&e, "patch_size of the image processor is 16, and the vision tower takes 14");
+}
+
 /* Without files: what the models are published with. */
 TEST(test_default)
 {
@@ -409,6 +419,119 @@ TEST(test_default)
     a = rules_of("qwen2_vl", true, NULL);
     patch_rules_default(&b, PATCHES_QWEN2_VL, true);
     assert_true(patch_rules_hash(&a) == patch_rules_hash(&b) && a.mean[1] == b.mean[1]);
+}
+
+/* --- the reader ------------------------------------------------------------------------------- */
+
+static void put_png(const char *name, uint32_t w, uint32_t h)
+{
+    uint8_t *rgb = made((size_t)w * h * 3, false);
+    struct error e;
+    must(png_write(bump_format(&memory, "%s/%s", folder, name), PNG_RGB, w, h, rgb, 0, &e), &e);
+    mem_free(rgb);
+}
+
+struct reading {
+    struct image_reader_options o;
+    struct image_reader *reader;
+    struct image_files *files;
+    char *room;
+};
+
+static void open_reading(struct reading *r, uint64_t room, const struct patch_rules *images,
+                         const struct patch_rules *videos)
+{
+    struct error e;
+    r->o = (struct image_reader_options){.patches = images, .video_patches = videos, .room = room};
+    must(image_files_open(&r->files, &(struct image_scope){.where = folder, .room = room}, &e), &e);
+    r->room = mem_alloc(image_reader_bytes(&r->o));
+    r->reader = image_reader_new(&r->o, r->room);
+}
+
+static void close_reading(struct reading *r)
+{
+    image_reader_free(r->reader);
+    image_files_close(r->files);
+    mem_free(r->room);
+}
+
+static void expect_fault(struct reading *r, const char *reference, const struct patch_grid *g, enum data_fault want,
+                         const char *says)
+{
+    float to[1];
+    uint32_t replaced;
+    struct error e = {0};
+    const enum data_fault got = media_is_video(reference)
+                                    ? image_reader_video_patches(r->reader, r->files, reference, g, to, &replaced, &e)
+                                    : image_reader_patches(r->reader, r->files, reference, g, to, &e);
+    if (got != want) fail_msg("%s: fault %d, expected %d: %s", reference, got, want, e.text);
+    assert_says(&e, says);
+    assert_null(strchr(e.text, '\n'));
+}
+
+/* The reader gives what patch_image and patch_frame give, and refuses before memory is written. */
+TEST(test_reader)
+{
+    struct patch_rules images, videos;
+    struct patch_grid g, other = {1, 2, 2};
+    struct error e;
+    struct reading r;
+    patch_rules_default(&images, PATCHES_QWEN2_VL, false);
+    patch_rules_default(&videos, PATCHES_QWEN2_VL, true);
+    must(tree_remove(folder, &e), &e);
+    must(dir_make(folder, &e), &e);
+    must(dir_make(bump_format(&memory, "%s/walk", folder), &e), &e);
+    must(dir_make(bump_format(&memory, "%s/mixed", folder), &e), &e);
+    put_png("a.png", 70, 40);
+    put_png("long.png", 1, 900);
+    put_png("large.png", 900, 900);
+    put_png("20000.png", 1, 20000);
+    for (int i = 0; i < 3; i++) put_png(bump_format(&memory, "walk/%d.png", i), 70, 40);
+    put_png("mixed/0.png", 70, 40);
+    put_png("mixed/1.png", 40, 70);
+    open_reading(&r, 1 << 20, &images, &videos);
+    must(patch_grid_image(&images, 70, 40, &g, &e), &e);
+    const size_t n = patch_grid_patches(&g) * patch_floats(&images);
+    const uint64_t room = patch_scratch(&images, &g, 70, 40);
+    uint8_t *rgb = made(70 * 40 * 3, false);
+    float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(2 * n * sizeof *got);
+    void *scratch = mem_alloc(room);
+    uint32_t replaced;
+    patch_image(&images, &g, rgb, 70, 40, scratch, room, want);
+    assert_int_equal(image_reader_patches(r.reader, r.files, "a.png", &g, got, &e), FAULT_NONE);
+    assert_memory_equal(want, got, n * sizeof *want);
+    expect_fault(&r, "a.png", &other, FAULT_SIZE, "a.png: it has 70 x 40 pixels, which is not the size");
+    expect_fault(&r, "long.png", &g, FAULT_SIZE, "long.png: the image has 1 x 900 pixels: one side is 900 times");
+    expect_fault(&r, "20000.png", &g, FAULT_TOO_LARGE, "20000.png: the image has 1 x 20000 pixels");
+    expect_fault(&r, "large.png", &g, FAULT_TOO_LARGE, "(data.sample_memory)");
+    g.t = 2;
+    assert_int_equal(image_reader_video_patches(r.reader, r.files, "video:walk", &g, got, &replaced, &e), FAULT_NONE);
+    assert_memory_equal(want, got, n * sizeof *want);
+    assert_memory_equal(want, got + n, n * sizeof *want);
+    expect_fault(&r, "video:walk", &other, FAULT_IMAGE, "it has 3 frames of 70 x 40 pixels, which is not what");
+    mem_free(got);
+    mem_free(want);
+    mem_free(scratch);
+    mem_free(rgb);
+    close_reading(&r);
+}
+
+/* Frames of two sizes are found while they are read. */
+TEST(test_frames_of_two_sizes)
+{
+    struct patch_rules videos;
+    struct patch_grid g;
+    struct error e;
+    struct reading r;
+    uint32_t replaced;
+    patch_rules_default(&videos, PATCHES_QWEN2_VL, true);
+    must(patch_grid_video(&videos, 2, 70, 40, &g, &e), &e);
+    open_reading(&r, 1 << 20, NULL, &videos);
+    float *to = mem_alloc(patch_grid_patches(&g) * patch_floats(&videos) * sizeof *to);
+    assert_int_equal(image_reader_video_patches(r.reader, r.files, "video:mixed", &g, to, &replaced, &e), FAULT_IMAGE);
+    assert_says(&e, "frame 1 has 40 x 70 pixels; expected 70 x 40, the size of the first one");
+    mem_free(to);
+    close_reading(&r);
 }
 
 static int begin(void **state)
