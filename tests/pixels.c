@@ -3,7 +3,7 @@
  * tests/golden/make_pixels.py:
  *
  *     pixels decode white|drop IMAGE OUT            prints WIDTH HEIGHT; OUT: bytes [h][w][3]
- *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   FILTER: bilinear, bicubic, lanczos; OUT: bytes [HEIGHT][WIDTH][3]
+ *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   FILTER: bilinear, bicubic, lanczos, torch; OUT: bytes [HEIGHT][WIDTH][3]
  *     pixels process FOLDER FAMILY SIDE IMAGE OUT   FAMILY: clip, siglip, idefics3; prints COUNT ROWS COLUMNS H W;
  *                                                   OUT: f32 [count][3][H][W]
  */
@@ -48,7 +48,7 @@ static int resize(char **a, struct error *e)
     struct image i;
     if (read_image(a[5], true, &i, e)) return e->code;
     struct resize_view v = {.filter = (enum resize_filter)word(a[2], (const char *const[]){"bilinear", "bicubic",
-                                                                                           "lanczos", NULL}),
+                                                                                           "lanczos", "torch", NULL}),
                             .width = i.width,
                             .height = i.height,
                             .to_width = (uint32_t)atoi(a[3]),

@@ -10,8 +10,7 @@
  *            resize.h |
  */
 #include "data/images/image_processor.h"
-#include "io/file.h"
-#include "io/json.h"
+#include "data/images/processor_file.h"
 
 #include <math.h>
 
@@ -290,13 +289,12 @@ void image_processor_run(const struct image_processor *p, const uint8_t *rgb, ui
  *
  * an image processor from a model folder (see image_processor.h).
  *
- * The files are transformers': processor_config.json of version 5, with the map image_processor,
- * and preprocessor_config.json of all versions. Before version 4.26 a size was a number, and the
- * class had the key feature_extractor_type. What a file does not state is the class's default, as
- * in transformers.
+ * The files are those of processor_file.h. Before version 4.26 of transformers a size was a number,
+ * and the class had the key feature_extractor_type. What a file does not state is the class's
+ * default, as in transformers.
  */
 
-enum { FILE_MOST = 1 << 20, SIDE_MOST = 4096, EDGE_MOST = 1 << 16 };
+enum { SIDE_MOST = 4096, EDGE_MOST = 1 << 16 };
 
 static const double clip_mean[3] = {0.48145466, 0.4578275, 0.40821073},
                     clip_std[3] = {0.26862954, 0.26130258, 0.27577711};
@@ -335,14 +333,10 @@ static const struct class_name {
     {"Idefics3ImageProcessor", IMAGES_IDEFICS3, false}, {"SmolVLMImageProcessor", IMAGES_IDEFICS3, false},
 };
 
-/* Returns the row of a name; ...Fast and ...Pil are other implementations of a class. */
 static const struct class_name *find_class(const char *name)
 {
-    for (size_t i = 0; i < COUNT(classes); i++) {
-        size_t n = strlen(classes[i].name);
-        if (!strncmp(name, classes[i].name, n) && (!name[n] || !strcmp(name + n, "Fast") || !strcmp(name + n, "Pil")))
-            return &classes[i];
-    }
+    for (size_t i = 0; i < COUNT(classes); i++)
+        if (processor_is_class(name, classes[i].name)) return &classes[i];
     return NULL;
 }
 
@@ -376,18 +370,6 @@ static int read_side(const struct value *map, const char *path, uint64_t most, u
         return error_set(e, PL_USAGE, "%s is %llu; expected 1 to %llu", path, (unsigned long long)x,
                          (unsigned long long)most);
     *out = (uint32_t)x;
-    return PL_OK;
-}
-
-/* Reads a number or a list of three. */
-static int read_three(const struct value *map, const char *key, double out[3], struct error *e)
-{
-    const struct value *v = value_get(map, key);
-    if (!v || v->kind == VALUE_NULL) return PL_OK;
-    if (v->kind == VALUE_LIST && v->count != 3)
-        return error_set(e, PL_USAGE, "%s has %u numbers; expected 3", key, v->count);
-    for (uint32_t c = 0; c < 3; c++)
-        if (value_as_number(v->kind == VALUE_LIST ? value_at(v, c) : v, key, &out[c], e)) return e->code;
     return PL_OK;
 }
 
@@ -462,7 +444,7 @@ static int read_values(const struct value *v, const struct class_name *c, struct
     if (value_opt_bool(v, "do_resize", &p->resize, e) || value_opt_bool(v, "do_center_crop", &p->crop, e) ||
         value_opt_bool(v, "do_rescale", &p->rescale, e) || value_opt_bool(v, "do_normalize", &p->normalize, e) ||
         value_opt_number(v, "rescale_factor", &p->factor, e) || read_filter(v, &p->filter, e) ||
-        read_three(v, "image_mean", p->mean, e) || read_three(v, "image_std", p->std, e) ||
+        processor_three(v, "image_mean", p->mean, e) || processor_three(v, "image_std", p->std, e) ||
         read_size(v, c->family, p, e) || read_crop(v, p, e))
         return e->code;
     if (p->tile && (read_side(v, "max_image_size.longest_edge", SIDE_MOST, &p->tile, e) ||
@@ -509,67 +491,28 @@ int image_processor_parse(struct image_processor *p, const char *json, size_t n,
                           enum image_family family, uint32_t side, struct error *e)
 {
     struct bump b = {0};
-    struct value *v;
-    int rc = json_parse(json, n, &b, &v, e);
-    const struct value *inner = rc ? NULL : value_get(v, "image_processor");
-    if (!rc) rc = from_value(p, inner && inner->kind == VALUE_MAP ? inner : v, family, side, e);
+    const struct value *v;
+    int rc = processor_file_parse(json, n, "image_processor", &b, &v, e);
+    if (!rc) rc = from_value(p, v, family, side, e);
     bump_free(&b);
     return rc ? error_prepend(e, "%s", path) : PL_OK;
 }
 
 /* --- the folder ------------------------------------------------------------------------------- */
 
-/* Reads a file of the folder into a tree; *v is NULL when there is none. */
-static int read_file(const char *folder, const char *name, struct bump *b, struct value **v, struct error *e)
-{
-    const char *path = bump_format(b, "%s/%s", folder, name);
-    *v = NULL;
-    return file_exists(path) ? json_read_file(path, FILE_MOST, b, v, e) : PL_OK;
-}
-
 /* Reads image_aspect_ratio of LLaVA's original layout, which mm_vision_tower marks; transformers'
  * folders may have the key, and transformers does not use it. */
 static int read_aspect(const char *folder, struct bump *b, bool *pad, struct error *e)
 {
-    struct value *v;
+    const struct value *v;
     const char *aspect = NULL;
-    if (read_file(folder, "config.json", b, &v, e)) return e->code;
+    if (processor_file_read(folder, "config.json", b, &v, e)) return e->code;
     if (!value_get(v, "mm_vision_tower")) return PL_OK;
     if (value_opt_string(v, "image_aspect_ratio", &aspect, e)) return error_prepend(e, "%s/config.json", folder);
     if (aspect && !strcmp(aspect, "pad")) *pad = true;
     else if (aspect && strcmp(aspect, "square") != 0)
         return error_set(e, PL_USAGE, "%s/config.json: image_aspect_ratio is %.40s; expected pad or square", folder,
                          aspect);
-    return PL_OK;
-}
-
-/* Finds the tree of the processor and the name of its file; NULL when the folder has none. */
-static int find_value(const char *folder, struct bump *b, const struct value **out, const char **name, struct error *e)
-{
-    struct value *v;
-    *name = "processor_config.json";
-    if (read_file(folder, *name, b, &v, e)) return e->code;
-    *out = value_get(v, "image_processor");
-    if (*out) return PL_OK;
-    *name = "preprocessor_config.json";
-    if (read_file(folder, *name, b, &v, e)) return e->code;
-    *out = v;
-    return PL_OK;
-}
-
-/* Finds the tree of the video processor and the name of its file; NULL: what the folder has of
- * images counts. */
-static int find_video_value(const char *folder, struct bump *b, const struct value **out, const char **name,
-                            struct error *e)
-{
-    static const char *const files[] = {"processor_config.json", "video_preprocessor_config.json",
-                                        "preprocessor_config.json"};
-    for (size_t i = 0; i < COUNT(files) && !*out; i++) {
-        struct value *v;
-        *name = files[i];
-        if (read_file(folder, *name, b, &v, e)) return e->code;
-        *out = i ? v : value_get(v, "video_processor");
-    }
     return PL_OK;
 }
 
@@ -591,7 +534,7 @@ int image_processor_read_frames(struct image_processor *p, const char *folder, e
     const char *name = NULL;
     int rc = image_processor_read(p, folder, family, side, e);
     if (!rc && family == IMAGES_IDEFICS3) {
-        rc = find_video_value(folder, &b, &v, &name, e);
+        rc = processor_file_find(folder, true, &b, &v, &name, e);
         if (!rc && v && from_video_value(p, v, family, side, e)) rc = error_prepend(e, "%s/%s", folder, name);
         p->split = false;
     }
@@ -606,7 +549,7 @@ int image_processor_read(struct image_processor *p, const char *folder, enum ima
     const struct value *v = NULL;
     const char *name = NULL;
     bool pad = false;
-    int rc = find_value(folder, &b, &v, &name, e);
+    int rc = processor_file_find(folder, false, &b, &v, &name, e);
     if (!rc && v && from_value(p, v, family, side, e)) rc = error_prepend(e, "%s/%s", folder, name);
     if (!rc && !v) image_processor_default(p, family, side);
     if (!rc) rc = read_aspect(folder, &b, &pad, e);

@@ -39,6 +39,20 @@ void image_reader_free(struct image_reader *r)
     mem_free(r);
 }
 
+/* Finds the bytes of scratch for an image of this size. Patches are for the grid. */
+static int find_scratch(const struct image_reader *r, uint32_t width, uint32_t height, uint64_t *bytes,
+                        struct error *e)
+{
+    struct patch_grid grid;
+    if (!r->o.patches) {
+        *bytes = image_processor_scratch(&r->o.processor, width, height);
+        return PL_OK;
+    }
+    TRY(patch_grid_image(r->o.patches, width, height, &grid, e));
+    *bytes = patch_scratch(r->o.patches, &grid, width, height);
+    return PL_OK;
+}
+
 /* Decodes the file of n bytes at the beginning of the room. *rest: after its pixels. */
 static enum data_fault decode(struct image_reader *r, size_t n, struct image *out, size_t *rest, struct error *e)
 {
@@ -50,8 +64,10 @@ static enum data_fault decode(struct image_reader *r, size_t n, struct image *ou
     if (width > IMAGE_READER_SIDE || height > IMAGE_READER_SIDE)
         return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of at most %d", width, height,
                          IMAGE_READER_SIDE), FAULT_TOO_LARGE;
+    uint64_t scratch;
+    if (find_scratch(r, width, height, &scratch, e)) return FAULT_SIZE;
     *rest = at + align_up(need, 64);
-    const uint64_t all = *rest + image_processor_scratch(&r->o.processor, width, height);
+    const uint64_t all = *rest + scratch;
     if (all > r->o.room)
         return error_set(e, PL_NOFIT,
                          "the image of %u x %u pixels takes %llu MiB; expected at most %llu (data.sample_memory)",
@@ -60,12 +76,17 @@ static enum data_fault decode(struct image_reader *r, size_t n, struct image *ou
     return image_decode(out, r->room, n, &o, r->room + at, need, e) ? FAULT_IMAGE : FAULT_NONE;
 }
 
+static enum data_fault other_size(const struct image *i, struct error *e)
+{
+    return error_set(e, PL_USAGE, "it has %u x %u pixels, which is not the size that its text was tokenized with",
+                     i->width, i->height), FAULT_SIZE;
+}
+
 static enum data_fault check_count(const struct image_reader *r, const struct image *i, uint32_t count, struct error *e)
 {
     uint32_t rows, columns;
     if (image_processor_count(&r->o.processor, i->width, i->height, &rows, &columns) == count) return FAULT_NONE;
-    return error_set(e, PL_USAGE, "it has %u x %u pixels, which is not the size that its text was tokenized with",
-                     i->width, i->height), FAULT_SIZE;
+    return other_size(i, e);
 }
 
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference,
@@ -82,6 +103,28 @@ enum data_fault image_reader_read(struct image_reader *r, struct image_files *fi
     return FAULT_NONE;
 }
 
+static bool same_grid(const struct patch_grid *a, const struct patch_grid *b)
+{
+    return a->t == b->t && a->h == b->h && a->w == b->w;
+}
+
+enum data_fault image_reader_patches(struct image_reader *r, struct image_files *files, const char *reference,
+                                     const struct patch_grid *grid, float *to, struct error *e)
+{
+    const struct patch_rules *p = r->o.patches;
+    struct image image;
+    struct patch_grid found;
+    size_t n, rest = 0;
+    int rc = image_files_read(files, reference, r->room, r->o.room, &n, e);
+    if (rc) return rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_READ;
+    enum data_fault fault = decode(r, n, &image, &rest, e);
+    if (!fault && patch_grid_image(p, image.width, image.height, &found, e)) fault = FAULT_SIZE;
+    if (!fault && !same_grid(&found, grid)) fault = other_size(&image, e);
+    if (fault) return error_prepend(e, "%.100s", reference), fault;
+    patch_image(p, grid, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, to);
+    return FAULT_NONE;
+}
+
 /* --- videos ----------------------------------------------------------------------------------- */
 
 struct frames {
@@ -91,23 +134,34 @@ struct frames {
     struct frames_to to;
 };
 
+/* Finds where the room is free behind a frame's pixels, for `scratch` bytes. */
+static int room_behind(const struct image_reader *r, const struct image *frame, uint64_t scratch, size_t *rest,
+                       struct error *e)
+{
+    *rest = align_up((size_t)((const char *)frame->rgb - r->room) + (size_t)frame->width * frame->height * 3, 64);
+    if (scratch <= r->o.room && *rest + scratch <= r->o.room) return PL_OK;
+    return error_set(e, PL_NOFIT,
+                     "a frame of %u x %u pixels takes %llu MiB; expected at most %llu (data.sample_memory)",
+                     frame->width, frame->height, (unsigned long long)((*rest + scratch) >> 20) + 1,
+                     (unsigned long long)(r->o.room >> 20));
+}
+
+static int check_side(const struct image *frame, struct error *e)
+{
+    if (frame->width <= IMAGE_READER_SIDE && frame->height <= IMAGE_READER_SIDE) return PL_OK;
+    return error_set(e, PL_NOFIT, "a frame has %u x %u pixels; expected sides of at most %d", frame->width,
+                     frame->height, IMAGE_READER_SIDE);
+}
+
 static int take_frame(void *user, uint32_t i, const struct image *frame, struct error *e)
 {
     const struct frames *f = user;
     const struct image_processor *p = &f->r->o.frame_processor;
-    const size_t rest =
-        align_up((size_t)((const char *)frame->rgb - f->r->room) + (size_t)frame->width * frame->height * 3, 64);
-    const uint64_t all = rest + image_processor_scratch(p, frame->width, frame->height);
+    size_t rest;
     if (i >= f->count)
         return error_set(e, PL_USAGE, "it has more than the %u frames that its text was tokenized with", f->count);
-    if (frame->width > IMAGE_READER_SIDE || frame->height > IMAGE_READER_SIDE)
-        return error_set(e, PL_NOFIT, "a frame has %u x %u pixels; expected sides of at most %d", frame->width,
-                         frame->height, IMAGE_READER_SIDE);
-    if (all > f->r->o.room)
-        return error_set(e, PL_NOFIT,
-                         "a frame of %u x %u pixels takes %llu MiB; expected at most %llu (data.sample_memory)",
-                         frame->width, frame->height, (unsigned long long)(all >> 20) + 1,
-                         (unsigned long long)(f->r->o.room >> 20));
+    TRY(check_side(frame, e));
+    TRY(room_behind(f->r, frame, image_processor_scratch(p, frame->width, frame->height), &rest, e));
     float *values = f->to.values + (f->to.take ? 0 : i * f->floats);
     image_processor_run(p, frame->rgb, frame->width, frame->height, f->r->room + rest, f->r->o.room - rest, values);
     return f->to.take ? f->to.take(f->to.user, values, 1, e) : PL_OK;
@@ -127,6 +181,68 @@ enum data_fault image_reader_video(struct image_reader *r, struct image_files *f
     if (!rc && frames != count)
         rc = error_set(e, PL_USAGE, "%s: it has %u frames, and its text was tokenized with %u", v.path, frames, count);
     if (!rc) rc = video_read(&v, &o, take_frame, &f, replaced, e);
+    video_at_free(&v);
+    return !rc ? FAULT_NONE : rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_IMAGE;
+}
+
+/* --- videos as patches ------------------------------------------------------------------------ */
+
+struct patch_frames {
+    struct image_reader *r;
+    uint32_t count, width, height; /* of the frames that are used */
+    struct patch_grid grid;
+    float *to;
+};
+
+static int take_patches(void *user, uint32_t i, const struct image *frame, struct error *e)
+{
+    struct patch_frames *f = user;
+    const struct patch_rules *p = f->r->o.video_patches;
+    size_t rest;
+    TRY(check_side(frame, e));
+    if (frame->width != f->width || frame->height != f->height)
+        return error_set(e, PL_USAGE, "frame %u has %u x %u pixels; expected %u x %u, the size of the first one", i,
+                         frame->width, frame->height, f->width, f->height);
+    TRY(room_behind(f->r, frame, patch_scratch(p, &f->grid, f->width, f->height), &rest, e));
+    patch_frame(p, &f->grid, i, f->count, frame->rgb, f->width, f->height, f->r->room + rest, f->r->o.room - rest,
+                f->to);
+    return PL_OK;
+}
+
+/* Lists the frames, and compares the grid. */
+static int open_frames(struct patch_frames *f, const struct video_at *v, const struct video_options *o,
+                       const struct patch_grid *grid, struct error *e)
+{
+    struct bump b = {0};
+    struct video_choice c;
+    int rc = video_list(v, o, &b, &c, e);
+    bump_free(&b);
+    if (rc) return rc;
+    f->count = c.n;
+    f->width = c.facts.width;
+    f->height = c.facts.height;
+    if (patch_grid_video(f->r->o.video_patches, c.n, f->width, f->height, &f->grid, e))
+        return error_prepend(e, "%s", v->path);
+    if (same_grid(&f->grid, grid)) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "%s: it has %u frames of %u x %u pixels, which is not what its text was tokenized with", v->path,
+                     c.n, f->width, f->height);
+}
+
+enum data_fault image_reader_video_patches(struct image_reader *r, struct image_files *files, const char *reference,
+                                           const struct patch_grid *grid, float *to, uint32_t *replaced,
+                                           struct error *e)
+{
+    const struct video_options o = {.choose = patch_frames_choose, .chooser = r->o.video_patches, .to = r->room,
+                                    .room = r->o.room,
+                                    .image = {.range = r->o.range, .on_white = true, .jpg = r->jpg}};
+    struct patch_frames f = {.r = r, .to = to};
+    struct video_at v;
+    *replaced = 0;
+    int rc = image_files_video(files, reference, &v, e);
+    if (rc) return FAULT_READ;
+    rc = open_frames(&f, &v, &o, grid, e);
+    if (!rc) rc = video_read(&v, &o, take_patches, &f, replaced, e);
     video_at_free(&v);
     return !rc ? FAULT_NONE : rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_IMAGE;
 }

@@ -2,7 +2,8 @@
  * image_reader.h: from the reference to an image to the pixel values that a vision tower takes, in
  * memory that is planned: the part of a loader's thread that reads images.
  *
- *     reference ─ file (image_files.h) ─ RGB (image.h; video.h) ─ pixel values (image_processor.h)
+ *     reference ─ file (image_files.h) ─ RGB (image.h; video.h) ─ pixel values (image_processor.h;
+ *                                                                 patches.h)
  *
  * Per image only libjpeg, libpng and libwebp allocate; per video also FFmpeg, and the list of its
  * frames is on the heap while they are read.
@@ -12,6 +13,7 @@
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"
 #include "data/masks/mask.h"
+#include "data/images/patches.h"
 #include "data/images/range.h"
 #include "data/images/video.h"
 
@@ -19,6 +21,7 @@ enum { IMAGE_READER_SIDE = 16384 }; /* pixels: larger images are a fault */
 
 struct image_reader_options {
     struct image_processor processor, frame_processor; /* of images, and of the frames of videos */
+    const struct patch_rules *patches, *video_patches; /* of a model that takes patches; NULL: the processors */
     struct pixel_range range;  /* of images of 16 bits */
     uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
     double fps;                /* of videos (video.h) */
@@ -52,3 +55,13 @@ struct frames_to {
  * could not be decoded (video.h). */
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
+
+/* Read an image or a video of a model that takes patches, into to[patch_grid_patches][patch_floats].
+ * Another grid is a fault: the file was replaced after its text was tokenized. So are more frames
+ * than the grid has, and frames of several sizes. Which frames are used, options.video_patches
+ * decides, and not fps and max_frames. */
+enum data_fault image_reader_patches(struct image_reader *r, struct image_files *files, const char *reference,
+                                     const struct patch_grid *grid, float *to, struct error *e);
+enum data_fault image_reader_video_patches(struct image_reader *r, struct image_files *files, const char *reference,
+                                           const struct patch_grid *grid, float *to, uint32_t *replaced,
+                                           struct error *e);

@@ -15,11 +15,12 @@
  * and rows are copied.
  *
  * The triangle's weights have 14 bits and are never negative, so vector instructions of 16 bits
- * apply and no sum leaves 0..255. The other filters have Pillow's 22 bits and clip.
+ * apply and no sum leaves 0..255. The other filters have Pillow's 22 bits, or PyTorch's number of
+ * them, and clip.
  */
 #include "data/images/resize.h"
 
-enum { ONE = 1 << RESIZE_BITS, HALF = ONE / 2, FINE_HALF = 1 << (RESIZE_FINE_BITS - 1), SLACK = 16 };
+enum { ONE = 1 << RESIZE_BITS, HALF = ONE / 2, SLACK = 16 };
 
 /* ---- the result and scratch ---- */
 
@@ -45,7 +46,7 @@ static struct resize_window window_down(const struct resize_view *v)
 static bool is_down_first(const struct resize_view *v)
 {
     const struct resize_window x = window_across(v), y = window_down(v);
-    return v->filter != RESIZE_BILINEAR && y.length > y.to && y.length - y.to > 2 * (x.length - x.to);
+    return (v->filter == RESIZE_BICUBIC || v->filter == RESIZE_LANCZOS) && y.length > y.to && y.length - y.to > 2 * (x.length - x.to);
 }
 
 static uint32_t ring_width(const struct resize_view *v) { return is_down_first(v) ? v->width : result_width(v); }
@@ -216,21 +217,21 @@ static void down_many(uint8_t *restrict to, const struct resize *r, uint32_t fir
 
 /* ---- the filters with negative weights ---- */
 
-static inline uint8_t clip(int32_t sum)
+static inline uint8_t clip(int32_t sum, int bits)
 {
-    sum >>= RESIZE_FINE_BITS;
+    sum >>= bits;
     return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
 static void across_fine(uint8_t *to, const uint8_t *from, const struct resize_axis *x, uint32_t n)
 {
-    const int32_t *weight = x->fine;
+    const int32_t *weight = x->fine, half = 1 << x->bits >> 1;
     for (uint32_t i = 0; i < n; i++, weight += x->taps, to += 3) {
         const uint8_t *p = from + (size_t)x->first[i] * 3;
-        int32_t r = FINE_HALF, g = FINE_HALF, b = FINE_HALF;
+        int32_t r = half, g = half, b = half;
         for (uint32_t k = 0; k < x->taps; k++, p += 3)
             r += p[0] * weight[k], g += p[1] * weight[k], b += p[2] * weight[k];
-        to[0] = clip(r), to[1] = clip(g), to[2] = clip(b);
+        to[0] = clip(r, x->bits), to[1] = clip(g, x->bits), to[2] = clip(b, x->bits);
     }
 }
 
@@ -240,13 +241,13 @@ static void down_fine(uint8_t *restrict to, const struct resize *r, uint32_t fir
     int32_t sum[PART];
     for (size_t from = 0; from < n; from += PART) {
         size_t part = n - from < PART ? n - from : PART;
-        for (size_t i = 0; i < part; i++) sum[i] = FINE_HALF;
+        for (size_t i = 0; i < part; i++) sum[i] = 1 << r->down.bits >> 1;
         for (uint32_t k = 0; k < r->down.taps; k++) {
             const uint8_t *row = r->ring + (first + k) % r->down.taps * r->ring_stride + from;
             int32_t w = weight[k];
             for (size_t i = 0; i < part; i++) sum[i] += row[i] * w;
         }
-        for (size_t i = 0; i < part; i++) to[from + i] = clip(sum[i]);
+        for (size_t i = 0; i < part; i++) to[from + i] = clip(sum[i], r->down.bits);
     }
 }
 

@@ -4,8 +4,10 @@
  * The filters are Pillow's, antialiased: one axis, rounded to bytes, then the other. BICUBIC and
  * LANCZOS give the bytes of Pillow 13, which begins with the height where it shrinks by much more
  * pixels than the width; earlier versions always begin with the width, and their bytes differ by 1
- * here and there. BILINEAR, which is made for speed, begins with the width and differs by at most
- * 1. Nothing is allocated: the caller provides resize_scratch bytes of scratch.
+ * here and there. TORCH_BICUBIC gives the bytes of PyTorch (torchvision), on a CPU, for images of
+ * bytes: the same filter with weights of fewer bits, which begins with the width. BILINEAR, which
+ * is made for speed, begins with the width and differs by at most 1. Nothing is allocated: the
+ * caller provides resize_scratch bytes of scratch.
  *
  *     struct resize r;
  *     resize_begin(&r, &view, scratch, room);
@@ -15,7 +17,7 @@
 
 #include "base/base.h"
 
-enum resize_filter { RESIZE_BILINEAR, RESIZE_BICUBIC, RESIZE_LANCZOS };
+enum resize_filter { RESIZE_BILINEAR, RESIZE_BICUBIC, RESIZE_LANCZOS, RESIZE_TORCH_BICUBIC };
 
 /* The source window and the result. */
 struct resize_view {
@@ -35,7 +37,8 @@ struct resize {
         uint32_t taps;        /* weights per output position, the maximum */
         uint32_t *first;      /* [n] the first source position */
         int16_t *weight;      /* [n][taps] in 1/16384, each row sums to 16384; bilinear */
-        int32_t *fine;        /* [n][taps] in 1/4194304; the other filters */
+        int32_t *fine;        /* [n][taps] in 1/2^bits; the other filters */
+        int bits;
     } across, down;
     bool down_first;          /* the height is resized before the width */
     uint8_t *ring;            /* [down.taps][ring_stride] rows before they are resized vertically */

@@ -3,8 +3,9 @@
  *
  * A filter that shrinks is widened by the scale, which is the antialiasing. The triangle's weights
  * are 14-bit integers with a sum of exactly 1.0, so no result leaves 0..255 and equal pixels stay
- * equal. The other filters' are rounded to 22 bits one by one, as Pillow rounds them, and give
- * Pillow's bytes.
+ * equal. The other filters' are rounded one by one: to 22 bits, as Pillow rounds them, which gives
+ * Pillow's bytes; or to the most bits, up to 22, with which the largest weight of the axis fits
+ * into 16 bits with its sign, as PyTorch rounds them.
  *
  * The weights of a position are computed twice: once for the largest number of them, and once to
  * store them with that number. Where the first weight of a position is 0 and is left out, the next
@@ -37,11 +38,12 @@ static double lanczos(double x) { return x < 3 ? sinc(x) * sinc(x / 3) : 0; }
 static const struct filter {
     double support;             /* half its width, at scale 1 */
     double (*kernel)(double x); /* of the distance */
-    int bits;
+    int bits;                   /* of a weight; 0: those of an axis, PyTorch's */
 } filters[] = {
     [RESIZE_BILINEAR] = {1, triangle, RESIZE_BITS},
     [RESIZE_BICUBIC] = {2, cubic, RESIZE_FINE_BITS},
     [RESIZE_LANCZOS] = {3, lanczos, RESIZE_FINE_BITS},
+    [RESIZE_TORCH_BICUBIC] = {2, cubic, 0},
 };
 
 /* Returns by how much the filter is widened. */
@@ -79,29 +81,51 @@ static void round_to_sum(double *weight, double total, int64_t n)
     weight[largest] += one - sum;
 }
 
-static void round_each(double *weight, double total, int64_t n)
+static void round_each(double *weight, double total, int64_t n, int bits)
 {
-    const double one = 1 << RESIZE_FINE_BITS;
+    const double one = 1 << bits;
     for (int64_t k = 0; k < n; k++) {
         double x = weight[k] / total * one;
         weight[k] = trunc(x < 0 ? x - 0.5 : x + 0.5);
     }
 }
 
-/* Computes the weights of output position i, as whole numbers without zeros at the ends; returns
- * their number. */
-static uint32_t weigh(const struct resize_window *w, uint32_t i, double *weight, uint32_t *first)
+/* Computes the weights of output position i, from source position *a to before *b; returns their
+ * sum. */
+static double evaluate(const struct resize_window *w, uint32_t i, double *weight, int64_t *a, int64_t *b)
 {
-    const struct filter *f = &filters[w->filter];
-    int64_t a, b;
-    double centre = span(w, i, &a, &b), narrow = 1 / widening(w), total = 0;
-    for (int64_t k = a; k < b; k++) {
-        weight[k - a] = f->kernel(fabs((k - centre + 0.5) * narrow));
-        total += weight[k - a];
+    const double centre = span(w, i, a, b), narrow = 1 / widening(w);
+    double total = 0;
+    for (int64_t k = *a; k < *b; k++) {
+        weight[k - *a] = filters[w->filter].kernel(fabs((k - centre + 0.5) * narrow));
+        total += weight[k - *a];
     }
     if (total <= 0) weight[0] = total = 1;
-    if (f->bits == RESIZE_BITS) round_to_sum(weight, total, b - a);
-    else round_each(weight, total, b - a);
+    return total;
+}
+
+/* Returns the bits of PyTorch's weights, of which the largest of the whole axis decides. */
+static int torch_bits(const struct resize_window *w, double *weight)
+{
+    double largest = 0;
+    int bits = 0;
+    for (uint32_t i = 0; i < w->to; i++) {
+        int64_t a, b;
+        const double total = evaluate(w, i, weight, &a, &b);
+        for (int64_t k = 0; k < b - a; k++) largest = fmax(largest, weight[k] / total);
+    }
+    while (bits < RESIZE_FINE_BITS && (int)(0.5 + largest * (1 << (bits + 1))) <= INT16_MAX) bits++;
+    return bits;
+}
+
+/* Computes the weights of output position i, as whole numbers without zeros at the ends; returns
+ * their number. */
+static uint32_t weigh(const struct resize_window *w, uint32_t i, int bits, double *weight, uint32_t *first)
+{
+    int64_t a, b;
+    const double total = evaluate(w, i, weight, &a, &b);
+    if (w->filter == RESIZE_BILINEAR) round_to_sum(weight, total, b - a);
+    else round_each(weight, total, b - a, bits);
     uint32_t lead = 0, end = (uint32_t)(b - a);
     while (lead + 1 < end && weight[lead] == 0) lead++;
     while (end > lead + 1 && weight[end - 1] == 0) end--;
@@ -117,7 +141,7 @@ static uint32_t position(const struct resize_window *w, uint32_t i)
 
 static size_t weight_size(const struct resize_window *w)
 {
-    return filters[w->filter].bits == RESIZE_BITS ? sizeof(int16_t) : sizeof(int32_t);
+    return w->filter == RESIZE_BILINEAR ? sizeof(int16_t) : sizeof(int32_t);
 }
 
 size_t resize_table_bytes(const struct resize_window *w)
@@ -155,17 +179,18 @@ void resize_table_fill(struct resize_axis *x, const struct resize_window *w, uin
     x->first = resize_carve(at, w->n * sizeof *x->first);
     void *weights = resize_carve(at, (size_t)w->n * taps * weight_size(w));
     double *row = resize_carve(at, taps * sizeof *row);
-    if (filters[w->filter].bits == RESIZE_BITS) x->weight = weights;
+    if (w->filter == RESIZE_BILINEAR) x->weight = weights;
     else x->fine = weights;
+    x->bits = filters[w->filter].bits ? filters[w->filter].bits : torch_bits(w, row);
     x->taps = 1;
     uint32_t from;
     for (uint32_t i = w->n; i-- > 0;) {
-        uint32_t n = weigh(w, position(w, i), row, &from);
+        uint32_t n = weigh(w, position(w, i), x->bits, row, &from);
         x->first[i] = w->mirror || i + 1 == w->n || from < x->first[i + 1] ? from : x->first[i + 1];
         if (from + n - x->first[i] > x->taps) x->taps = from + n - x->first[i];
     }
     for (uint32_t i = 0; i < w->n; i++) {
-        uint32_t n = weigh(w, position(w, i), row, &from);
+        uint32_t n = weigh(w, position(w, i), x->bits, row, &from);
         store(x, w, i, row, from, n);
     }
 }

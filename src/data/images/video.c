@@ -48,6 +48,14 @@ void video_times_fill(const double *times, uint32_t n, double duration, const ui
     }
 }
 
+void video_choice_fill(const struct video_facts *f, const uint32_t *chosen, uint32_t n, struct bump *b,
+                       struct video_choice *out)
+{
+    uint32_t *copy = bump_alloc(b, (n + 1) * sizeof *copy);
+    if (n) memcpy(copy, chosen, n * sizeof *copy);
+    *out = (struct video_choice){*f, copy, n};
+}
+
 /* --- a folder -------------------------------------------------------------------------------- */
 
 /* A file of a folder: by its path, or in a tar. */
@@ -158,8 +166,27 @@ static int open_folder(struct folder *f, const struct video_at *v, const struct 
     *f = (struct folder){.at = v};
     if (list_images(f, e)) return e->code;
     f->chosen = mem_alloc(f->files.n * sizeof *f->chosen);
+    if (o->choose) {
+        int rc = o->choose(o->chooser, &(struct video_facts){.frames = f->files.n}, f->chosen, &f->n, e);
+        return rc ? error_prepend(e, "%s", v->path) : PL_OK;
+    }
     f->n = video_choose(NULL, f->files.n, o, f->chosen);
     return PL_OK;
+}
+
+/* Finds the size of the first image that can be decoded, of those that are used. */
+static int measure_folder(const struct folder *f, struct video_facts *out, struct error *e)
+{
+    int rc = PL_USAGE;
+    for (uint32_t i = 0; i < f->n && rc; i++) {
+        const struct video_options o = {0};
+        struct image image = {0};
+        rc = read_image(&f->files.at[f->chosen[i]], &o, &image, e);
+        *out = (struct video_facts){.frames = f->files.n, .width = image.width, .height = image.height};
+        free_image(&o, &image);
+    }
+    if (rc) error_prepend(e, "%s: a video without frames, as none of its images can be decoded", f->at->path);
+    return rc;
 }
 
 static void time_folder(const struct folder *f, const struct video_options *o, struct bump *b, struct video_times *out)
@@ -187,6 +214,21 @@ int video_scan(const struct video_at *v, const struct video_options *o, uint32_t
     if (!is_folder(v)) return video_file_scan(v, o, frames, e);
     int rc = open_folder(&f, v, o, e);
     *frames = f.n;
+    close_folder(&f);
+    return rc;
+}
+
+int video_list(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_choice *out,
+               struct error *e)
+{
+    struct folder f;
+    struct video_facts facts;
+    *out = (struct video_choice){0};
+    if (check_path(v, e)) return e->code;
+    if (!is_folder(v)) return video_file_list(v, o, b, out, e);
+    int rc = open_folder(&f, v, o, e);
+    if (!rc) rc = measure_folder(&f, &facts, e);
+    if (!rc) video_choice_fill(&facts, f.chosen, f.n, b, out);
     close_folder(&f);
     return rc;
 }

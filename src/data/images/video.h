@@ -30,9 +30,23 @@ struct video_at {
 };
 #define VIDEO_AT(file_or_folder) (&(struct video_at){.path = (file_or_folder), .fd = -1})
 
+/* What is known of a video before its frames are chosen. */
+struct video_facts {
+    uint32_t frames;        /* all */
+    double fps;             /* a file's average: its frames by its length; 0: a folder, whose images have no times */
+    uint32_t width, height; /* only from video_list: of a file as it says, of a folder as its first good image */
+};
+
+/* Chooses frames by a rule of its own: writes their numbers, ascending, to chosen[f->frames], and how
+ * many they are to *n. */
+typedef int video_chooser(const void *user, const struct video_facts *f, uint32_t *chosen, uint32_t *n,
+                          struct error *e);
+
 struct video_options {
     double fps;          /* frames a second that are taken; 0: every frame */
     uint32_t max_frames; /* 0: any number */
+    video_chooser *choose; /* chooses instead of fps and max_frames; NULL: they do */
+    const void *chooser;   /* its `user` */
     /* Only from video_read: */
     /* memory for a frame, with the file of an image before its pixels; NULL: frames are on the
      * heap */
@@ -49,6 +63,17 @@ uint32_t video_choose(const double *times, uint32_t n, const struct video_option
  * video, it is not one that is read, or it has no frames. */
 int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e);
 
+/* What is known of a video, and the numbers of the frames that are used. */
+struct video_choice {
+    struct video_facts facts;
+    const uint32_t *chosen; /* [n] */
+    uint32_t n;
+};
+/* Does as video_scan, and gives the choice, in `b`. Of a folder it decodes images until one is
+ * good. */
+int video_list(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_choice *out,
+               struct error *e);
+
 /* When the frames that are used are shown, in whole seconds rounded down (to the microsecond). A
  * file's last frame lasts as long as the others do on average. The images of a folder are taken to
  * be o->fps a second; 24, where that is 0. */
@@ -59,7 +84,9 @@ struct video_times {
 /* Does as video_scan, and gives the times, in `b`. */
 int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out,
                struct error *e);
-/* Fills *out from the times of all n frames, for the two kinds of videos. */
+/* Fill *out for the two kinds of videos; the second from the times of all n frames. */
+void video_choice_fill(const struct video_facts *f, const uint32_t *chosen, uint32_t n, struct bump *b,
+                       struct video_choice *out);
 void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames,
                       struct bump *b, struct video_times *out);
 
@@ -86,7 +113,9 @@ int video_read(const struct video_at *v, const struct video_options *o, video_ta
  * has none, or, with e->code, they cannot be loaded. */
 const char *video_file_version(struct error *e);
 
-/* Does as video_time; the others do as video_scan and video_read. */
+/* Do as the functions above without _file. */
+int video_file_list(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_choice *out,
+                    struct error *e);
 int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out,
                     struct error *e);
 int video_file_scan(const struct video_at *at, const struct video_options *o, uint32_t *frames, struct error *e);

@@ -205,8 +205,10 @@ struct listing {
     VEC(int64_t) frames;        /* the times of those that are shown, ascending; their numbers, if not `timed` */
     VEC(struct key_frame) keys; /* in the file's order */
     bool timed;                 /* every packet has a time */
+    int64_t end;                /* when the last frame ends, if `timed` */
     double *times;              /* of all frames, in seconds from the first one on */
     uint32_t *chosen, n;        /* numbers in `frames` */
+    struct video_facts facts;
 };
 
 static void free_listing(struct listing *l)
@@ -239,22 +241,39 @@ static void list_packets(struct video_file *v, struct listing *l)
         l->timed &= p->pts != AV_NOPTS_VALUE;
         if (p->flags & AV_PKT_FLAG_KEY) vec_push(&l->keys, ((struct key_frame){p->pts, i}));
         if (is_shown(v, p)) vec_push(&l->frames, p->pts);
+        if (is_shown(v, p) && l->timed)
+            l->end = max_i64(l->frames.n > 1 ? l->end : INT64_MIN, p->pts + max_i64(p->duration, 0));
     }
     for (uint32_t i = 0; i < l->frames.n && !l->timed; i++) l->frames.at[i] = i;
     if (l->frames.n) qsort(l->frames.at, l->frames.n, sizeof *l->frames.at, compare_times);
 }
 
-/* Returns seconds from the first frame on. Without timestamps the file's average rate counts, or
- * 25 frames a second. */
+/* Returns the seconds of a unit of the frames' times. Without timestamps the file's average rate
+ * counts, or 25 frames a second. */
+static AVRational unit_of(const struct video_file *v, const struct listing *l)
+{
+    const AVRational rate = v->stream->avg_frame_rate;
+    if (l->timed) return v->stream->time_base;
+    return rate.num > 0 && rate.den > 0 ? (AVRational){rate.den, rate.num} : (AVRational){1, 25};
+}
+
+/* Returns seconds from the first frame on. */
 static double *seconds(const struct video_file *v, const struct listing *l)
 {
-    AVRational unit = v->stream->time_base;
-    const AVRational rate = v->stream->avg_frame_rate;
+    const AVRational unit = unit_of(v, l);
     double *out = mem_alloc(l->frames.n * sizeof *out);
-    if (!l->timed) unit = rate.num > 0 && rate.den > 0 ? (AVRational){rate.den, rate.num} : (AVRational){1, 25};
     for (uint32_t i = 0; i < l->frames.n; i++)
         out[i] = ((double)l->frames.at[i] - (double)l->frames.at[0]) * unit.num / unit.den;
     return out;
+}
+
+static struct video_facts facts_of(const struct video_file *v, const struct listing *l)
+{
+    const AVCodecParameters *p = v->stream->codecpar;
+    const AVRational unit = unit_of(v, l);
+    const double units = l->timed ? (double)l->end - (double)l->frames.at[0] : l->frames.n;
+    return (struct video_facts){l->frames.n, units > 0 ? l->frames.n / (units * unit.num / unit.den) : 0,
+                                (uint32_t)max_i64(p->width, 0), (uint32_t)max_i64(p->height, 0)};
 }
 
 static int choose(struct video_file *v, const struct video_options *o, struct listing *l, struct error *e)
@@ -264,6 +283,8 @@ static int choose(struct video_file *v, const struct video_options *o, struct li
         return error_set(e, PL_USAGE, "a video without frames: the file ends or is damaged before the first one");
     l->times = seconds(v, l);
     l->chosen = mem_alloc(l->frames.n * sizeof *l->chosen);
+    l->facts = facts_of(v, l);
+    if (o->choose) return o->choose(o->chooser, &l->facts, l->chosen, &l->n, e);
     l->n = video_choose(l->times, l->frames.n, o, l->chosen);
     return PL_OK;
 }
@@ -283,6 +304,16 @@ int video_file_scan(const struct video_at *at, const struct video_options *o, ui
     struct listing l;
     int rc = list_file(at, o, &l, e);
     *frames = l.n;
+    free_listing(&l);
+    return rc;
+}
+
+int video_file_list(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_choice *out,
+                    struct error *e)
+{
+    struct listing l;
+    int rc = list_file(at, o, &l, e);
+    if (!rc) video_choice_fill(&l.facts, l.chosen, l.n, b, out);
     free_listing(&l);
     return rc;
 }

@@ -16,6 +16,13 @@ static int refuse(const char *path, struct error *e)
                      "and build again", path);
 }
 
+int video_file_list(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_choice *out,
+                    struct error *e)
+{
+    (void)o, (void)b, (void)out;
+    return refuse(at->path, e);
+}
+
 int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out,
                     struct error *e)
 {
