@@ -455,15 +455,21 @@ static void close_reading(struct reading *r)
     mem_free(r->room);
 }
 
+static enum data_fault read_patches(struct reading *r, const char *reference, const struct patch_grid *g, float *to,
+                                    struct error *e)
+{
+    const bool video = media_is_video(reference);
+    struct patches_read x = {.to = to, .tokens = patch_grid_tokens(video ? r->o.video_patches : r->o.patches, g)};
+    return video ? image_reader_video_patches(r->reader, r->files, reference, &x, e)
+                 : image_reader_patches(r->reader, r->files, reference, &x, e);
+}
+
 static void expect_fault(struct reading *r, const char *reference, const struct patch_grid *g, enum data_fault want,
                          const char *says)
 {
     float to[1];
-    uint32_t replaced;
     struct error e = {0};
-    const enum data_fault got = media_is_video(reference)
-                                    ? image_reader_video_patches(r->reader, r->files, reference, g, to, &replaced, &e)
-                                    : image_reader_patches(r->reader, r->files, reference, g, to, &e);
+    const enum data_fault got = read_patches(r, reference, g, to, &e);
     if (got != want) fail_msg("%s: fault %d, expected %d: %s", reference, got, want, e.text);
     assert_says(&e, says);
     assert_null(strchr(e.text, '\n'));
@@ -496,16 +502,15 @@ TEST(test_reader)
     uint8_t *rgb = made(70 * 40 * 3, false);
     float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(2 * n * sizeof *got);
     void *scratch = mem_alloc(room);
-    uint32_t replaced;
     patch_image(&images, &g, rgb, 70, 40, scratch, room, want);
-    assert_int_equal(image_reader_patches(r.reader, r.files, "a.png", &g, got, &e), FAULT_NONE);
+    assert_int_equal(read_patches(&r, "a.png", &g, got, &e), FAULT_NONE);
     assert_memory_equal(want, got, n * sizeof *want);
     expect_fault(&r, "a.png", &other, FAULT_SIZE, "a.png: it has 70 x 40 pixels, which is not the size");
     expect_fault(&r, "long.png", &g, FAULT_SIZE, "long.png: the image has 1 x 900 pixels: one side is 900 times");
     expect_fault(&r, "20000.png", &g, FAULT_TOO_LARGE, "20000.png: the image has 1 x 20000 pixels");
     expect_fault(&r, "large.png", &g, FAULT_TOO_LARGE, "(data.sample_memory)");
     g.t = 2;
-    assert_int_equal(image_reader_video_patches(r.reader, r.files, "video:walk", &g, got, &replaced, &e), FAULT_NONE);
+    assert_int_equal(read_patches(&r, "video:walk", &g, got, &e), FAULT_NONE);
     assert_memory_equal(want, got, n * sizeof *want);
     assert_memory_equal(want, got + n, n * sizeof *want);
     expect_fault(&r, "video:walk", &other, FAULT_IMAGE, "it has 3 frames of 70 x 40 pixels, which is not what");
@@ -523,12 +528,11 @@ TEST(test_frames_of_two_sizes)
     struct patch_grid g;
     struct error e;
     struct reading r;
-    uint32_t replaced;
     patch_rules_default(&videos, PATCHES_QWEN2_VL, true);
     must(patch_grid_video(&videos, 2, 70, 40, &g, &e), &e);
     open_reading(&r, 1 << 20, NULL, &videos);
     float *to = mem_alloc(patch_grid_patches(&g) * patch_floats(&videos) * sizeof *to);
-    assert_int_equal(image_reader_video_patches(r.reader, r.files, "video:mixed", &g, to, &replaced, &e), FAULT_IMAGE);
+    assert_int_equal(read_patches(&r, "video:mixed", &g, to, &e), FAULT_IMAGE);
     assert_says(&e, "frame 1 has 40 x 70 pixels; expected 70 x 40, the size of the first one");
     mem_free(to);
     close_reading(&r);

@@ -257,30 +257,32 @@ static int describe_embeddings(const struct config *c, const struct model *m, co
     return PL_OK;
 }
 
-int64_t batch_patches(const struct config *c, const struct model *m)
+int64_t batch_patches(const struct config *c, int64_t unit)
 {
-    const int64_t unit = m->images->grids->merge * m->images->grids->merge;
     if (c->data_format == FORMAT_TEXT) return 0;
     return c->data_max_patches >= 0 ? c->data_max_patches / unit * unit : c->data_sequence * unit;
 }
 
 /* Describes rows of text with images of any size. Without data, and without data.max_patches, there
  * is only text. */
-static void describe_patches(const struct config *c, const struct model *m, struct image_batches *b,
-                             struct run_batches *out)
+static int describe_patches(const struct config *c, const struct model *m, struct image_batches *b,
+                            struct run_batches *out, struct error *e)
 {
     const int64_t unit = m->images->grids->merge * m->images->grids->merge;
-    if (config_text(c) || (c->data_max_patches > 0 && !c->data_train.n)) b->batch.patches = batch_patches(c, m);
+    if (config_text(c) || (c->data_max_patches > 0 && !c->data_train.n)) b->batch.patches = batch_patches(c, unit);
     out->feed = b;
     out->own = &b->batch;
-    if (!config_text(c) || !b->batch.patches) return;
+    if (!config_text(c) || !b->batch.patches) return PL_OK;
+    TRY(image_source_patches(&b->patches, m, (uint64_t)c->data_min_pixels, (uint64_t)c->data_max_pixels, e));
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
                                           .images = (uint32_t)(b->batch.patches / unit),
                                           .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c),
-                                          .reader = {.range = feed_range(c), .room = batch_room(c)}};
+                                          .reader = {.patches = &b->patches, .range = feed_range(c),
+                                                     .room = batch_room(c)}};
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
+    return PL_OK;
 }
 
 /* Describes rows of text with images. Without data, and without data.max_images, the model's
@@ -291,7 +293,7 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
     const bool conversations = config_text(c), given = c->data_max_images >= 0 || c->data_max_frames,
                room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    if (m->images->grids) return describe_patches(c, m, b, out), PL_OK;
+    if (m->images->grids) return describe_patches(c, m, b, out, e);
     *b = (struct image_batches){.batch = {.images = m->images->single ? 1
                                                     : room            ? batch_images(c, m->images->features)
                                                                       : 0,

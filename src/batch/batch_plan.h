@@ -58,14 +58,16 @@ struct image_batches {
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;               /* as in mask_batches */
     struct image_rows_options rows; /* with room for images or frames, and conversations as data */
+    struct patch_rules patches;     /* of rows.reader, with images of any size */
 };
 /* Returns the batches of such a run; NULL: it is another one. */
 struct image_batches *image_batches(const struct run *r);
 /* Returns the number of images, of `features` tokens each, for which a row of conversations has
  * room: data.max_images. */
 int64_t batch_images(const struct config *c, int64_t features);
-/* Returns the patches for which a row has room, with images of any size: data.max_patches. */
-int64_t batch_patches(const struct config *c, const struct model *m);
+/* Returns the patches for which a row has room, with images of any size, `unit` patches a token:
+ * data.max_patches. */
+int64_t batch_patches(const struct config *c, int64_t unit);
 
 /* What a run of a model that matches masks with texts has beyond other runs (run_batches.feed). */
 struct ground_batches {

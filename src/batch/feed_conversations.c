@@ -42,15 +42,24 @@ static int32_t **row_array(struct token_row *r, size_t i)
     return arrays[i];
 }
 
+/* Returns the elements that the model takes for a token: with images of any size, three
+ * positions. */
+static int32_t elements_of(const struct model *m, size_t i)
+{
+    const bool three = m->images && m->images->grids && !strcmp(inputs[i].input, "position_ids");
+    return three ? 3 : inputs[i].each;
+}
+
 /* Checks the model. One that a program defines gets token rows, without ranges. */
 static int check_model(const struct run *r, struct error *e)
 {
+    const struct model *m = &r->planned.model;
     struct planned_input x;
     if (!model_port(&r->planned.model, "input_ids") && !r->planned.defined)
         return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
     for (size_t i = 0; i < (r->planned.batch.packed ? COUNT(inputs) : UNPACKED_INPUTS); i++)
         if (!planned_input(&r->planned, inputs[i].input, &x) || x.dtype != DT_I32 || x.axis ||
-            x.sample != (uint64_t)r->planned.config->data_sequence * (uint64_t)inputs[i].each * 4)
+            x.sample != (uint64_t)r->planned.config->data_sequence * (uint64_t)elements_of(m, i) * 4)
             return error_set(e, PL_USAGE,
                              "conversations need a model with the inputs input_ids, labels and position_ids, i32 "
                              "[batch, data.sequence], and ranges, i32 [batch, data.sequence, 2]; %s does not fit. With "
@@ -63,7 +72,7 @@ static int check_model(const struct run *r, struct error *e)
 static struct image_batches *images_of(const struct run *r)
 {
     struct image_batches *b = image_batches(r);
-    return b && b->batch.images + b->batch.frames ? b : NULL;
+    return b && images_any(&b->batch) ? b : NULL;
 }
 
 static int check_images(const struct text_source *s, const struct config *c, enum feed_role role, struct run *r,
@@ -99,7 +108,14 @@ static void report_images(const char *key, const struct conversations *c)
         log_note("%s: %" PRIu64 " frames of videos, %.2f a row of at most %u (data.max_frames)", key, c->frames,
                  (double)c->frames / (double)c->rows.n, frames);
     const double mean = (double)c->images / (double)c->rows.n;
+    const uint32_t unit = c->o.images.patches;
     if (!most) return;
+    if (unit) {
+        log_note("%s: images of %" PRIu64 " patches, %.0f a row of at most %u (data.max_patches): %.1f %%%s", key,
+                 c->images * unit, mean * unit, most * unit, 100 * mean / most,
+                 mean < 0.5 * most ? "; a smaller data.max_patches takes less memory and time" : "");
+        return;
+    }
     if (!c->images)
         log_note("%s: no conversation has an image; with data.max_images: 0 %s", key,
                  frames ? "the run takes less memory" : "the vision tower does not run");
@@ -168,7 +184,7 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     s->source.options.interrupted = f->interrupted;
     int rc = text_store_find(&s->source, f->config, folder, f->role, &path, e);
     struct conversations_options o = text_rows(f->config, &s->source, f->role, r->planned.model.vocabulary);
-    if (s->images) o.images.most = (uint32_t)s->images->batch.images;
+    if (s->images) o.images.most = s->images->rows.images;
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
     s->files = s->source.images.files, s->source.images.files = NULL; /* rows are read from them */
@@ -232,6 +248,7 @@ static int put_row(struct feed *f, const struct batch_target *t, int64_t i, uint
                                          [ROW_RANGES] = {row->ranges}},
                                   .position = position};
     record.is[stored ? ROW_EMBEDDINGS : ROW_PIXELS].at = pixels;
+    if (x) record.grids = x->grids, record.n_grids = x->n_grids;
     if (x && x->n_videos) record.runs = s->runs, record.n_runs = find_runs(s, x);
     return batch_write(f->writer, t, i, &record, e);
 }

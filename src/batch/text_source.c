@@ -55,7 +55,9 @@ int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role
                                     .anywhere = c->data_outside_images,
                                     .tables = s->tables.at,
                                     .n_tables = s->tables.n,
-                                    .room = batch_room(c)};
+                                    .room = batch_room(c),
+                                    .min_pixels = (uint64_t)c->data_min_pixels,
+                                    .max_pixels = (uint64_t)c->data_max_pixels};
     return PL_OK;
 }
 
@@ -149,7 +151,12 @@ void text_source_close(struct text_source *s)
 static struct image_rule image_rule(const struct config *c, const struct text_source *s)
 {
     const struct image_text *x = &s->images.text;
+    const int64_t unit = (int64_t)s->images.patches.merge * s->images.patches.merge;
     if (!x->features) return (struct image_rule){0};
+    if (x->any_size)
+        return (struct image_rule){.token = x->token, .features = 1, .patches = (uint32_t)unit,
+                                   .most = (uint32_t)(batch_patches(c, unit) / unit),
+                                   .too_many = (enum too_many)c->data_too_many_images};
     return (struct image_rule){.token = x->token,
                                .features = x->features,
                                .most = (uint32_t)batch_images(c, x->features),

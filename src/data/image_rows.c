@@ -14,6 +14,7 @@ struct row_slot {
     struct image_row out;
     char *pixels;            /* [options.images + options.frames][image_rows_each] */
     struct byte_range *videos; /* [options.frames] */
+    struct image_grid *grids;  /* [options.images] with patches */
     uint32_t replaced;       /* frames that could not be decoded... */
     uint32_t replaced_in;    /* ...the first of them in this sample of the store */
     uint32_t *samples;       /* [sequence] what the row holds: a conversation has at least a token */
@@ -34,6 +35,8 @@ struct worker {
 
 uint64_t image_rows_each(const struct image_rows_options *o)
 {
+    const struct patch_rules *p = o->reader.patches;
+    if (p) return (uint64_t)p->merge * p->merge * patch_floats(p) * sizeof(float);
     return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float);
 }
 
@@ -46,6 +49,7 @@ static uint64_t slot_layout(void *slot, const void *options, char *at)
     s->samples = ring_carve(at, &used, (uint64_t)o->sequence * sizeof *s->samples);
     s->pixels = ring_carve(at, &used, (o->images + o->frames) * image_rows_each(o));
     s->videos = ring_carve(at, &used, o->frames * sizeof *s->videos);
+    s->grids = ring_carve(at, &used, (o->reader.patches ? o->images : 0) * sizeof *s->grids);
     return used;
 }
 
@@ -90,10 +94,21 @@ static struct row_size size_of(const struct conversations *c, struct row_samples
     return sum;
 }
 
+/* Reads an image of any size, which is number n of the row. */
+static enum data_fault read_patches(struct worker *w, const struct image_rows_source *source, struct sample_image x,
+                                    char *to, struct image_grid *grid, struct error *e)
+{
+    struct patches_read read = {.to = (float *)(void *)to, .tokens = x.count};
+    TRY(image_reader_patches(w->reader, source->files, x.reference, &read, e));
+    *grid = (struct image_grid){read.grid.t, read.grid.h, read.grid.w};
+    return FAULT_NONE;
+}
+
 static enum data_fault read_image(struct worker *w, const struct image_rows_source *source, struct sample_image x,
-                                  char *to, struct error *e)
+                                  char *to, struct image_grid *grid, struct error *e)
 {
     uint32_t replaced;
+    if (w->o.reader.patches) return read_patches(w, source, x, to, grid, e);
     if (w->o.embedding)
         return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, &replaced, e);
     return image_reader_read(w->reader, source->files, x.reference, x.count, (float *)to, e);
@@ -134,10 +149,11 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
                                   struct row_slot *s, struct error *e)
 {
     const struct used_sample *u = &source->set->used.at[sample];
-    uint32_t images = 0;
-    while (images < u->images) {
+    uint32_t images = 0, files = 0;
+    for (; images < u->images; files++) {
         struct sample_image x = conversations_image(source->set, u, images);
-        enum data_fault fault = read_image(w, source, x, s->pixels + (s->out.images + images) * w->each, e);
+        struct image_grid *grid = s->grids + s->out.n_grids + files;
+        enum data_fault fault = read_image(w, source, x, s->pixels + (s->out.images + images) * w->each, grid, e);
         if (fault) return fault;
         images += x.count;
     }
@@ -148,6 +164,7 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
     }
     s->samples[s->n++] = sample;
     s->out.images += images;
+    s->out.n_grids += files;
     return FAULT_NONE;
 }
 
@@ -187,7 +204,8 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
     struct error e = {0};
     const struct row_samples row = conversations_samples(source->set, row_at(source, position));
     s->out =
-        (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos};
+        (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos,
+                               .grids = s->grids};
     s->n = s->why.broken = s->replaced = 0;
     s->why.fault = FAULT_NONE;
     s->seen = row.n;
@@ -202,7 +220,8 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
                                       w->o.frames - before.frames - after.frames};
         if (!source->order.once) add_substitute(w, source, position, k, room, s);
     }
-    memset(s->pixels + s->out.images * w->each, 0, (w->o.images - s->out.images) * w->each);
+    if (!w->o.reader.patches) /* the batch writer knows where patches end */
+        memset(s->pixels + s->out.images * w->each, 0, (w->o.images - s->out.images) * w->each);
     memset(s->pixels + (w->o.images + s->out.frames) * w->each, 0, (w->o.frames - s->out.frames) * w->each);
     conversations_fill(source->set, (struct row_samples){s->samples, s->n}, &s->out.tokens);
     s->rc = s->n || source->order.once ? PL_OK : PL_FAIL;

@@ -20,10 +20,12 @@
 #include "data/text/conversations.h"
 #include "data/images/image_reader.h"
 #include "data/reader.h"
+#include "models/image_grid.h"
 
 /* The options that determine the memory. */
 struct image_rows_options {
-    uint32_t sequence, images, frames; /* room of a row */
+    /* room of a row; with reader.patches `images` counts features, merge^2 patches each */
+    uint32_t sequence, images, frames;
     uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
     struct image_reader_options reader;
     /* bytes of an image's embedding in the sources' store; 0: pixels, which the reader reads */
@@ -46,6 +48,9 @@ struct image_row {
      * videos; zeros after the last of each */
     const void *pixels;
     uint32_t images, frames;
+    /* [n_grids] the images, where they have any size: then `pixels` are patches */
+    const struct image_grid *grids;
+    uint32_t n_grids;
     /* [n_videos] the tokens of videos, ascending: these take frames, and other image tokens
      * images */
     const struct byte_range *videos;

@@ -33,6 +33,8 @@ struct image_scope {
     char *const *tables;  /* [n_tables] Parquet tables whose cells may be read beside that: the data itself */
     uint32_t n_tables;
     uint64_t room;        /* bytes of memory for an image: its file, its pixels, and what resizing needs */
+    /* of models that take images of any size: instead of the processor's; 0: as that has them */
+    uint64_t min_pixels, max_pixels;
 };
 /* Returns how many tars are open at once, at most: a part of the files that the process may
  * open. */

@@ -103,25 +103,21 @@ enum data_fault image_reader_read(struct image_reader *r, struct image_files *fi
     return FAULT_NONE;
 }
 
-static bool same_grid(const struct patch_grid *a, const struct patch_grid *b)
-{
-    return a->t == b->t && a->h == b->h && a->w == b->w;
-}
-
 enum data_fault image_reader_patches(struct image_reader *r, struct image_files *files, const char *reference,
-                                     const struct patch_grid *grid, float *to, struct error *e)
+                                     struct patches_read *x, struct error *e)
 {
     const struct patch_rules *p = r->o.patches;
     struct image image;
-    struct patch_grid found;
     size_t n, rest = 0;
+    x->replaced = 0;
+    x->seconds = 0;
     int rc = image_files_read(files, reference, r->room, r->o.room, &n, e);
     if (rc) return rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_READ;
     enum data_fault fault = decode(r, n, &image, &rest, e);
-    if (!fault && patch_grid_image(p, image.width, image.height, &found, e)) fault = FAULT_SIZE;
-    if (!fault && !same_grid(&found, grid)) fault = other_size(&image, e);
+    if (!fault && patch_grid_image(p, image.width, image.height, &x->grid, e)) fault = FAULT_SIZE;
+    if (!fault && patch_grid_tokens(p, &x->grid) != x->tokens) fault = other_size(&image, e);
     if (fault) return error_prepend(e, "%.100s", reference), fault;
-    patch_image(p, grid, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, to);
+    patch_image(p, &x->grid, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, x->to);
     return FAULT_NONE;
 }
 
@@ -190,8 +186,7 @@ enum data_fault image_reader_video(struct image_reader *r, struct image_files *f
 struct patch_frames {
     struct image_reader *r;
     uint32_t count, width, height; /* of the frames that are used */
-    struct patch_grid grid;
-    float *to;
+    struct patches_read *x;
 };
 
 static int take_patches(void *user, uint32_t i, const struct image *frame, struct error *e)
@@ -203,46 +198,45 @@ static int take_patches(void *user, uint32_t i, const struct image *frame, struc
     if (frame->width != f->width || frame->height != f->height)
         return error_set(e, PL_USAGE, "frame %u has %u x %u pixels; expected %u x %u, the size of the first one", i,
                          frame->width, frame->height, f->width, f->height);
-    TRY(room_behind(f->r, frame, patch_scratch(p, &f->grid, f->width, f->height), &rest, e));
-    patch_frame(p, &f->grid, i, f->count, frame->rgb, f->width, f->height, f->r->room + rest, f->r->o.room - rest,
-                f->to);
+    TRY(room_behind(f->r, frame, patch_scratch(p, &f->x->grid, f->width, f->height), &rest, e));
+    patch_frame(p, &f->x->grid, i, f->count, frame->rgb, f->width, f->height, f->r->room + rest, f->r->o.room - rest,
+                f->x->to);
     return PL_OK;
 }
 
-/* Lists the frames, and compares the grid. */
-static int open_frames(struct patch_frames *f, const struct video_at *v, const struct video_options *o,
-                       const struct patch_grid *grid, struct error *e)
+/* Lists the frames, and counts their tokens. */
+static int open_frames(struct patch_frames *f, const struct video_at *v, const struct video_options *o, struct error *e)
 {
+    const struct patch_rules *p = f->r->o.video_patches;
     struct bump b = {0};
     struct video_choice c;
     int rc = video_list(v, o, &b, &c, e);
+    if (!rc) f->x->seconds = patch_seconds_per_grid(p, &c.facts, c.n);
     bump_free(&b);
     if (rc) return rc;
     f->count = c.n;
     f->width = c.facts.width;
     f->height = c.facts.height;
-    if (patch_grid_video(f->r->o.video_patches, c.n, f->width, f->height, &f->grid, e))
-        return error_prepend(e, "%s", v->path);
-    if (same_grid(&f->grid, grid)) return PL_OK;
+    if (patch_grid_video(p, c.n, f->width, f->height, &f->x->grid, e)) return error_prepend(e, "%s", v->path);
+    if (patch_grid_tokens(p, &f->x->grid) == f->x->tokens) return PL_OK;
     return error_set(e, PL_USAGE,
                      "%s: it has %u frames of %u x %u pixels, which is not what its text was tokenized with", v->path,
                      c.n, f->width, f->height);
 }
 
 enum data_fault image_reader_video_patches(struct image_reader *r, struct image_files *files, const char *reference,
-                                           const struct patch_grid *grid, float *to, uint32_t *replaced,
-                                           struct error *e)
+                                           struct patches_read *x, struct error *e)
 {
     const struct video_options o = {.choose = patch_frames_choose, .chooser = r->o.video_patches, .to = r->room,
                                     .room = r->o.room,
                                     .image = {.range = r->o.range, .on_white = true, .jpg = r->jpg}};
-    struct patch_frames f = {.r = r, .to = to};
+    struct patch_frames f = {.r = r, .x = x};
     struct video_at v;
-    *replaced = 0;
+    x->replaced = 0;
     int rc = image_files_video(files, reference, &v, e);
     if (rc) return FAULT_READ;
-    rc = open_frames(&f, &v, &o, grid, e);
-    if (!rc) rc = video_read(&v, &o, take_patches, &f, replaced, e);
+    rc = open_frames(&f, &v, &o, e);
+    if (!rc) rc = video_read(&v, &o, take_patches, &f, &x->replaced, e);
     video_at_free(&v);
     return !rc ? FAULT_NONE : rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_IMAGE;
 }

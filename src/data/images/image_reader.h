@@ -56,12 +56,18 @@ struct frames_to {
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
 
-/* Read an image or a video of a model that takes patches, into to[patch_grid_patches][patch_floats].
- * Another grid is a fault: the file was replaced after its text was tokenized. So are more frames
- * than the grid has, and frames of several sizes. Which frames are used, options.video_patches
+/* Read an image or a video of a model that takes patches, and which becomes `tokens` tokens, into
+ * to[patch_grid_patches][patch_floats]. Another number is a fault: the file was replaced after its
+ * text was tokenized. So are frames of several sizes. Which frames are used, options.video_patches
  * decides, and not fps and max_frames. */
+struct patches_read {
+    float *to;
+    uint64_t tokens;
+    struct patch_grid grid; /* what was read */
+    double seconds;         /* of a video, that one of grid.t lasts (patch_seconds_per_grid) */
+    uint32_t replaced;      /* its frames that could not be decoded */
+};
 enum data_fault image_reader_patches(struct image_reader *r, struct image_files *files, const char *reference,
-                                     const struct patch_grid *grid, float *to, struct error *e);
+                                     struct patches_read *x, struct error *e);
 enum data_fault image_reader_video_patches(struct image_reader *r, struct image_files *files, const char *reference,
-                                           const struct patch_grid *grid, float *to, uint32_t *replaced,
-                                           struct error *e);
+                                           struct patches_read *x, struct error *e);

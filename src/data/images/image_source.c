@@ -5,6 +5,7 @@
 
 #include "data/formats/packed.h"
 #include "data/images/image.h"
+#include "models/image_grid.h"
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -22,6 +23,21 @@ int image_source_processor(struct image_processor *p, const struct model *m, str
     return PL_OK;
 }
 
+int image_source_patches(struct patch_rules *p, const struct model *m, uint64_t min_pixels, uint64_t max_pixels,
+                         struct error *e)
+{
+    const struct grid_model *g = m->images->grids;
+    const struct patch_overrides o = {.min_pixels = min_pixels, .max_pixels = max_pixels};
+    const enum patch_family family = g->apart ? PATCHES_QWEN3_VL : PATCHES_QWEN2_VL;
+    TRY(patch_rules_read(p, m->path, family, false, &o, e));
+    if (p->patch == g->patch && p->temporal == g->temporal && p->merge == g->merge) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "%s: the image processor makes patches of %u pixels and %u frames, of which %u x %u are a token; "
+                     "vision_config has patch_size %lld, temporal_patch_size %lld and spatial_merge_size %lld", m->path,
+                     p->patch, p->temporal, p->merge, p->merge, (long long)g->patch, (long long)g->temporal,
+                     (long long)g->merge);
+}
+
 int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e)
 {
     if (*m->path) return image_processor_read_frames(p, m->path, family_of(m), (uint32_t)m->image, e);
@@ -35,16 +51,21 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 {
     const struct image_model *x = m->images;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
-                                        .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end,
-                                        .timed = x->timed}};
+                                        .token = x->token, .features = x->grids ? 1 : (uint32_t)x->features,
+                                        .any_size = x->grids, .start_end = x->start_end, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
-    if (!rc) rc = image_source_processor(&s->processor, m, e);
+    if (!rc)
+        rc = x->grids ? image_source_patches(&s->patches, m, scope->min_pixels, scope->max_pixels, e)
+                      : image_source_processor(&s->processor, m, e);
     if (!rc) rc = image_files_open(&s->files, scope, e);
     return rc;
 }
 
 /* Reports whether a model takes videos at all. */
-static bool takes_videos(const struct image_text *x) { return x->layout != IMAGE_AS_TILES || x->timed; }
+static bool takes_videos(const struct image_text *x)
+{
+    return !x->any_size && (x->layout != IMAGE_AS_TILES || x->timed);
+}
 
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
                              int64_t tokens, bool own, struct error *e)
@@ -76,6 +97,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
     const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
     uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
     if (s->text.layout == IMAGE_AS_TILES) hash = hash_bytes(tiles, sizeof tiles, hash);
+    if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
     if (s->videos.max_frames) {
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
         hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
@@ -159,7 +181,7 @@ static int read_file(const struct image_source *s, const char *reference, char *
     *file = mem_alloc(bytes + 1);
     int rc = image_files_read(s->files, reference, *file, bytes, n, e);
     if (!rc && image_peek(*file, *n, &o, width, height, &pixels, e)) rc = error_prepend(e, "%.100s", reference);
-    if (!rc) {
+    if (!rc && !s->text.any_size) {
         const uint64_t all = bytes + pixels + image_processor_scratch(&s->processor, *width, *height);
         if (all > s->room) rc = too_large(s, reference, all, e);
     }
@@ -179,6 +201,33 @@ static int read_rgb(const struct image_source *s, const char *reference, struct 
     return rc ? error_prepend(e, "%.100s", reference) : PL_OK;
 }
 
+/* Reads an image of any size: one, of its patches. */
+static int read_any_size(const struct image_source *s, const char *reference, image_take *take, void *user,
+                         struct image_pixels *out, struct error *e)
+{
+    const struct patch_rules *p = &s->patches;
+    struct image image = {0};
+    struct patch_grid grid;
+    size_t bytes = 0;
+    if (media_is_video(reference)) return scan_video(s, reference, NULL, NULL, e);
+    TRY(read_rgb(s, reference, &image, &bytes, e));
+    int rc = patch_grid_image(p, image.width, image.height, &grid, e);
+    const uint64_t scratch = rc ? 0 : patch_scratch(p, &grid, image.width, image.height),
+                   size = rc ? 0 : patch_grid_patches(&grid) * patch_floats(p) * sizeof(float);
+    if (!rc && (scratch > s->room || size > s->room)) rc = too_large(s, reference, scratch > size ? scratch : size, e);
+    if (!rc) {
+        void *work = mem_alloc(scratch + 1);
+        float *values = mem_alloc(size);
+        patch_image(p, &grid, image.rgb, image.width, image.height, work, scratch, values);
+        *out = (struct image_pixels){1, bytes + 8ull * image.width * image.height + scratch + size};
+        rc = take ? take(user, values, 1, e) : PL_OK;
+        mem_free(values);
+        mem_free(work);
+    }
+    mem_free(image.rgb);
+    return rc;
+}
+
 int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
                       struct image_pixels *out, struct error *e)
 {
@@ -187,6 +236,7 @@ int image_source_read(const struct image_source *s, const char *reference, image
     size_t bytes = 0;
     uint32_t height, width, rows, columns;
     *out = (struct image_pixels){0};
+    if (s->text.any_size) return read_any_size(s, reference, take, user, out, e);
     if (media_is_video(reference)) return read_video(s, reference, take, user, out, e);
     if (read_rgb(s, reference, &image, &bytes, e)) return e->code;
     const size_t scratch = image_processor_scratch(p, image.width, image.height);
@@ -230,6 +280,16 @@ static int describe_video(const struct image_source *s, const char *reference, s
     return PL_OK;
 }
 
+/* Counts the tokens of an image of any size. */
+static int count_tokens(const struct image_source *s, const char *reference, uint32_t width, uint32_t height,
+                        struct image_tiles *out, struct error *e)
+{
+    struct patch_grid grid;
+    if (patch_grid_image(&s->patches, width, height, &grid, e)) return error_prepend(e, "%.100s", reference);
+    out->tokens = (uint32_t)patch_grid_tokens(&s->patches, &grid);
+    return PL_OK;
+}
+
 int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
                        struct error *e)
 {
@@ -239,9 +299,10 @@ int image_source_tiles(const struct image_source *s, const char *reference, stru
     *out = (struct image_tiles){0};
     if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
     if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
-    if (s->text.layout != IMAGE_AS_TILES) return PL_OK;
+    if (s->text.layout != IMAGE_AS_TILES && !s->text.any_size) return PL_OK;
     if (read_file(s, reference, &file, &n, &width, &height, e)) return e->code;
-    image_processor_count(&s->processor, width, height, &out->rows, &out->columns);
     mem_free(file);
+    if (s->text.any_size) return count_tokens(s, reference, width, height, out, e);
+    image_processor_count(&s->processor, width, height, &out->rows, &out->columns);
     return PL_OK;
 }

@@ -12,6 +12,7 @@
 struct image_source {
     struct image_text text;
     struct image_processor processor;
+    struct patch_rules patches;      /* of a model that takes images of any size, instead (text.any_size) */
     struct image_files *files;
     uint64_t room;                   /* of image_scope */
     bool anywhere;
@@ -36,6 +37,9 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
 void image_source_close(struct image_source *s);
 /* Reads the processor of a model that takes images: of its folder, or its tower's usual one. */
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
+/* Reads the rules for images of any size. */
+int image_source_patches(struct patch_rules *p, const struct model *m, uint64_t min_pixels, uint64_t max_pixels,
+                         struct error *e);
 /* Reads the processor of the frames of its videos. */
 int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e);
 /* Returns a hash of everything that decides ids, apart from the sizes of images. */

@@ -319,6 +319,13 @@ static int check_used(const struct conversations *c, struct error *e)
                          "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set "
                          "data.sequence, or data.too_long: cut or split",
                          (unsigned long long)c->too_long, (long long)c->o.sequence, (unsigned long long)c->longest);
+    const uint64_t unit = c->o.images.patches;
+    if (!c->used.n && c->too_many && unit)
+        return error_set(e, PL_USAGE,
+                         "the images of all %llu samples have more patches than data.max_patches, which is %llu; the "
+                         "most are %llu: set data.max_patches, or data.max_pixels, the pixels of an image",
+                         (unsigned long long)c->too_many, (unsigned long long)(c->o.images.most * unit),
+                         (unsigned long long)(c->most_images * unit));
     if (!c->used.n && c->too_many)
         return error_set(e, PL_USAGE,
                          "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set "
@@ -512,7 +519,13 @@ void conversations_print_left(const struct conversations *c, struct text *out)
     if (c->split_long)
         text_printf(out, "%s%llu %s longer than data.sequence and split at turns", out->n ? ". " : "",
                     (unsigned long long)c->split_long, c->split_long == 1 ? "sample is" : "samples are");
-    if (c->too_many)
+    const uint64_t unit = c->o.images.patches;
+    if (c->too_many && unit)
+        text_printf(out, "%s%llu %s images of more patches than data.max_patches (%llu; the most are %llu) and %s left "
+                    "out; data.max_pixels makes images smaller", out->n ? ". " : "", (unsigned long long)c->too_many,
+                    c->too_many == 1 ? "sample has" : "samples have", (unsigned long long)(c->o.images.most * unit),
+                    (unsigned long long)(c->most_images * unit), c->too_many == 1 ? "is" : "are");
+    else if (c->too_many)
         text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s",
                     out->n ? ". " : "", (unsigned long long)c->too_many,
                     c->too_many == 1 ? "sample has" : "samples have", c->o.images.most,

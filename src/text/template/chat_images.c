@@ -151,7 +151,7 @@ uint64_t image_text_fingerprint(const struct image_text *x)
 {
     const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts,
                               x->before, x->after};
-    return hash_bytes(facts, sizeof facts, 0);
+    return hash_bytes(facts, sizeof facts, x->any_size);
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -381,7 +381,9 @@ static void put_features(const struct text_images *images, uint32_t k, struct by
 {
     const struct image_text *x = images->how;
     const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0,
-                   n = !frames ? x->features : (is_described(images, k) ? 1 : frames) * x->frame_features;
+                   n = x->any_size ? images->tiles[k].tokens
+                       : !frames   ? x->features
+                                   : (is_described(images, k) ? 1 : frames) * x->frame_features;
     for (uint32_t i = 0; i < n; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
 }
 

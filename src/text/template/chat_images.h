@@ -30,7 +30,8 @@ enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES };
 struct image_text {
     enum image_layout layout;
     int32_t token;       /* placeholder id of a feature */
-    uint32_t features;   /* of an image, or of a tile */
+    uint32_t features;   /* of an image, or of a tile; any_size: 1, and image_tiles has how many */
+    bool any_size;       /* tokens: images of any size, each with tokens of its own number */
     uint32_t frame_features; /* of a frame of a video */
     bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
     bool timed;          /* tiles: videos are described */
@@ -61,6 +62,7 @@ struct image_tiles {
     uint32_t rows, columns, frames;
     const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
     uint32_t duration;       /* its seconds */
+    uint32_t tokens;         /* of an image of any size */
 };
 /* The images of one text, in their order. */
 struct text_images {
