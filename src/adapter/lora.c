@@ -109,6 +109,7 @@ static bool linear_of(const struct modules *m, const struct node *n, struct line
     if ((n->op != OP_LINEAR && !grouped) || !(out->weight = root_of(g, n->in[1]))) return false;
     const char *name = tensor_name(g, out->weight);
     if (!text_ends_with(name, weight_end)) return false;
+    if (!grouped && tensor_at(g, out->weight)->rank > 2) return false; /* a convolution that is a product */
     out->model = out->weight;
     out->offsets = grouped ? n->in[2] : 0;
     for (out->matrix = n->in[1]; out->matrix != out->weight; out->matrix = node_at(g, at)->in[0]) {
