@@ -252,9 +252,9 @@ static const struct {
 
 void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {
-    if (f->positions && x->is[ROW_IDS].at && !x->is[ROW_INDEX].at) {
-        if (f->patches) follow_patches(f, x);
-        follow_tokens(f, x);
+    if (f->positions && !x->is[ROW_INDEX].at) {
+        if (f->patches && (x->is[ROW_IDS].at || x->grids)) follow_patches(f, x);
+        if (x->is[ROW_IDS].at) follow_tokens(f, x);
     }
     for (size_t i = 0; i < COUNT(rules); i++) {
         if (!used[rules[i].input] || !x->is[rules[i].of].at || x->is[rules[i].input].at) continue;

@@ -257,12 +257,14 @@ static int put_answers(struct generate *g, struct error *e)
 
 /* --- prompts ---------------------------------------------------------------------------------- */
 
-/* Checks that each feature of an image has its token in the prompt. */
+/* Checks that each feature of an image has its token in the prompt. Images of any size are checked
+ * where their positions are found. */
 static int check_images(const struct generate *g, const struct prompt *p, struct error *e)
 {
     const struct generator *a = g->generator;
     const struct image_model *m = a->run->planned.model.images;
     int64_t tokens = 0;
+    if (m && m->grids) return PL_OK;
     for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
     const int64_t need = generator_image_tokens(a);
     if (!p->n_images || tokens == need) return PL_OK;

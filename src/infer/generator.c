@@ -82,6 +82,20 @@ static uint64_t image_bytes(const struct model *m)
     return (uint64_t)(m->images->channels * m->image * m->image) * sizeof(float);
 }
 
+/* Allocates what images of any size take. */
+static void open_grids(struct generator *a, const struct grid_model *g)
+{
+    const size_t P = (size_t)a->room.patches, tokens = (size_t)(a->texts * a->cache),
+                 rows = (size_t)max_i64(a->chunk, a->texts);
+    a->walk = mem_alloc((size_t)a->texts * sizeof *a->walk);
+    a->three = mem_alloc(tokens * sizeof *a->three), a->index = mem_alloc(tokens * sizeof *a->index);
+    a->row_three = mem_alloc(rows * sizeof *a->row_three), a->row_index = mem_alloc(rows * sizeof *a->row_index);
+    if (!P) return;
+    a->grids = mem_alloc(P * sizeof *a->grids);
+    a->patches = mem_alloc(P * (size_t)grid_values(g) * sizeof *a->patches);
+    a->grid.feature = mem_alloc(P * sizeof *a->grid.feature);
+}
+
 /* Finds the outputs, and allocates what the host reads and writes. */
 static void open_buffers(struct generator *a)
 {
@@ -105,6 +119,7 @@ static void open_buffers(struct generator *a)
     a->row = mem_alloc((size_t)max_i64(a->chunk, a->texts) * sizeof *a->row);
     if (m->images && m->images->single) a->whole = mem_alloc(image_bytes(m));
     a->runs = mem_alloc((size_t)(a->room.images + a->room.frames) * sizeof *a->runs);
+    if (m->images && m->images->grids) open_grids(a, m->images->grids);
 }
 
 int generator_start(struct generator *a, struct error *e)
@@ -148,6 +163,8 @@ void generator_close(struct generator *a)
     mem_free(a->row);
     mem_free(a->runs);
     mem_free(a->whole);
+    mem_free(a->walk), mem_free(a->three), mem_free(a->index), mem_free(a->row_three), mem_free(a->row_index);
+    mem_free(a->grids), mem_free(a->patches), mem_free(a->grid.feature);
     memset(a, 0, sizeof *a);
 }
 
@@ -159,6 +176,9 @@ void generator_begin(struct generator *a, int64_t text)
 {
     a->length[text] = a->feature = a->n_runs = 0;
     a->images = (struct image_batch){0};
+    a->n_grids = 0;
+    if (a->walk) a->walk[text] = (struct grid_walk){.model = a->run->planned.model.images->grids};
+    if (a->walk && a->room.patches) a->walk[text].grids = a->grids, a->walk[text].feature = a->grid.feature;
 }
 
 int64_t generator_image_tokens(const struct generator *a) { return a->n_runs ? a->runs[a->n_runs - 1].end : 0; }
@@ -188,11 +208,46 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
     return PL_OK;
 }
 
+/* An image of any size on its way. */
+struct putting_patches {
+    struct generator *a;
+    const struct image_pixels *x;
+};
+
+static int put_patches(void *user, const float *values, uint32_t count, struct error *e)
+{
+    const struct putting_patches *p = user;
+    struct generator *a = p->a;
+    const int64_t K = grid_values(a->run->planned.model.images->grids);
+    if (a->images.patches + count > a->room.patches)
+        return error_set(e, PL_USAGE, "the images of the text have more than %lld patches, for which memory is planned",
+                         (long long)a->room.patches);
+    memcpy(a->patches + a->images.patches * K, values, (size_t)(count * K) * sizeof *values);
+    a->images.patches += count;
+    a->grids[a->n_grids++] = (struct image_grid){p->x->grid.t, p->x->grid.h, p->x->grid.w};
+    return PL_OK;
+}
+
+/* Reads images of any size, and writes them to the tower's inputs. */
+static int put_grids(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
+                     struct error *e)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct image_pixels x;
+        TRY(image_source_read(s, references[i], put_patches, &(struct putting_patches){a, &x}, &x, e));
+    }
+    if (!a->room.patches) return PL_OK;
+    grid_lay_out(a->run->planned.model.images->grids, a->grids, a->n_grids, a->room.patches, &a->grid);
+    const struct batch_record images = {.is = {[ROW_PIXELS] = {a->patches}}, .grids = a->grids, .n_grids = a->n_grids};
+    return batch_write(a->writer, &(struct batch_target){0}, 0, &images, e);
+}
+
 int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
                      struct error *e)
 {
     const struct image_model *m = a->run->planned.model.images;
     int rc = PL_OK;
+    if (m && m->grids) return put_grids(a, s, references, n, e);
     if (s) batch_writer_set_pixels(a->writer, &s->processor);
     if (n && m->channels != 3)
         return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3",
@@ -252,7 +307,13 @@ static int put_rows(struct generator *a, enum program p, struct error *e)
         a->ranges[2 * t + 1] = padding ? first : first + x->position + 1;
     }
     const uint64_t bytes = (uint64_t)T * sizeof *a->ids;
-    const struct batch_record row = {.is = {[ROW_IDS] = {a->ids, bytes},
+    for (int64_t t = 0; t < T && a->walk; t++) {
+        const struct row_token *x = &a->row[t];
+        const int64_t at = x->text < 0 ? 0 : x->text * a->cache + x->position;
+        a->row_index[t] = x->text < 0 ? -1 : a->index[at];
+        memcpy(a->row_three[t], a->three[at], sizeof *a->row_three);
+    }
+    struct batch_record row = {.is = {[ROW_IDS] = {a->ids, bytes},
                                             [ROW_POSITIONS] = {a->positions, bytes},
                                             [ROW_RANGES] = {a->ranges, 2 * bytes},
                                             [ROW_SLOTS] = {apart ? NULL : a->slots, bytes},
@@ -262,6 +323,11 @@ static int put_rows(struct generator *a, enum program p, struct error *e)
                                      .n_runs = a->n_runs,
                                      .feature = &a->feature,
                                      .text = apart};
+    if (a->walk) {
+        row.is[ROW_POSITIONS].at = a->row_three, row.is[ROW_POSITIONS].bytes = 3 * bytes;
+        row.is[ROW_INDEX].at = a->row_index, row.is[ROW_INDEX].bytes = bytes;
+        row.is[ROW_SLOTS].at = a->slots;
+    }
     return batch_write(a->writer, &(struct batch_target){0}, 0, &row, e);
 }
 
@@ -345,6 +411,12 @@ int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, 
         CHECK(x[i].n > 0 && x[i].text >= 0 && x[i].text < a->texts, "tokens");
         a->rest[i] = x[i].n;
         rc = generator_check(a, &x[i], e);
+        const int64_t at = x[i].text * a->cache + a->length[x[i].text];
+        if (!rc && a->walk) {
+            a->walk[x[i].text].n = a->n_grids;
+            if (!grid_tokens(&a->walk[x[i].text], x[i].ids, x[i].n, a->three + at, a->index + at))
+                rc = error_set(e, PL_USAGE, "the image tokens of the prompt do not match its images");
+        }
     }
     if (rc) return rc;
     while (!rc && next_program(a, x, n, &p)) rc = run_tokens(a, p, x, n, e);

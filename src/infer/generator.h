@@ -23,6 +23,7 @@
  */
 #pragma once
 
+#include "models/image_grid.h"
 #include "data/images/image_source.h"
 #include "batch/writer.h"
 
@@ -63,6 +64,14 @@ struct generator {
     /* the pixels of the image, of a model that chooses its tokens by the whole prompt
      * (allocator.h); NULL: of any other */
     float *whole;
+    /* With images of any size: of the text that was begun last, their grids and patches... */
+    struct image_grid *grids;
+    int64_t n_grids;
+    struct grid_row grid;
+    float *patches;       /* [room.patches][grid_values] */
+    struct grid_walk *walk; /* ...and [texts] where each text has come to in its own, */
+    /* [texts,cache] the positions and the features of its tokens, and [chunk] those of a run */
+    int32_t (*three)[3], *index, (*row_three)[3], *row_index;
 };
 
 /* Opens the model of the configuration and finds the plan, for prompts with at most these images

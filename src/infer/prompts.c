@@ -119,7 +119,9 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
         if (image_source_tiles(&p->images, references[i], b, &tiles[i], e) ||
             image_source_read(&p->images, references[i], NULL, NULL, &x, e))
             return e->code;
-        *(media_is_video(references[i]) ? &slots->frames : &slots->images) += x.count;
+        *(p->images.text.any_size         ? &slots->patches
+          : media_is_video(references[i]) ? &slots->frames
+                                          : &slots->images) += x.count;
         if (used) *used += x.used;
     }
     return PL_OK;
@@ -354,6 +356,7 @@ void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struc
     l->tokens += n;
     l->images.images = max_i64(l->images.images, x->slots.images);
     l->images.frames = max_i64(l->images.frames, x->slots.frames);
+    l->images.patches = max_i64(l->images.patches, x->slots.patches);
     l->images.tokens_per_frame = max_i64(l->images.tokens_per_frame, x->slots.tokens_per_frame);
 }
 

@@ -134,10 +134,10 @@ static int64_t interval(const struct grid_model *m, const struct image_grid *g)
     return m->per_second * (int64_t)(g->seconds > 0 ? g->seconds : 1); /* whole seconds, as published */
 }
 
-bool grid_document(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index)
+bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index)
 {
     const struct grid_model *m = w->model;
-    int64_t position = 0, t = 0;
+    int64_t position = w->position, t = 0;
     while (t < T) {
         const bool video = ids[t] == m->video;
         if (!video && ids[t] != m->image) {
@@ -161,5 +161,12 @@ bool grid_document(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (
         }
         position += max_i64(g.h, g.w) / m->merge;
     }
+    w->position = position;
     return true;
+}
+
+bool grid_document(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index)
+{
+    w->position = 0;
+    return grid_tokens(w, ids, T, positions, index);
 }

@@ -85,7 +85,10 @@ struct grid_walk {
     const int32_t *feature; /* of grid_row */
     int64_t next[2];        /* image, video */
     int64_t part;           /* grids of that video that were seen, where they are apart */
+    int64_t position;       /* of the document's next token; 0 begins another document */
 };
-/* Finds the three positions and the feature (below 0: none) of each of a document's T tokens. Either
- * may be NULL. Returns false if image tokens and grids do not match. */
+/* Finds the three positions and the feature (below 0: none) of each of the document's next T tokens,
+ * which cut no image. Either may be NULL. Returns false if image tokens and grids do not match. */
+bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index);
+/* Does the same for a whole document. */
 bool grid_document(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index);

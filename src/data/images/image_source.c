@@ -201,7 +201,7 @@ static int read_rgb(const struct image_source *s, const char *reference, struct 
     return rc ? error_prepend(e, "%.100s", reference) : PL_OK;
 }
 
-/* Reads an image of any size: one, of its patches. */
+/* Reads the patches of an image of any size. */
 static int read_any_size(const struct image_source *s, const char *reference, image_take *take, void *user,
                          struct image_pixels *out, struct error *e)
 {
@@ -219,8 +219,9 @@ static int read_any_size(const struct image_source *s, const char *reference, im
         void *work = mem_alloc(scratch + 1);
         float *values = mem_alloc(size);
         patch_image(p, &grid, image.rgb, image.width, image.height, work, scratch, values);
-        *out = (struct image_pixels){1, bytes + 8ull * image.width * image.height + scratch + size};
-        rc = take ? take(user, values, 1, e) : PL_OK;
+        *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid,
+                                     bytes + 8ull * image.width * image.height + scratch + size};
+        rc = take ? take(user, values, out->count, e) : PL_OK;
         mem_free(values);
         mem_free(work);
     }

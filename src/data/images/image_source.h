@@ -46,10 +46,11 @@ int image_source_frame_processor(struct image_processor *p, const struct model *
 uint64_t image_source_fingerprint(const struct image_source *s);
 
 /* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets
- * them as [count][channels][side][side]; NULL: they are only read. Thread-safe. PL_USAGE, with the
- * reference: it is missing or broken. */
+ * them as [count][channels][side][side], or as `count` patches; NULL: they are only read.
+ * Thread-safe. PL_USAGE, with the reference: it is missing or broken. */
 struct image_pixels {
     uint32_t count;      /* of all */
+    struct patch_grid grid; /* of patches; known before `take` is called */
     uint64_t used;       /* bytes of memory that reading took, at most */
 };
 int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
