@@ -144,7 +144,10 @@ static int parse_internvl(struct model *m, const struct value *config, struct er
     decoder_tie(llava_part(m, DECODER), tied);
     decoder_describe(m, model_part(m, DECODER));
     const int64_t features = c->sizes.tokens / (c->scale * c->scale);
-    return images_describe(m, c->sizes, "internvl_vision", features, token, IMAGE_AS_CROPS, e);
+    TRY(images_describe(m, c->sizes, "internvl_vision", features, token, IMAGE_AS_CROPS, e));
+    m->images->around[0] = "<img>";
+    m->images->around[1] = "</img>";
+    return PL_OK;
 }
 
 /* --- the tower -------------------------------------------------------------------------------- */
