@@ -104,8 +104,8 @@ static int parse_state(struct internvl *c, const struct value *config, struct er
     TRY(value_opt_int(config, "vision_feature_layer", &state, e));
     if (state < -layers - 1 || state > layers)
         return error_set(e, PL_USAGE,
-                         "vision_feature_layer is %lld; a vision tower of %lld layers has the hidden states %lld to %lld",
-                         (long long)state, (long long)layers, (long long)(-layers - 1), (long long)layers);
+                         "vision_feature_layer is %lld; a vision tower of %lld layers has the hidden states %lld to "
+                         "%lld", (long long)state, (long long)layers, (long long)(-layers - 1), (long long)layers);
     c->last = state == -1;
     c->state = state < 0 ? layers + 1 + state : state;
     return PL_OK;
@@ -118,8 +118,8 @@ static int parse_projector(struct internvl *c, const struct value *config, struc
     c->scale = ratio > 0 && ratio <= 1 ? (int64_t)(1 / ratio) : 0;
     if (c->scale < 1 || (double)c->scale * ratio != 1 || c->sizes.side % c->scale)
         return error_set(e, PL_USAGE,
-                         "downsample_ratio is %g; expected 1 / n, where n divides image_size / patch_size, which is %lld",
-                         ratio, (long long)c->sizes.side);
+                         "downsample_ratio is %g; expected 1 / n, where n divides image_size / patch_size, which is "
+                         "%lld", ratio, (long long)c->sizes.side);
     return layer_parse_act_at(config, "projector_hidden_act", &c->projector_act, e);
 }
 
@@ -157,7 +157,8 @@ static id norm(const struct internvl *c, struct graph *g, id x, const char *pref
     return c->rms_norms ? layer_rmsnorm(g, x, prefix, name, c->eps) : layer_norm(g, x, prefix, name, c->eps);
 }
 
-/* Embeds pixels [n,channels,image,image] as tokens [n,1 + tokens,width], the class token first. */
+/* Embeds pixels [n,channels,image,image] as tokens [n,1 + tokens,width]; the class token is the
+ * first. */
 static id embed(const struct internvl *c, struct graph *g, id pixels)
 {
     const struct tower_sizes *s = &c->sizes;
@@ -172,7 +173,7 @@ static id embed(const struct internvl *c, struct graph *g, id pixels)
     IN_SCOPE(g, "embeddings", 0) {
         x = op_conv(g, op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1})), w, bias, (int)s->patch, 0, 1);
         x = op_pad(g, op_reshape(g, x, 3, (int64_t[]){n, s->tokens, C}), (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
-        /* An empty row of the tokens receives the class token, which is the same for every image. */
+        /* An empty row of the tokens receives the class token, the same for every image. */
         token = op_pad(g, op_reshape(g, token, 2, (int64_t[]){1, C}), (int64_t[]){0, 0}, (int64_t[]){s->tokens, 0});
         if (positions) token = op_add(g, op_reshape(g, positions, 2, (int64_t[]){1 + s->tokens, C}), token);
         x = op_add(g, x, token);
@@ -185,9 +186,10 @@ static id attend(const struct internvl *c, struct graph *g, id x, const char *la
     static const char *const names[3] = {"attention.q_proj", "attention.k_proj", "attention.v_proj"},
                              *const norms[2] = {"attention.q_norm", "attention.k_norm"};
     const int64_t C = c->sizes.width, D = C / c->heads, n = tensor_at(g, x)->dim[0], T = 1 + c->sizes.tokens;
+    const struct linear_init in = {.std = c->std, .no_bias = !c->qkv_bias};
     id part[3];
     for (int i = 0; i < 3; i++) {
-        part[i] = layer_linear_init(g, x, layer, names[i], C, (struct linear_init){.std = c->std, .no_bias = !c->qkv_bias});
+        part[i] = layer_linear_init(g, x, layer, names[i], C, in);
         if (i < 2 && c->qk_norm) part[i] = layer_rmsnorm(g, part[i], layer, norms[i], QK_EPS);
         part[i] = op_reshape(g, part[i], 4, (int64_t[]){n, T, c->heads, D});
     }

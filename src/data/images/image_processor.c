@@ -70,8 +70,8 @@ static struct size by_tiles(struct size s, uint32_t tile)
     return s;
 }
 
-/* Returns columns x rows tiles: the aspect ratio nearest to the image's, of several the one with the
- * most tiles as long as these have less than twice the image's area. The arithmetic is that of
+/* Returns columns x rows tiles: the aspect ratio nearest to the image's; of several, the one with
+ * the most tiles as long as these have less than twice the image's area. The arithmetic is that of
  * transformers, in double. */
 static struct size by_aspect(const struct image_processor *p, struct size s)
 {

@@ -96,7 +96,8 @@ void image_source_close(struct image_source *s)
 uint64_t image_source_fingerprint(const struct image_source *s)
 {
     const struct image_processor *p = &s->processor;
-    const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width, p->min_tiles, p->max_tiles};
+    const uint32_t tiles[] = {p->tile,   p->split, p->resize,    p->longest_edge,
+                              p->height, p->width, p->min_tiles, p->max_tiles};
     uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
     if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
