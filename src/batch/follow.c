@@ -2,6 +2,7 @@
  * follow.c: see follow.h.
  *
  *     image_index            which feature takes the place of each image token (models/images.h)
+ *     ranges, token_windows  of models whose image tokens see each other in both directions
  *     patch_ranges, ...      of images of any size: who sees whom, and where each patch is; patches in
  *                            the order of the tower; three positions a token (models/image_grid.h)
  *     texture, information,  of the token allocator (models/allocator.h): of the image as the tower
@@ -32,6 +33,7 @@ struct follow {
     uint64_t key;                /* of random scores */
     void *room[ROW_INPUTS];      /* a row of each input that follows */
     uint64_t bytes[ROW_INPUTS];
+    int32_t (*ranges)[2];        /* [T] */
     int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
     float *rgb;                  /* [3][side][side] */
     int64_t patches;             /* of a row with images of any size... */
@@ -72,13 +74,15 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         planned_input(&r->planned, batch_inputs[i].name, &x);
         f->bytes[i] = x.sample;
         /* programs that generate may take more than a sample of text */
-        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS;
+        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS || i == ROW_TOKEN_WINDOWS;
         f->room[i] = mem_alloc(tokens ? r->planned.graph.storages.at[x.storage].bytes : x.sample);
     }
     if (used[ROW_IDS] && planned_input(&r->planned, batch_inputs[ROW_IDS].name, &x)) {
         f->T = (int64_t)(x.sample / sizeof *f->ids);
         f->ids = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     }
+    if (m->images && m->images->both && used[ROW_INDEX] && planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
+        f->ranges = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     if (m->images && m->images->grids) make_grid_room(f, r);
     if (used[ROW_TEXTURE]) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
     return f;
@@ -88,6 +92,7 @@ void follow_free(struct follow *f)
 {
     for (int i = 0; i < ROW_INPUTS; i++) mem_free(f->room[i]);
     mem_free(f->ids);
+    mem_free(f->ranges);
     mem_free(f->rgb);
     void *const grid[] = {f->grid.order, f->grid.ranges, f->grid.windows, f->grid.positions,
                           f->grid.corners, f->grid.weights, f->grid.feature, f->values, f->positions};
@@ -140,6 +145,28 @@ static void follow_index(struct follow *f, struct batch_record *x)
     batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
     x->is[ROW_IDS].at = f->ids;
     x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
+}
+
+/* Lets the tokens of an image see each other. A window leaves a token those that it leaves in a
+ * causal row, and the rest of its image. */
+static void follow_ranges(struct follow *f, struct batch_record *x)
+{
+    const int32_t *index = x->is[ROW_INDEX].at, (*from)[2] = x->is[ROW_RANGES].at,
+                  window = (int32_t)f->model->images->window;
+    int32_t (*windows)[2] = f->room[ROW_TOKEN_WINDOWS];
+    const int64_t T = tokens_of(f, x);
+    for (int64_t t = T - 1; t >= 0; t--) {
+        const int32_t begin = from ? from[t][0] : 0, end = from ? from[t][1] : (int32_t)t + 1;
+        const bool image = t + 1 < T && index[t] >= 0 && index[t + 1] >= 0 && f->ranges[t + 1][0] == begin;
+        f->ranges[t][0] = begin;
+        f->ranges[t][1] = image ? f->ranges[t + 1][1] : end;
+        if (!windows) continue;
+        windows[t][0] = end - begin > window ? end - window : begin;
+        windows[t][1] = f->ranges[t][1];
+    }
+    x->is[ROW_RANGES].at = f->ranges;
+    x->is[ROW_RANGES].bytes = x->is[ROW_TOKEN_WINDOWS].bytes = 2 * x->is[ROW_IDS].bytes;
+    x->is[ROW_TOKEN_WINDOWS].at = windows;
 }
 
 /* --- images of any size ----------------------------------------------------------------------- */
@@ -263,4 +290,5 @@ void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_r
         x->is[rules[i].input].at = f->room[rules[i].input];
         x->is[rules[i].also].at = f->room[rules[i].also];
     }
+    if (f->ranges && x->is[ROW_INDEX].at) follow_ranges(f, x);
 }

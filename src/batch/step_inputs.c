@@ -354,14 +354,23 @@ static int check_pixel_mask(struct step *s, const struct st_entry *t, struct err
     return PL_OK;
 }
 
-/* Counts the image tokens of all rows. */
+/* Counts the image tokens of all rows, and checks that token_type_ids name the same. */
 static int count_tokens(struct step *s, const struct model *m, int64_t *count, struct error *e)
 {
-    int64_t *ids = room(s, s->T, sizeof *ids);
+    const struct st_entry *types = given(s, m, "token_type_ids");
+    int64_t *ids = room(s, s->T, sizeof *ids), *type = room(s, s->T, sizeof *type);
     *count = 0;
     for (int64_t r = 0; r < s->B; r++) {
         TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, ids, e));
-        for (int64_t i = 0; i < s->T; i++) *count += (int32_t)ids[i] == m->images->token;
+        if (types) TRY(read_ints(s, types, r, s->T, type, e));
+        for (int64_t i = 0; i < s->T; i++) {
+            const bool image = (int32_t)ids[i] == m->images->token;
+            *count += image;
+            if (types && type[i] != image)
+                return error_set(e, PL_USAGE, "%s: token_type_ids[%lld,%lld] is %lld, and the token %lld is %san image's",
+                                 s->in.path, (long long)r, (long long)i, (long long)type[i], (long long)ids[i],
+                                 image ? "" : "not ");
+        }
     }
     return PL_OK;
 }

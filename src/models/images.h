@@ -44,7 +44,13 @@ struct image_model {
     int64_t tokens, width; /* of the tower's output for an image, image_embeddings */
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
-    const char *around[2]; /* what stands before and behind an image (struct image_text); NULL: nothing */
+    const char *around[2], *place; /* of struct image_text */
+    bool bilinear;         /* how a processor resizes whose file does not say */
+    /* The tokens of an image see each other in both directions: the graph has the inputs ranges
+     * (model.h), also of rows that are not packed, and with a `window` of tokens in some layers
+     * token_windows, their ranges there. */
+    bool both;
+    int64_t window;
     bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */
     const char *tower;     /* model_type of the vision tower */
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a

@@ -127,10 +127,10 @@ static bool probe(const struct image_text *x, const struct tokenizer *t, const s
     const struct text_images as_parts = {.how = &(struct image_text){.parts = true}};
     const bool rendered =
         !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
-    const char *image = rendered ? strstr(r.text.at, x->content) : NULL,
+    const char *place = x->place ? x->place : x->content, *image = rendered ? strstr(r.text.at, place) : NULL,
                *word = rendered ? strstr(r.text.at, text) : NULL;
-    const bool first = content[0] == text[0], written = image && word && !strstr(image + 1, x->content);
-    if (written && (word < image) == first) *apart = first ? image[-1] == '\n' : image[strlen(x->content)] == '\n';
+    const bool first = content[0] == text[0], written = image && word && !strstr(image + 1, place);
+    if (written && (word < image) == first) *apart = first ? image[-1] == '\n' : image[strlen(place)] == '\n';
     else *apart = true; /* the template moves the image */
     rendered_free(&r);
     bump_free(&b);
@@ -142,7 +142,7 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
     x->content = IMAGE_PLACEHOLDER;
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
     if (x->any_size && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
-    for (int i = 0; i < 2 && x->around[i]; i++)
+    for (int i = 0; i < 2 && x->around[i] && !x->place; i++)
         if (tokenizer_id(t, x->around[i]) < 0)
             return error_set(e, PL_USAGE, "the model's images stand between %s and %s%s, and the tokenizer lacks %s: "
                                           "use the model's own tokenizer", x->around[0], x->around[1],
@@ -248,8 +248,9 @@ static bool inside(const struct rendered *r, uint32_t at)
  * text, and that of a video, or <video> of one that is described. */
 static bool find_place(const struct text_images *images, const struct rendered *r, uint32_t at, struct byte_range *out)
 {
+    const char *const place = images->how->place ? images->how->place : images->how->content;
     const char *const names[] = {IMAGE_PLACEHOLDER,
-                                 strcmp(IMAGE_PLACEHOLDER, images->how->content) ? images->how->content : NULL,
+                                 strcmp(IMAGE_PLACEHOLDER, place) ? place : NULL,
                                  !has_videos(images)            ? NULL
                                  : images->how->video_content ? images->how->video_content
                                                               : VIDEO_PLACEHOLDER};

@@ -42,7 +42,8 @@ struct image_text {
     bool any_size;       /* tokens: images and videos of any size, each with tokens of its own number... */
     int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
     uint32_t frame_features; /* of a frame of a video */
-    const char *around[2]; /* what stands before and behind an image; NULL: nothing */
+    const char *around[2]; /* what stands before and behind the tokens of an image; NULL: nothing */
+    const char *place;   /* what templates write for an image; NULL: its token. Then the model takes no videos */
     /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
      * time */
     bool timed;
@@ -55,6 +56,12 @@ struct image_text {
     bool parts;          /* the template takes lists of parts, */
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
+
+/* Reports whether the model takes videos at all. */
+static inline bool image_text_takes_videos(const struct image_text *x)
+{
+    return !x->place && (x->layout != IMAGE_AS_TILES || x->timed);
+}
 
 /* Fills the rest of *x, whose layout, token, features and around are set. `template` may be
  * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
