@@ -95,6 +95,7 @@ TEST(test_llava) { compare("llava"); }
 TEST(test_strings) { compare("strings"); }
 TEST(test_smolvlm) { compare("smolvlm"); }
 TEST(test_internvl) { compare("internvl"); }
+TEST(test_gemma3) { compare("gemma3"); }
 TEST(test_original) { compare("original"); }
 TEST(test_start_end) { compare("start_end"); }
 

@@ -8,17 +8,18 @@ as LLaVA's original code does.
     strings/    the same with a template that takes contents as text
     smolvlm/    model_type smolvlm: Idefics3Processor, and SmolVLM's text of an image, which agree; a byte-level tokenizer
     internvl/   model_type internvl: InternVLProcessor; a byte-level tokenizer
+    gemma3/     model_type gemma3: Gemma3Processor; the template writes <start_of_image>, and trims texts
     original/   model_type llava_mistral: the text is cut at <image>, each piece is tokenized by itself, BOS once
     start_end/  the same with mm_use_im_start_end
     images/     images of several sizes
     chats.jsonl         the conversations, in LLaVA's form and as OpenAI messages
     prompt-N.json       the same without the last message
     NAME.expected.jsonl for each: {"ids", "labels", "prompt"}: labels are -100 where nothing is trained; prompt: the ids
-                        of all messages but the last with the generation prompt; of llava, smolvlm and internvl also "answer": up to NEW
+                        of all messages but the last with the generation prompt; of llava, smolvlm, internvl and gemma3 also "answer": up to NEW
                         tokens of model.generate(do_sample=False) in float32, pixel values by the processor. At every token the largest logit
                         is ahead of the second by at least MARGIN.
 
-llava, smolvlm and internvl have random weights, in bf16; the other folders have none.
+llava, smolvlm, internvl and gemma3 have random weights, in bf16; the other folders have none.
 """
 import json, os, pathlib, sys
 
@@ -150,6 +151,11 @@ INTERN = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m
           "{% if c['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% elif c['type'] == 'video' %}{{ '<video>\n' }}{% elif c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %}"
           "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
+GEMMA = ("{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
+         "{% if m['content'] is string %}{{ m['content'] | trim }}{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}{{ '<start_of_image>' }}"
+         "{% elif c['type'] == 'text' %}{{ c['text'] | trim }}{% endif %}{% endfor %}{% endif %}{{ '<end_of_turn>\n' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}")
+
 # --- folders ------------------------------------------------------------------------------------
 
 VISION = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE, patch_size=PATCH)
@@ -272,8 +278,8 @@ def by_pieces(hf, template, features, start_end):
     return out
 
 
-def add_answers(name, expected, pixels):
-    """Weights of the folder, the first for which all answers are clear, and the answers."""
+def add_answers(name, expected, pixels, more=lambda ids: {}):
+    """Weights of the folder, the first for which all answers are clear, and the answers. more(ids): further inputs."""
     config = json.loads((here / name / "config.json").read_text())
     for seed in range(1000):
         torch.manual_seed(seed)
@@ -283,7 +289,7 @@ def add_answers(name, expected, pixels):
         ahead = 9
         for chat, x in zip(CHATS, expected):
             ids = torch.tensor([x["prompt"]])
-            extra = pixels(images_of(chat[:-1])) if images_of(chat[:-1]) else {}
+            extra = dict(pixels(images_of(chat[:-1])) if images_of(chat[:-1]) else {}, **more(ids))
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, pad_token_id=0, output_scores=True,
                                  return_dict_in_generate=True, **extra)
             x["answer"] = out.sequences[0, ids.shape[1]:].tolist()
@@ -347,6 +353,25 @@ if wanted("internvl"):
                             place="<IMG_CONTEXT>")
     add_answers("internvl", expected, lambda ims: dict(pixel_values=cropped(ims)))
     write("internvl", expected)
+
+if wanted("gemma3"):
+    t = like_llama(["<start_of_image>", "<end_of_image>", "<image_soft_token>", "<start_of_turn>", "<end_of_turn>"])
+    token, tokens = t.token_to_id("<image_soft_token>"), 4
+    file = dict(image_processor_type="Gemma3ImageProcessor", size=dict(height=SIDE, width=SIDE), do_pan_and_scan=None)
+    # Windows of 3 tokens are smaller than an image of 4.
+    hf = save("gemma3", t, GEMMA, dict(model_type="gemma3", image_token_index=token, boi_token_index=t.token_to_id("<start_of_image>"),
+                                       eoi_token_index=t.token_to_id("<end_of_image>"), mm_tokens_per_image=tokens,
+                                       vision_config=dict(VISION, model_type="siglip_vision_model", vision_use_head=False),
+                                       text_config=dict(model_type="gemma3_text", vocab_size=t.get_vocab_size(), head_dim=8, sliding_window=3, query_pre_attn_scalar=8,
+                                                        layer_types=["sliding_attention", "full_attention"], pad_token_id=0, **LM)),
+              "<end_of_turn>", "<s>", file, extra_special_tokens=dict(boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>"))
+    siglip = transformers.Gemma3ImageProcessorPil(size=file["size"])
+    processor = transformers.Gemma3Processor(siglip, hf, image_seq_length=tokens)
+    text_of = "\n\n<start_of_image>" + "<image_soft_token>" * tokens + "<end_of_image>\n\n"
+    expected = by_processor(hf, GEMMA, processor, lambda im: text_of, breaks=True, place="<start_of_image>")
+    add_answers("gemma3", expected, lambda ims: dict(pixel_values=torch.tensor(siglip(ims, return_tensors="np")["pixel_values"])),
+                lambda ids: dict(token_type_ids=(ids == token).long()))
+    write("gemma3", expected)
 
 for name, start_end in ("original", False), ("start_end", True):
     if not wanted(name):
