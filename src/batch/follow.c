@@ -81,7 +81,8 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         f->T = (int64_t)(x.sample / sizeof *f->ids);
         f->ids = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     }
-    if (m->images && m->images->both && used[ROW_INDEX] && planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
+    if (m->images && m->images->both && used[ROW_INDEX] &&
+        planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
         f->ranges = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     if (m->images && m->images->grids) make_grid_room(f, r);
     if (used[ROW_TEXTURE]) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);

@@ -367,8 +367,8 @@ static int count_tokens(struct step *s, const struct model *m, int64_t *count, s
             const bool image = (int32_t)ids[i] == m->images->token;
             *count += image;
             if (types && type[i] != image)
-                return error_set(e, PL_USAGE, "%s: token_type_ids[%lld,%lld] is %lld, and the token %lld is %san image's",
-                                 s->in.path, (long long)r, (long long)i, (long long)type[i], (long long)ids[i],
+                return error_set(e, PL_USAGE,
+                                 "%s: token_type_ids[%lld,%lld] is %lld, and the token %lld is %san image's", s->in.path, (long long)r, (long long)i, (long long)type[i], (long long)ids[i],
                                  image ? "" : "not ");
         }
     }

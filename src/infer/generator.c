@@ -14,8 +14,8 @@
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* Checks the model before anything is planned. *whole: it takes a prompt as one chunk, which may have
- * images if `any` is set. */
+/* Checks the model before anything is planned. *whole: it takes a prompt as one chunk. `any`: the
+ * prompt may have images. */
 static int check_model(const struct config *c, bool any, bool *whole, struct error *e)
 {
     struct model m;

@@ -27,8 +27,8 @@ static int parse_parts(struct model *m, struct gemma_vl *c, const struct value *
 {
     const struct value *vision, *text;
     bool tied = true;
-    TRY(llava_part_config(m, config, "vision_config", "siglip_vision_model", "{\"model_type\": \"siglip_vision_model\"}",
-                          &vision, e));
+    TRY(llava_part_config(m, config, "vision_config", "siglip_vision_model",
+                          "{\"model_type\": \"siglip_vision_model\"}", &vision, e));
     TRY(llava_part_config(m, config, "text_config", "gemma3_text", "{\"model_type\": \"gemma3_text\"}", &text, e));
     if (llava_add_tower(m, TOWER, vision, NULL, e)) return error_prepend(e, "vision_config");
     if (llava_add_decoder(m, DECODER, text, NULL, e)) return error_prepend(e, "text_config");
