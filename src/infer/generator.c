@@ -26,7 +26,7 @@ static int check_model(const struct config *c, bool any, bool *whole, struct err
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
                        model_list_decoders(known, "or"));
-    *whole = m.images && (m.images->single || (m.images->both && any));
+    *whole = m.images && (m.images->single || m.images->both == BOTH_PROMPT || (m.images->both && any));
     model_close(&m);
     return rc;
 }
@@ -369,7 +369,9 @@ int generator_check(const struct generator *a, const struct text_tokens *x, stru
                              "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld",
                              (long long)(length + i), x->ids[i], (long long)V - 1);
     }
-    if ((a->whole || (a->n_runs && a->run->planned.model.images->both)) && !length && x->n > a->chunk)
+    const struct image_model *m = a->run->planned.model.images;
+    const bool whole = a->whole || (m && (m->both == BOTH_PROMPT || (m->both && a->n_runs)));
+    if (whole && !length && x->n > a->chunk)
         return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld",
                          (long long)x->n, (long long)a->chunk);
     if (length + x->n > a->cache)

@@ -1,9 +1,13 @@
 /*
- * gemma_vl.c: Gemma 3 with images (model_type gemma3): SigLIP, a projector, Gemma 3's decoder.
+ * gemma_vl.c: Gemma 3 with images and PaliGemma (model_type gemma3, paligemma): SigLIP, a projector, a
+ * decoder of Gemma's.
  *
- *     features = norm(average of k x k neighbours) w     w [vision width,text width], norm times 1 + w
+ *     Gemma 3      features = norm(average of k x k neighbours) w    w [vision width,text width]; the
+ *                  norm is times 1 + its weight
+ *     PaliGemma    features = linear(x)
  *
- * The tokens of an image see each other in both directions (image_model.both).
+ * The tokens of an image see each other in both directions, and with PaliGemma all of a prompt
+ * (image_model.both).
  */
 #include "graph/emit.h"
 #include "models/images.h"
@@ -21,15 +25,21 @@ struct gemma_vl {
     double eps;             /* of the projector's norm */
 };
 
-/* Parses the parts, and the token of a feature. */
-static int parse_parts(struct model *m, struct gemma_vl *c, const struct value *config, int64_t *token,
-                       struct error *e)
+/* Parses the parts, and the token of a feature. `type`: of a decoder whose model_type is not
+ * stated. */
+static int parse_parts(struct model *m, struct gemma_vl *c, const struct value *config, const char *type,
+                       int64_t *token, struct error *e)
 {
     const struct value *vision, *text;
+    const char *absent = bump_format(&m->memory, "{\"model_type\": \"%s\"}", type);
     bool tied = true;
     TRY(llava_part_config(m, config, "vision_config", "siglip_vision_model",
                           "{\"model_type\": \"siglip_vision_model\"}", &vision, e));
-    TRY(llava_part_config(m, config, "text_config", "gemma3_text", "{\"model_type\": \"gemma3_text\"}", &text, e));
+    TRY(llava_part_config(m, config, "text_config", type, absent, &text, e));
+    /* transformers sets it for PaliGemma, whose masks say who sees whom */
+    struct value *own = value_copy(&m->memory, text);
+    value_put(&m->memory, own, "use_bidirectional_attention", value_new(&m->memory, VALUE_NULL));
+    text = own;
     if (llava_add_tower(m, TOWER, vision, NULL, e)) return error_prepend(e, "vision_config");
     if (llava_add_decoder(m, DECODER, text, NULL, e)) return error_prepend(e, "text_config");
     TRY(value_opt_bool(text, "tie_word_embeddings", &tied, e));
@@ -45,12 +55,20 @@ static int parse_parts(struct model *m, struct gemma_vl *c, const struct value *
                      model_part(m, TOWER)->family->model_type);
 }
 
+/* Describes which tokens see each other in both directions. */
+static void describe_both(struct model *m, enum both_directions both)
+{
+    m->images->both = both;
+    m->images->window = decoder_window(model_part(m, DECODER));
+    model_add_port(m, &(struct port){"token_type_ids", VALUES_KINDS, 2, {OPEN('B'), OPEN('T')}, true});
+}
+
 static int parse_gemma3(struct model *m, const struct value *config, struct error *e)
 {
     struct gemma_vl *c = m->config = bump_alloc(&m->memory, sizeof *c);
     int64_t token = 262144, features = 256;
     *c = (struct gemma_vl){.eps = 1e-6};
-    TRY(parse_parts(m, c, config, &token, e));
+    TRY(parse_parts(m, c, config, "gemma3_text", &token, e));
     TRY(layer_parse_sizes(config, &(struct size_key){"mm_tokens_per_image", &features, 1, 1 << 20}, 1, e));
     while ((c->side + 1) * (c->side + 1) <= features) c->side++;
     if (c->side * c->side != features || c->sizes.side % c->side)
@@ -60,9 +78,20 @@ static int parse_gemma3(struct model *m, const struct value *config, struct erro
     m->images->place = "<start_of_image>";
     m->images->around[0] = "\n\n<start_of_image>";
     m->images->around[1] = "<end_of_image>\n\n";
-    m->images->bilinear = m->images->both = true;
-    m->images->window = decoder_window(model_part(m, DECODER));
-    model_add_port(m, &(struct port){"token_type_ids", VALUES_KINDS, 2, {OPEN('B'), OPEN('T')}, true});
+    m->images->bilinear = true;
+    describe_both(m, BOTH_IMAGE);
+    return PL_OK;
+}
+
+static int parse_paligemma(struct model *m, const struct value *config, struct error *e)
+{
+    struct gemma_vl *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    int64_t token = 256000;
+    TRY(parse_parts(m, c, config, "gemma", &token, e));
+    TRY(images_describe(m, c->sizes, model_part(m, TOWER)->family->model_type, c->sizes.tokens, token,
+                        IMAGE_AS_TOKENS, e));
+    m->images->bos_behind = true;
+    describe_both(m, BOTH_PROMPT);
     return PL_OK;
 }
 
@@ -87,12 +116,25 @@ static id project(const struct model *m, struct graph *g, id x)
     return x;
 }
 
-static const struct image_layers layers = {encode, project};
+static id project_linear(const struct model *m, struct graph *g, id x)
+{
+    const int64_t width = decoder_width(model_part(m, DECODER));
+    IN_SCOPE(g, "projector", SCOPE_IMAGES)
+        x = layer_linear_init(g, x, PROJECTOR, "linear", width, (struct linear_init){.std = 0.02});
+    return x;
+}
 
 static void build_gemma3(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    images_build(m, g, batch, DECODER, layers);
+    images_build(m, g, batch, DECODER, (struct image_layers){encode, project});
+}
+
+static void build_paligemma(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    images_build(m, g, batch, DECODER, (struct image_layers){encode, project_linear});
 }
 
 const struct family gemma3_family =
     {"gemma3", parse_gemma3, build_gemma3, "", true, .generates = true, .spellings = llava_spellings};
+const struct family paligemma_family =
+    {"paligemma", parse_paligemma, build_paligemma, "", true, .generates = true, .spellings = llava_spellings};

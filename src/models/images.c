@@ -166,7 +166,9 @@ void images_build(const struct model *m, struct graph *g, const struct batch *ba
     if (images_encode(m, g, batch, layers)) return;
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = decoder_rows(g, batch);
-    if (m->images->both && has_images(m, g, batch)) {
+    const bool any = m->images->both == BOTH_PROMPT ? !program_is(g->at.program, PROGRAM_SINGLE)
+                                                    : has_images(m, g, batch);
+    if (m->images->both && any) {
         const int64_t dim[] = {batch->B, batch->T, 2};
         if (!rows.ranges) rows.ranges = graph_input(g, "ranges", DT_I32, 3, dim);
         if (m->images->window) rows.windows = graph_input(g, "token_windows", DT_I32, 3, dim);

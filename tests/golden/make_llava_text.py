@@ -9,17 +9,18 @@ as LLaVA's original code does.
     smolvlm/    model_type smolvlm: Idefics3Processor, and SmolVLM's text of an image, which agree; a byte-level tokenizer
     internvl/   model_type internvl: InternVLProcessor; a byte-level tokenizer
     gemma3/     model_type gemma3: Gemma3Processor; the template writes <start_of_image>, and trims texts
+    paligemma/  model_type paligemma: PaliGemmaProcessor on conversations of its own, paligemma.chats.jsonl, which are one question and an answer
     original/   model_type llava_mistral: the text is cut at <image>, each piece is tokenized by itself, BOS once
     start_end/  the same with mm_use_im_start_end
     images/     images of several sizes
     chats.jsonl         the conversations, in LLaVA's form and as OpenAI messages
     prompt-N.json       the same without the last message
     NAME.expected.jsonl for each: {"ids", "labels", "prompt"}: labels are -100 where nothing is trained; prompt: the ids
-                        of all messages but the last with the generation prompt; of llava, smolvlm, internvl and gemma3 also "answer": up to NEW
+                        of all messages but the last with the generation prompt; of llava, smolvlm, internvl, gemma3 and paligemma also "answer": up to NEW
                         tokens of model.generate(do_sample=False) in float32, pixel values by the processor. At every token the largest logit
                         is ahead of the second by at least MARGIN.
 
-llava, smolvlm, internvl and gemma3 have random weights, in bf16; the other folders have none.
+llava, smolvlm, internvl, gemma3 and paligemma have random weights, in bf16; the other folders have none.
 """
 import json, os, pathlib, sys
 
@@ -107,9 +108,9 @@ for i, x in enumerate(lines):
 corpus = [p["text"] for c in CHATS for m in c for p in m["content"] if p["type"] == "text"] * 3 + ["USER: ASSISTANT: User: Assistant:\n[INST] [/INST]"] * 9
 
 
-def like_llama(specials):
+def like_llama(specials, prepend=True):
     t = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁")] * prepend + [normalizers.Replace(" ", "▁")])
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     first = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
     t.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=340, special_tokens=first, show_progress=False))
@@ -278,7 +279,7 @@ def by_pieces(hf, template, features, start_end):
     return out
 
 
-def add_answers(name, expected, pixels, more=lambda ids: {}):
+def add_answers(name, expected, pixels, more=lambda ids: {}, chats=CHATS):
     """Weights of the folder, the first for which all answers are clear, and the answers. more(ids): further inputs."""
     config = json.loads((here / name / "config.json").read_text())
     for seed in range(1000):
@@ -287,7 +288,7 @@ def add_answers(name, expected, pixels, more=lambda ids: {}):
         for n, p in model.named_parameters():
             p.data = (torch.randn(p.shape) * 0.3 + ("norm" in n and n.endswith("weight"))).bfloat16().float()
         ahead = 9
-        for chat, x in zip(CHATS, expected):
+        for chat, x in zip(chats, expected):
             ids = torch.tensor([x["prompt"]])
             extra = dict(pixels(images_of(chat[:-1])) if images_of(chat[:-1]) else {}, **more(ids))
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, pad_token_id=0, output_scores=True,
@@ -372,6 +373,32 @@ if wanted("gemma3"):
     add_answers("gemma3", expected, lambda ims: dict(pixel_values=torch.tensor(siglip(ims, return_tensors="np")["pixel_values"])),
                 lambda ids: dict(token_type_ids=(ids == token).long()))
     write("gemma3", expected)
+
+if wanted("paligemma"):
+    chats = [[turn(USER, image("small"), text("What is this?")), turn(GPT, text("A red bird."))],
+             [turn(USER, image("wide"), image("tall"), text("Compare both.")), turn(GPT, text("One is wide."))],
+             [turn(USER, image("large"), text("Describe the house.")), turn(GPT, text("It is old."))]]
+    rows = [llava_form(c) if i % 2 else {"messages": c} for i, c in enumerate(chats)]
+    (here / "paligemma.chats.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    t = like_llama(["<image>"], prepend=False)
+    hf = save("paligemma", t, "", dict(model_type="paligemma", image_token_index=t.token_to_id("<image>"), projection_dim=LM["hidden_size"],
+                                       vision_config=dict(VISION, model_type="siglip_vision_model", vision_use_head=False, projection_dim=LM["hidden_size"]),
+                                       text_config=dict(model_type="gemma2", vocab_size=t.get_vocab_size(), head_dim=8, sliding_window=5, query_pre_attn_scalar=8,
+                                                        layer_types=["sliding_attention", "full_attention"], pad_token_id=0, **LM)),
+              "</s>", "<s>", dict(image_processor_type="SiglipImageProcessor", size=dict(height=SIDE, width=SIDE)))
+    (here / "paligemma" / "chat_template.jinja").unlink()  # published folders have none
+    hf.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])  # add_bos_token = False of Gemma's
+    siglip = transformers.SiglipImageProcessorPil(size=dict(height=SIDE, width=SIDE))
+    siglip.image_seq_length = FEATURES
+    processor = transformers.PaliGemmaProcessor(siglip, hf)
+    expected = []
+    for chat in chats:
+        words = dict(text=["<image>" * (len(chat[0]["content"]) - 1) + chat[0]["content"][-1]["text"]], images=[images_of(chat)])
+        whole = processor(suffix=[chat[1]["content"][0]["text"]], **words)
+        expected.append(dict(ids=[int(i) for i in whole["input_ids"][0]], labels=[int(i) for i in whole["labels"][0]], prompt=[int(i) for i in processor(**words)["input_ids"][0]]))
+    add_answers("paligemma", expected, lambda ims: dict(pixel_values=torch.tensor(siglip(ims, return_tensors="np")["pixel_values"])),
+                lambda ids: dict(token_type_ids=torch.zeros_like(ids)), chats)
+    write("paligemma", expected)
 
 for name, start_end in ("original", False), ("start_end", True):
     if not wanted(name):

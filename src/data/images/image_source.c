@@ -59,7 +59,8 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = x->grids ? 1 : (uint32_t)x->features,
                                         .any_size = x->grids, .video = x->grids ? x->grids->video : -1,
-                                        .around = {x->around[0], x->around[1]}, .place = x->place, .timed = x->timed}};
+                                        .around = {x->around[0], x->around[1]}, .place = x->place,
+                                        .bos_behind = x->bos_behind, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
         rc = x->grids ? image_source_patches(&s->patches, m, false,

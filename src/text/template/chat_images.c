@@ -140,6 +140,10 @@ static bool probe(const struct image_text *x, const struct tokenizer *t, const s
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e)
 {
     x->content = IMAGE_PLACEHOLDER;
+    x->bos = tokenizer_special(t, "bos_token");
+    if (x->bos_behind && !(x->bos && *x->bos))
+        return error_set(e, PL_USAGE, "BOS stands behind the images of this model, and the tokenizer has no bos_token: "
+                                      "use the model's own tokenizer");
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
     if (x->any_size && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
     for (int i = 0; i < 2 && x->around[i] && !x->place; i++)
@@ -154,7 +158,7 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL, x->parts,
+    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL, x->parts + 2u * x->bos_behind,
                               x->before, x->after};
     return hash_bytes(facts, sizeof facts, x->any_size ? 1 + (uint64_t)x->video : 0);
 }
@@ -304,6 +308,7 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
             put_tokens(x, 1, out);
         }
         if (!described) put_tokens(x, tokens_of(images, i), out);
+        if (x->bos_behind && i + 1 == images->n) text_printf(out, "%s", x->bos);
         return;
     }
     if (described) {
@@ -461,7 +466,8 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
     const struct image_text *x = images->how;
     struct token_list once = {0};
     uint32_t k = 0, seen = 0; /* the image, and how many of its tokens are before */
-    int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n}, wants_special(t, r), &once, e);
+    int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n},
+                          !(x->bos_behind && images->n) && wants_special(t, r), &once, e);
     for (uint32_t i = 0; i < once.n && !rc; i++) {
         if (!is_feature(x, once.at[i].id)) {
             vec_push(out, once.at[i]);

@@ -47,12 +47,15 @@ struct image_text {
     /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
      * time */
     bool timed;
+    /* BOS stands behind the last image, and not before the text */
+    bool bos_behind;
     /* renders conversations with videos, from lists of parts; NULL: the template that renders the
      * others */
     const struct template *video_template;
     /* What image_text_open finds: */
     const char *content; /* the token as text */
     const char *video_content; /* any_size: the same of a video's */
+    const char *bos;     /* bos_behind: BOS as text */
     bool parts;          /* the template takes lists of parts, */
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
@@ -63,7 +66,7 @@ static inline bool image_text_takes_videos(const struct image_text *x)
     return !x->place && (x->layout != IMAGE_AS_TILES || x->timed);
 }
 
-/* Fills the rest of *x, whose layout, token, features and around are set. `template` may be
+/* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set. `template` may be
  * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
  * id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
