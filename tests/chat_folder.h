@@ -19,7 +19,8 @@ struct folder {
     struct tokenize_options options;
 };
 
-/* `media`: the folder of images and videos; `template`: one that is built in, NULL: the folder's. */
+/* `media`: the folder of images and videos; `template`: one that is built in; NULL: the
+ * folder's. */
 static inline void folder_open_with(struct folder *f, const char *path, const char *media, const char *template)
 {
     struct error e = {0};

@@ -54,7 +54,8 @@ chats() {
 check "chats of a llava" chats llava
 check "chats of a smolvlm, with tiles" chats smolvlm
 check "chats of an internvl, with tiles" chats internvl
-# PaliGemma's folders have no template: its processor's text is that of --prompt, and data.template: paligemma.
+# PaliGemma's folders have no template: its processor's text is that of --prompt, and of
+# data.template: paligemma.
 paligemma() {
     local asks=('What is this?' 'Compare both.' 'Describe the house.') shown=("small" "wide tall" "large") i k
     for i in 1 2 3; do

@@ -167,8 +167,8 @@ static struct span causal(const struct sight *s, int64_t t)
     return (struct span){0, (int32_t)t + 1};
 }
 
-/* Sets the range of a token that sees the tokens up to `end`. A window leaves it those that it leaves
- * in a causal row, and what comes after it; with `all` it leaves out none. */
+/* Sets the range of a token that sees the tokens up to `end`. A window leaves it those that it
+ * leaves in a causal row, and what comes after it; with `all` it leaves out none. */
 static void set_range(const struct sight *s, int64_t t, int32_t end, bool all)
 {
     const struct span own = causal(s, t);

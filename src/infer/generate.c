@@ -326,8 +326,8 @@ static void begin_answer(struct generate *g, int64_t text, const struct prompt *
 }
 
 /* Begins the next prompt in a text and appends it to the *n of g->tokens, which are put together. A
- * prompt with images is put by itself: its images are in the tower's input. So is one whose tokens all
- * see each other. */
+ * prompt with images is put by itself: its images are in the tower's input. So is one whose tokens
+ * all see each other. */
 static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct error *e)
 {
     struct prompt p = {0};

@@ -135,7 +135,7 @@ static id tower_of_pixels(const struct model *m, struct graph *g, int64_t n, boo
                                    each && n ? 0 : INPUT_SHARED));
 }
 
-/* Reports whether the rows may have images. Those of generated tokens have none: the images are
+/* Reports whether the rows may have images. Rows of generated tokens have none: the images are
  * before them. */
 static bool has_images(const struct model *m, const struct graph *g, const struct batch *batch)
 {

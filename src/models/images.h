@@ -50,9 +50,9 @@ struct image_model {
     const char *around[2], *place; /* of struct image_text */
     bool bos_behind;       /* of struct image_text */
     bool bilinear;         /* how a processor resizes whose file does not say */
-    /* Tokens that see each other in both directions: the graph has the inputs ranges (model.h), also
-     * of rows that are not packed, and with a `window` of tokens in some layers token_windows, their
-     * ranges there. */
+    /* Tokens that see each other in both directions: the graph has the inputs ranges (model.h),
+     * also of rows that are not packed, and with a `window` of tokens in some layers token_windows,
+     * their ranges there. */
     enum both_directions both;
     int64_t window;
     bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */

@@ -150,7 +150,8 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
         if (tokenizer_id(t, x->around[i]) < 0)
             return error_set(e, PL_USAGE, "the model's images stand between %s and %s%s, and the tokenizer lacks %s: "
                                           "use the model's own tokenizer", x->around[0], x->around[1],
-                             x->layout == IMAGE_AS_PIECES ? " (mm_use_im_start_end in config.json)" : "", x->around[i]);
+                             x->layout == IMAGE_AS_PIECES ? " (mm_use_im_start_end in config.json)" : "",
+                             x->around[i]);
     x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) &&
                probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
     return PL_OK;
@@ -158,8 +159,8 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL, x->parts + 2u * x->bos_behind,
-                              x->before, x->after};
+    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL,
+                              x->parts + 2u * x->bos_behind, x->before, x->after};
     return hash_bytes(facts, sizeof facts, x->any_size ? 1 + (uint64_t)x->video : 0);
 }
 

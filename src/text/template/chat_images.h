@@ -12,8 +12,8 @@
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
  * described instead, each frame by its time and as an image without tiles, and InternVL's by the
- * numbers of its frames; Idefics3 takes none.
- * Those of Qwen-VL have a token of their own (vision_text.h).
+ * numbers of its frames; Idefics3 takes none. Videos of Qwen-VL have a token of their own
+ * (vision_text.h).
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
  * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
@@ -43,7 +43,8 @@ struct image_text {
     int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
     uint32_t frame_features; /* of a frame of a video */
     const char *around[2]; /* what stands before and behind the tokens of an image; NULL: nothing */
-    const char *place;   /* what templates write for an image; NULL: its token. Then the model takes no videos */
+    /* what templates write for an image, of a model that takes no videos; NULL: its token */
+    const char *place;
     /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
      * time */
     bool timed;
@@ -66,8 +67,8 @@ static inline bool image_text_takes_videos(const struct image_text *x)
     return !x->place && (x->layout != IMAGE_AS_TILES || x->timed);
 }
 
-/* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set. `template` may be
- * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
+/* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set.
+ * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
  * id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
 /* Returns a hash of everything that decides ids. */
