@@ -34,6 +34,7 @@ static int gemma_parse(struct model *m, const struct value *config, struct error
 static int parse_gemma2(struct model *m, struct decoder *c, const struct value *config, struct error *e)
 {
     double scalar = 256;
+    c->listed_windows = true;
     c->act_key = "hidden_activation";
     c->names.after_attention = "post_attention_layernorm";
     c->names.before_mlp = "pre_feedforward_layernorm";

@@ -32,6 +32,7 @@ static int olmo3_parse(struct model *m, const struct value *config, struct error
     c->layered_rotary = true;
     c->rotary[TABLE_FULL].theta = 500000;
     c->full_every = 4;
+    c->listed_windows = true;
     TRY(decoder_parse_window(c, config, 4096, e));
     return parse_olmo(m, c, config, e);
 }

@@ -2,8 +2,8 @@
  * rotary.h: tables of rotary positions (RoPE), by the keys of a config.json.
  *
  * The tables follow from the configuration as Hugging Face defines them: rope_theta with
- * rope_scaling (transformers 4) or rope_parameters (5). Frequencies are computed in double and
- * rounded once.
+ * rope_scaling (transformers 4) or rope_parameters (5); rope_scaling counts if both are there.
+ * Frequencies are computed in double and rounded once.
  */
 #pragma once
 
