@@ -479,6 +479,7 @@ TEST(test_refused_keys)
         {"qwen3", "\"head_dim\": 7", "head_dim 7 is odd"},
         {"phi3", "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}",
          "short_factor has 1 entries, expected 48"},
+        {"phi3", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", "rope_type is default or longrope"},
         {"phi3", "\"partial_rotary_factor\": 2", "expected above 0, at most 1"},
         {"gemma", "\"use_bidirectional_attention\": true", "use_bidirectional_attention is true"},
         {"gemma2", "\"hidden_activation\": \"relu\"", "hidden_activation \"relu\""},

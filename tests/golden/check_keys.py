@@ -102,7 +102,6 @@ TOGETHER = {
     "olmo3": [dict(rope_parameters=ABSENT, rope_theta=50.0), dict(rope_parameters=ABSENT, rope_theta=50.0, rope_scaling=YARN),
               dict(rope_parameters=YARN), dict(rope_parameters=dict(YARN, rope_theta=50.0))],
     "phi3": [dict(rope_parameters=ABSENT, rope_theta=50.0, rope_scaling=dict(LONG, type="longrope", rope_type=ABSENT), original_max_position_embeddings=8),
-             dict(rope_parameters=ABSENT, rope_theta=50.0, rope_scaling=dict(LONG, type="su", rope_type=ABSENT), original_max_position_embeddings=8),
              dict(rope_parameters=ABSENT, rope_theta=50.0, rope_scaling=dict(LONG, type="yarn", rope_type=ABSENT), original_max_position_embeddings=8),
              dict(rope_parameters=ABSENT, rope_theta=50.0, partial_rotary_factor=0.7),
              dict(rope_parameters=dict(rope_type="default", rope_theta=50.0), partial_rotary_factor=0.7)],
