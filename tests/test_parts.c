@@ -485,6 +485,7 @@ TEST(test_refused_keys)
         {"gemma2", "\"hidden_activation\": \"relu\"", "hidden_activation \"relu\""},
         {"gemma2", "\"attn_logit_softcapping\": -1", "attn_logit_softcapping is -1"},
         {"gemma3_text", "\"rope_parameters\": {\"rope_theta\": 1e6}", "neither full_attention nor sliding_attention"},
+        {"gemma3_text", "\"attn_logit_softcapping\": 2", "attn_logit_softcapping is 2, and the attention"},
         {"gemma3_text", "\"sliding_window_pattern\": 0", "sliding_window_pattern is 0"},
         {"granite", "\"logits_scaling\": 0", "logits_scaling is 0"},
         {"olmo3", "\"layer_types\": [\"full_attention\"]", "layer_types has 1 entries, num_hidden_layers is 32"},
