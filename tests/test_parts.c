@@ -503,9 +503,13 @@ TEST(test_refused_keys)
         {"mixtral", "\"num_local_experts\": 1", "num_experts_per_tok is 2, more than the experts"},
         {"olmo2", "\"vocab_size\": 1", "pad_token_id is 1"},
         {"smollm3", "\"no_rope_layers\": [1]", "no_rope_layers for each layer is missing"},
+        {"olmo3", "\"rope_theta\": 10000", "rope_theta is 10000, and layers with a window"},
         {"ministral3", "\"head_dim\": 8", "rope_parameters is missing"},
+        {"ministral3", "\"rope_parameters\": {\"type\": \"yarn\"}", "rope_parameters.llama_4_scaling_beta is missing"},
+        {"ministral3", "\"rope_parameters\": {\"llama_4_scaling_beta\": 1}", "the rope_type of this family is yarn"},
         {"gpt2", "\"reorder_and_upcast_attn\": true", "reorder_and_upcast_attn is true"},
         {"gpt2", "\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true"},
+        {"gpt2", "\"head_dim\": 8", "head_dim is 8, expected n_embd / n_head"},
         {"gpt2", "\"add_cross_attention\": true", "add_cross_attention is true"},
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {

@@ -126,7 +126,7 @@ static int parse_map(struct rotary *r, const struct value *config, const struct 
 int rotary_parse(struct rotary *r, const struct value *config, struct rotary_sizes s, struct error *e)
 {
     const struct value *map = value_get(config, "rope_scaling");
-    if (!is_given(map)) map = value_get(config, "rope_parameters");
+    if (!is_given(map) || !map->count) map = value_get(config, "rope_parameters");
     if (value_get(map, "full_attention") || value_get(map, "sliding_attention"))
         return error_set(e, PL_USAGE, "rope_parameters has a map for each kind of layer (full_attention, "
                                       "sliding_attention); this model has one table of positions");
@@ -145,7 +145,6 @@ int rotary_parse_layers(struct rotary r[2], const struct value *config, struct r
         return error_set(e, PL_USAGE, "rope_parameters and rope_scaling are both given: leave one of them out");
     TRY(value_opt_number(config, "rope_theta", &r[0].theta, e));
     TRY(parse_map(&r[0], config, is_given(maps) ? full : value_get(config, "rope_scaling"), s, e));
-    if (r[1].theta == 0) r[1].theta = r[0].theta;
     TRY(value_opt_number(config, "rope_local_base_freq", &r[1].theta, e));
     return parse_map(&r[1], config, sliding, s, e);
 }

@@ -11,7 +11,7 @@ gradients tell what the change does:
     no effect     it changes nothing there, and nothing here
     refused       we refuse the folder by a message that names the key
     both refuse   so does transformers
-    null          null is the default here, and an error there
+    type          a value of a type that the class of transformers refuses, such as null for the default
     DIFFERENT     neither: ours differ from theirs, or our message does not name the key, or we accept what it does not
 
 Where training mode of transformers draws random numbers (dropout), `plimsoll plan` must refuse the folder and name the key.
@@ -209,7 +209,7 @@ def judge(binary, family, folder, tmp, batch, base, change):
     except Refused as e:
         if message:
             return "both refuse", message
-        return ("null", str(e)) if None in change.values() else ("DIFFERENT", f"accepted here; transformers: {e}")
+        return ("type" if "FieldValidationError" in str(e) else "DIFFERENT"), f"accepted here; transformers: {e}"
     words = names_of(change)
     if message:
         named = any(w in message for w in words)
