@@ -976,6 +976,7 @@ TEST(test_dropout)
         {"llama-tiny", "{", "{\"attention_dropout\": 0.1,",
          "attention_dropout is 0.1, and a llama has no dropout here; set model.dropout to 0"},
         {"qwen2-0.5b", "{", "{\"resid_pdrop\": 0.25,", "resid_pdrop is 0.25"},
+        {"openai-community/gpt2", "  \"embd_pdrop\": 0.0,\n", "", "embd_pdrop is 0.1"}, /* as the class has it */
         {"mistral-7b", "{", "{\"hidden_dropout\": 0.5,", "hidden_dropout is 0.5"},
         {"clip-vit-b-16", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
         {"sam-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,",

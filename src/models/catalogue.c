@@ -103,6 +103,9 @@
     "  \"n_head\": " #heads ",\n"                                                                     \
     "  \"activation_function\": \"gelu_new\",\n"                                                      \
     "  \"layer_norm_epsilon\": 1e-05,\n"                                                              \
+    "  \"attn_pdrop\": 0.0,\n"                                                                       \
+    "  \"embd_pdrop\": 0.0,\n"                                                                       \
+    "  \"resid_pdrop\": 0.0,\n"                                                                      \
     "  \"tie_word_embeddings\": true,\n"                                                              \
     "  \"torch_dtype\": \"float32\"\n"                                                                \
     "}\n"
