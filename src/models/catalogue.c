@@ -12,6 +12,7 @@
 #define HUB "safetensors.total of the Hub"
 #define KERAS "params of KerasHub's preset"
 #define GGUF "general.parameter_count of its GGUF file"
+#define README "the table of the model card"
 #define ULTRALYTICS "Ultralytics, which leaves out 256 fixed frequencies"
 
 /* A language model. `keys` are more keys, each after a comma. */
@@ -117,6 +118,24 @@
     "\"model_type\": \"llama\", \"vocab_size\": 32064, \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
     ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #heads    \
     ", \"max_position_embeddings\": 4096"
+
+#define INTERNVL(token, tower, decoder)                                                                              \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"InternVLForConditionalGeneration\"],\n"                                                \
+    "  \"model_type\": \"internvl\",\n"                                                                             \
+    "  \"image_token_id\": " #token ",\n"                                                                           \
+    "  \"downsample_ratio\": 0.5,\n"                                                                                \
+    "  \"tie_word_embeddings\": false,\n"                                                                           \
+    "  \"vision_config\": {\"model_type\": \"internvl_vision\", \"image_size\": [448, 448], "                        \
+    "\"patch_size\": [14, 14], \"layer_scale_init_value\": 0.1, " tower "},\n"                                      \
+    "  \"text_config\": " decoder                                                                                   \
+    "}\n"
+#define INTERNVIT_300M                                                                                             \
+    "\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+    "\"attention_bias\": true"
+#define INTERNVIT_6B                                                                                               \
+    "\"hidden_size\": 3200, \"intermediate_size\": 12800, \"num_hidden_layers\": 45, "                            \
+    "\"num_attention_heads\": 25, \"use_qk_norm\": true, \"norm_type\": \"rms_norm\""
 
 const struct published catalogue[] = {
 #define MODEL(name, endings, parameters, stored, source, config) {name, endings, parameters, stored, source, config},

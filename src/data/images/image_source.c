@@ -12,6 +12,7 @@
 static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
+           : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
                                                 : IMAGES_CLIP;
 }
@@ -57,7 +58,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = x->grids ? 1 : (uint32_t)x->features,
                                         .any_size = x->grids, .video = x->grids ? x->grids->video : -1,
-                                        .start_end = x->start_end, .timed = x->timed}};
+                                        .around = {x->around[0], x->around[1]}, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
         rc = x->grids ? image_source_patches(&s->patches, m, false,
@@ -118,9 +119,10 @@ void image_source_close(struct image_source *s)
 uint64_t image_source_fingerprint(const struct image_source *s)
 {
     const struct image_processor *p = &s->processor;
-    const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
+    const uint32_t tiles[] = {p->tile,   p->split, p->resize,    p->longest_edge,
+                              p->height, p->width, p->min_tiles, p->max_tiles};
     uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
-    if (s->text.layout == IMAGE_AS_TILES) hash = hash_bytes(tiles, sizeof tiles, hash);
+    if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
     if (s->text.any_size && s->videos.max_frames) hash += patch_rules_hash(&s->video_patches);
     else if (s->videos.max_frames) {
@@ -342,7 +344,7 @@ int image_source_read(const struct image_source *s, const char *reference, image
 static int stored_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {
     struct packed_output x;
-    if (s->text.layout != IMAGE_AS_TILES && !media_is_video(reference)) return PL_OK;
+    if (!image_is_tiled(s->text.layout) && !media_is_video(reference)) return PL_OK;
     if (s->text.timed && media_is_video(reference))
         return error_set(e, PL_USAGE,
             "%.100s: the text names the times of a video's frames, which a store of embeddings does not have",
@@ -387,7 +389,7 @@ int image_source_tiles(const struct image_source *s, const char *reference, stru
     *out = (struct image_tiles){0};
     if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
     if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
-    if (s->text.layout != IMAGE_AS_TILES && !s->text.any_size) return PL_OK;
+    if (!image_is_tiled(s->text.layout) && !s->text.any_size) return PL_OK;
     if (read_file(s, reference, &file, &n, &width, &height, e)) return e->code;
     mem_free(file);
     if (s->text.any_size) return count_tokens(s, reference, width, height, out, e);

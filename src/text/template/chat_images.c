@@ -142,10 +142,11 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
     x->content = IMAGE_PLACEHOLDER;
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
     if (x->any_size && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
-    if (x->start_end && (tokenizer_id(t, "<im_start>") < 0 || tokenizer_id(t, "<im_end>") < 0))
-        return error_set(e, PL_USAGE,
-                         "config.json has mm_use_im_start_end, and the tokenizer lacks <im_start> or <im_end>: use the "
-                         "model's own tokenizer");
+    for (int i = 0; i < 2 && x->around[i]; i++)
+        if (tokenizer_id(t, x->around[i]) < 0)
+            return error_set(e, PL_USAGE, "the model's images stand between %s and %s%s, and the tokenizer lacks %s: "
+                                          "use the model's own tokenizer", x->around[0], x->around[1],
+                             x->layout == IMAGE_AS_PIECES ? " (mm_use_im_start_end in config.json)" : "", x->around[i]);
     x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) &&
                probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
     return PL_OK;
@@ -153,7 +154,7 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts,
+    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL, x->parts,
                               x->before, x->after};
     return hash_bytes(facts, sizeof facts, x->any_size ? 1 + (uint64_t)x->video : 0);
 }
@@ -177,10 +178,11 @@ static void add_part(struct value *parts, const char *type, const char *text, si
     value_append(b, parts, p);
 }
 
-/* Reports whether image i is a video that is described. */
+/* Reports whether image i is a video that is described: each frame has an image token. */
 static bool is_described(const struct text_images *images, uint32_t i)
 {
-    return images->how->timed && images->tiles && i < images->n && images->tiles[i].frames;
+    const struct image_text *x = images->how;
+    return (x->timed || x->layout == IMAGE_AS_CROPS) && images->tiles && i < images->n && images->tiles[i].frames;
 }
 
 /* Reports whether image i is a video that templates take as one. */
@@ -269,20 +271,41 @@ static bool find_place(const struct text_images *images, const struct rendered *
     return found;
 }
 
+/* Returns the image tokens that the text has for image k before they become features. */
+static uint32_t tokens_of(const struct text_images *images, uint32_t k)
+{
+    const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
+    if (!image_is_tiled(images->how->layout)) return t.times ? t.grids : 1;
+    return t.frames ? t.frames : t.rows * t.columns + 1;
+}
+
+/* Writes an image token `times`, with what stands around them. */
+static void put_tokens(const struct image_text *x, uint32_t times, struct text *out)
+{
+    text_printf(out, "%s", x->around[0] ? x->around[0] : "");
+    for (uint32_t k = 0; k < times; k++) text_printf(out, "%s", x->content);
+    text_printf(out, "%s", x->around[1] ? x->around[1] : "");
+}
+
 static void put_image(const struct text_images *images, uint32_t i, struct text *out)
 {
     const struct image_text *x = images->how;
     const struct image_tiles t = images->tiles ? images->tiles[i] : (struct image_tiles){0};
+    const bool described = is_described(images, i);
     if (t.grids) {
         vision_text_put(&(struct vision_text){x->video_content, VISION_START, VISION_END, t.times ? t.grids : 1, 1,
                                               t.times}, out);
         return;
     }
     if (x->layout != IMAGE_AS_TILES) {
-        text_printf(out, "%s%s%s", x->start_end ? "<im_start>" : "", x->content, x->start_end ? "<im_end>" : "");
+        for (uint32_t k = 0; k < t.frames && described; k++) {
+            text_printf(out, "%sFrame%u: ", k ? "\n" : "", k + 1);
+            put_tokens(x, 1, out);
+        }
+        if (!described) put_tokens(x, tokens_of(images, i), out);
         return;
     }
-    if (is_described(images, i)) {
+    if (described) {
         video_text(&(struct video_words){t.seconds, t.frames, t.duration, x->content, AROUND WHOLE, AROUND}, out);
         return;
     }
@@ -390,14 +413,6 @@ static bool is_feature(const struct image_text *x, int32_t token)
     return token == x->token || (x->any_size && token == x->video);
 }
 
-/* Returns the image tokens that the text has for image k before they become features. */
-static uint32_t tokens_of(const struct text_images *images, uint32_t k)
-{
-    const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
-    if (images->how->layout != IMAGE_AS_TILES) return t.times ? t.grids : 1;
-    return t.frames ? t.frames : t.rows * t.columns + 1;
-}
-
 /* Puts the features of a token of image k: of the image or a tile, of a frame or a grid, or of all
  * frames of a video. */
 static void put_features(const struct text_images *images, uint32_t k, struct token at, struct token_list *out)
@@ -425,7 +440,7 @@ static int encode_pieces(const struct text_images *images, const struct tokenize
                          const struct range_list *spans, struct token_list *out, struct error *e)
 {
     const struct image_text *x = images->how;
-    const uint32_t before = x->start_end ? (uint32_t)strlen("<im_start>") : 0;
+    const uint32_t before = x->around[0] ? (uint32_t)strlen(x->around[0]) : 0;
     uint32_t at = 0;
     int rc = wants_special(t, r) ? put_bos(t, out, e) : PL_OK;
     for (uint32_t i = 0; i <= spans->n && !rc; i++) {

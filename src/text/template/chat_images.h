@@ -6,11 +6,13 @@
  *                                      whole image:
  *                                      <fake_token_around_image><row_1_col_1><image>...\n\n
  *                                      <fake_token_around_image><global-img><image>...<fake_token_around_image>
+ *     crops    InternVL                the same tiles, between two tokens: <img><IMG_CONTEXT>...</img>
  *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features
  *                                      of the image stand between them
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
- * described instead, each frame by its time and as an image without tiles; Idefics3 takes none.
+ * described instead, each frame by its time and as an image without tiles, and InternVL's by the
+ * numbers of its frames; Idefics3 takes none.
  * Those of Qwen-VL have a token of their own (vision_text.h).
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
@@ -25,7 +27,13 @@
 #define IMAGE_PLACEHOLDER "<image>"
 #define VIDEO_PLACEHOLDER "<video>"
 
-enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES };
+enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_CROPS, IMAGE_AS_PIECES };
+
+/* Reports whether an image is several tiles and itself as a whole. */
+static inline bool image_is_tiled(enum image_layout layout)
+{
+    return layout == IMAGE_AS_TILES || layout == IMAGE_AS_CROPS;
+}
 
 struct image_text {
     enum image_layout layout;
@@ -34,8 +42,10 @@ struct image_text {
     bool any_size;       /* tokens: images and videos of any size, each with tokens of its own number... */
     int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
     uint32_t frame_features; /* of a frame of a video */
-    bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
-    bool timed;          /* tiles: videos are described; any_size: each grid of a video follows its time */
+    const char *around[2]; /* what stands before and behind an image; NULL: nothing */
+    /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
+     * time */
+    bool timed;
     /* renders conversations with videos, from lists of parts; NULL: the template that renders the
      * others */
     const struct template *video_template;
@@ -46,7 +56,7 @@ struct image_text {
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
 
-/* Fills the rest of *x, whose layout, token, features and start_end are set. `template` may be
+/* Fills the rest of *x, whose layout, token, features and around are set. `template` may be
  * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
  * id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
