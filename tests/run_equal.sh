@@ -88,7 +88,7 @@ for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within $near" split $mic
 for chunks in 2 3 5 8; do check "head chunks $chunks: within $near" split 8 $chunks; done
 check 'micro-batch 3, head chunks 3: the same gradient' split 3 3
 
-# The same with images of any size: micro-batches have unequal numbers of images, patches and labels.
+# The same with images of any size: unequal numbers of images, patches, labels.
 # A step of SGD with learning rate 1 subtracts the gradient.
 images_split() {
     local name=tests/golden/qwen_vl/$1 micro
