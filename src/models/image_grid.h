@@ -56,7 +56,6 @@ struct image_grid {
     double seconds; /* of a video, that one of its t lasts; 0: not known */
 };
 
-/* grid_patches and grid_features count what a grid has. */
 static inline int64_t grid_patches(const struct image_grid *x) { return x->t * x->h * x->w; }
 static inline int64_t grid_features(const struct grid_model *m, const struct image_grid *x)
 {
