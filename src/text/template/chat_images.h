@@ -45,8 +45,8 @@ struct image_text {
     const char *around[2]; /* what stands before and behind the tokens of an image; NULL: nothing */
     /* what templates write for an image, of a model that takes no videos; NULL: its token */
     const char *place;
-    /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
-     * time */
+    /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows
+     * its time */
     bool timed;
     /* BOS stands behind the last image, and not before the text */
     bool bos_behind;
