@@ -502,8 +502,9 @@ static int check_shapes(struct step *s, const struct model *m, int64_t tokens, s
         expected += anyres_tokens(a, s->shapes[i]);
     }
     if (images == s->size['N'] && expected == tokens) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has "
-                     "%lld, and input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
+    return error_set(e, PL_USAGE,
+                     "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has %lld, and "
+                     "input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
                      (long long)images, (long long)expected, (long long)s->size['N'], (long long)tokens, a->token);
 }
 
@@ -519,8 +520,8 @@ static int put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t
         const int64_t n = anyres_tokens(a, shape);
         for (int64_t k = 0; k < n; k++)
             if (*next >= s->n_shapes || i + k >= s->T || ids[i + k] != a->token)
-                return error_set(e, PL_USAGE, "%s: input_ids, sample %lld: image %lld has %lld tokens, one after the other",
-                                 s->in.path, (long long)r, (long long)*next, (long long)n);
+                return error_set(e, PL_USAGE,
+                                 "%s: input_ids, sample %lld: image %lld has %lld tokens, one after the other", s->in.path, (long long)r, (long long)*next, (long long)n);
         anyres_put(a, shape, ids + i);
         ++*next;
         i += n;

@@ -264,8 +264,8 @@ static int check_tiles(const struct anyres *a, const struct prompt *p, int64_t i
     for (int64_t i = 0; i < p->n;) {
         const bool image = anyres_is_token(a, p->ids[i]);
         if (image && !anyres_find(a, p->ids + i, p->n - i, &shape))
-            return error_set(e, PL_USAGE, "image tokens of this model follow from the sizes of images: give the prompt as "
-                                          "text or as a chat");
+            return error_set(e, PL_USAGE, "image tokens of this model follow from the sizes of images: give the prompt "
+                                          "as text or as a chat");
         if (image) images -= anyres_images(shape);
         i += image ? anyres_tokens(a, shape) : 1;
     }

@@ -26,7 +26,8 @@ static int check_model(const struct config *c, bool any, bool *whole, struct err
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
                        model_list_decoders(known, "or"));
-    *whole = m.images && (m.images->single || m.images->both == BOTH_PROMPT || ((m.images->both || m.images->anyres) && any));
+    const struct image_model *x = m.images;
+    *whole = x && (x->single || x->both == BOTH_PROMPT || ((x->both || x->anyres) && any));
     model_close(&m);
     return rc;
 }

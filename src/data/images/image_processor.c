@@ -448,7 +448,8 @@ static int read_class(const struct value *v, enum image_family family, struct cl
         return error_set(e, PL_USAGE,
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
                          "LlavaImageProcessor, SiglipImageProcessor, "
-                         "Idefics3ImageProcessor, SmolVLMImageProcessor, GotOcr2ImageProcessor, Gemma3ImageProcessor or LlavaNextImageProcessor", name);
+                         "Idefics3ImageProcessor, SmolVLMImageProcessor, GotOcr2ImageProcessor, "
+                         "Gemma3ImageProcessor or LlavaNextImageProcessor", name);
     if (c) *out = *c;
     if (kind_of(out->family) != kind_of(family))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects one that %s", name,
@@ -556,7 +557,9 @@ static int read_values(const struct value *v, const struct class_name *c, struct
     if (c->family == IMAGES_ANYRES) {
         TRY(anyres_parse(&p->anyres, v, e));
         p->tile = p->crop_height;
-        if (p->crop_width != p->tile || (p->shortest_edge ? p->shortest_edge != p->tile : p->height != p->tile || p->width != p->tile))
+        const uint32_t height = p->shortest_edge ? p->shortest_edge : p->height,
+                       width = p->shortest_edge ? p->shortest_edge : p->width;
+        if (p->crop_width != p->tile || height != p->tile || width != p->tile)
             return error_set(e, PL_USAGE, "size and crop_size differ, or are no square: expected one side for both");
         for (uint32_t i = 0; i < p->anyres.n; i++)
             if ((uint32_t)p->anyres.sizes[i][0] % p->tile || (uint32_t)p->anyres.sizes[i][1] % p->tile)

@@ -71,8 +71,8 @@ static inline bool image_text_takes_videos(const struct image_text *x)
 }
 
 /* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set.
- * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
- * id. */
+ * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it
+ * under another id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
 /* Returns the id that transformers' processors give a token. */
 int32_t image_text_id(const struct image_text *x, int32_t id);
