@@ -1,7 +1,7 @@
 #!/bin/bash
-# run_experts.sh: mixtures of experts: adapters of all experts of a layer, 4 bits, plans of
-# published models. Techniques, folders and ranks are those of run_families.sh; the numbers of
-# transformers, PEFT and bitsandbytes are compared by golden.sh.
+# run_experts.sh: mixtures of experts: adapters of all experts of a layer, 4 bits, the loss that
+# balances experts, plans of published models. Techniques, folders and ranks are those of
+# run_families.sh; the numbers of transformers, PEFT and bitsandbytes are compared by golden.sh.
 #
 #   bash tests/run_experts.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -75,12 +75,69 @@ expert=model.layers.1.block_sparse_moe.experts.3.w2.weight
 check 'an expert is missing' broken "tensor \"$expert\" is missing \\(1 in all" drop $expert
 check 'an expert has another shape' broken "tensor \"$expert\" has the shape \[192\]; config.json asks for \[16,12\]" flatten $expert
 check 'a NaN in an expert' broken "tensor \"$expert\": element 7 is -?nan" set $expert 7 nan
-routers() { # a loss of routers is refused
-    rm -rf "$tmp/broken" && mkdir "$tmp/broken" && cp $cases/mixtral/model.safetensors "$tmp/broken" &&
-        sed 's/^{/{"output_router_logits": true,/' $cases/mixtral/config.json >"$tmp/broken/config.json" &&
-        expect 2 'output_router_logits is true, which is not supported' train_on "$tmp/broken" "$tmp/never"
+# --- the loss that balances experts: over groups of samples that no technique changes ---
+
+# balanced OUT ARGUMENT...: a run whose groups have two samples.
+balanced() { expect 0 '' train_on $cases/mixtral_balanced "$tmp/$1" --set model.router_group=2 --set memory.precision=f32 "${@:2}"; }
+values() { grep -oE '"(loss|aux_loss|grad_norm)":[^,}]*' "$tmp/$1/metrics.jsonl"; }
+# same_values A B MOST: the losses and gradient norms of two runs, whose relative difference is at
+# most MOST.
+same_values() {
+    paste -d ' ' <(values "$1") <(values "$2") | awk -F '[: ]' -v most="$3" '{ d = ($2 - $4) / $4; if (d < 0) d = -d
+        if (d > worst) worst = d } END { print NR " numbers, worst difference " worst; exit worst > most || NR != 9 }'
 }
-check 'the loss of routers is refused' routers
+balanced_split() {
+    balanced whole4 --set memory.micro_batch=4 && balanced split2 --set memory.micro_batch=2 && same_values whole4 split2 1e-6
+}
+check 'balanced: the split into micro-batches changes nothing' balanced_split
+balanced_techniques() {
+    balanced recomputed --set memory.recompute=all --set memory.offload=weights && same "$tmp/split2/model/model.safetensors" "$tmp/recomputed/model/model.safetensors" &&
+        diff <(values split2) <(values recomputed)
+}
+check 'balanced: recompute and offload: same bytes' balanced_techniques
+# Groups of other sizes are another loss, and the whole batch is the default of so few samples.
+balanced_groups() {
+    expect 0 '' train_on $cases/mixtral_balanced "$tmp/four" --set memory.micro_batch=4 --set model.router_group=4 --set memory.precision=f32 &&
+        expect 0 '' train_on $cases/mixtral_balanced "$tmp/auto" --set memory.micro_batch=4 --set memory.precision=f32 || return 1
+    diff <(values four) <(values auto) && ! same_values whole4 auto 1e-4
+}
+check 'balanced: the groups are those of model.router_group' balanced_groups
+check 'balanced: a group that does not divide the batch' expect 2 'model.router_group: train.effective_batch of 4 samples is not divisible into groups of 3 that share a loss of experts' \
+    train_on $cases/mixtral_balanced "$tmp/never" --set model.router_group=3
+check 'balanced: a group that no micro-batch holds' expect 2 'memory.micro_batch is 2; with a loss of experts over groups of 4 samples .* must be a multiple of 4' \
+    train_on $cases/mixtral_balanced "$tmp/never" --set model.router_group=4
+check 'balanced: groups of a model without the loss' expect 2 'model.router_group is given, but the model is a mixtral' \
+    train_on $cases/mixtral "$tmp/never" --set model.router_group=2
+balanced_weight() {
+    rm -rf "$tmp/broken" && mkdir "$tmp/broken" && cp $cases/mixtral/model.safetensors "$tmp/broken" &&
+        sed 's/^{/{"output_router_logits": true, "router_aux_loss_coef": -1,/' $cases/mixtral/config.json >"$tmp/broken/config.json" &&
+        expect 2 'router_aux_loss_coef is -1, it must be 0 or more' train_on "$tmp/broken" "$tmp/never"
+}
+check 'balanced: a weight below 0' balanced_weight
+# Evaluation has no such loss: that of the folder is that of the folder without the key.
+balanced_eval() {
+    rm -rf "$tmp/plain" && mkdir "$tmp/plain" && cp $cases/mixtral_balanced/model.safetensors "$tmp/plain" &&
+        sed '/output_router_logits/d' $cases/mixtral_balanced/config.json >"$tmp/plain/config.json" || return 1
+    for folder in $cases/mixtral_balanced "$tmp/plain"; do
+        expect 0 '' "$binary" eval --model "$folder" --data "$tmp/tokens.bin" --set data.sequence=8 --json --set "device.kind=$DEVICE" &&
+            "$tools/json_get" "$tmp/out" loss || return 1
+    done >"$tmp/losses"
+    cat "$tmp/losses" && [ "$(sort -u "$tmp/losses" | wc -l)" = 1 ]
+}
+check 'balanced: evaluation is without it' balanced_eval
+balanced_ranks() {
+    balanced shares --set parallel.shares=2 --set memory.head_chunks=1 || return 1
+    rm -rf "$tmp/many"
+    # shellcheck disable=SC2086
+    expect 0 '' ranks 2 "$binary" train "$golden/run.yaml" --set model.path=$cases/mixtral_balanced --set "data.train=$tmp/tokens.bin" --set "train.out=$tmp/many" \
+        --set train.steps=3 --set train.effective_batch=4 --set memory.micro_batch=2 --set device.kind=cpu --set model.router_group=2 --set memory.precision=f32 \
+        --set memory.head_chunks=1 $FLAGS && same "$tmp/shares/model/model.safetensors" "$tmp/many/model/model.safetensors" && diff <(values shares) <(values many)
+}
+if [ "$DEVICE" = cpu ] && [ -f "$BUILD/plimsoll-mpi.so" ] && command -v mpirun >/dev/null; then
+    # shellcheck source=tests/ranks_lib.sh
+    . tests/ranks_lib.sh
+    check 'balanced: 2 ranks: the bits of two shares' balanced_ranks
+fi
 linear() { "$binary" modules $cases/qwen3_moe | grep -E 'experts\.\*\.gate_proj +linear +9 x 7 x 16'; }
 check 'modules: experts are linear layers' linear
 

@@ -38,6 +38,8 @@ struct decoder_layer {
 struct experts {
     int64_t n, chosen, inner; /* n 0: there are none; those that a token chooses; their inner numbers */
     bool normalised;          /* the weights of the chosen ones add up to 1 */
+    bool balanced;            /* the loss has a term that balances them (output_router_logits)... */
+    double balance;           /* ...times this */
 };
 
 struct decoder {

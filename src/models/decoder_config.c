@@ -88,7 +88,12 @@ int decoder_parse_experts(struct decoder *c, const struct value *config, const c
     if (c->experts.chosen > c->experts.n)
         return error_set(e, PL_USAGE, "num_experts_per_tok is %lld, more than %s, which is %lld",
                          (long long)c->experts.chosen, key, (long long)c->experts.n);
-    return decoder_refuse(config, "output_router_logits", e);
+    c->experts.balance = 0.001;
+    TRY(value_opt_bool(config, "output_router_logits", &c->experts.balanced, e));
+    TRY(value_opt_number(config, "router_aux_loss_coef", &c->experts.balance, e));
+    return c->experts.balance >= 0 ? PL_OK
+                                   : error_set(e, PL_USAGE, "router_aux_loss_coef is %g, it must be 0 or more",
+                                               c->experts.balance);
 }
 
 /* Parses layer_types, which, if given, lists the layers with a sliding window. */
