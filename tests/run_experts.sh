@@ -75,6 +75,45 @@ expert=model.layers.1.block_sparse_moe.experts.3.w2.weight
 check 'an expert is missing' broken "tensor \"$expert\" is missing \\(1 in all" drop $expert
 check 'an expert has another shape' broken "tensor \"$expert\" has the shape \[192\]; config.json asks for \[16,12\]" flatten $expert
 check 'a NaN in an expert' broken "tensor \"$expert\": element 7 is -?nan" set $expert 7 nan
+# --- folders with the experts of a layer in two tensors ---
+
+fused_written() {
+    local file
+    expect 0 'experts of a layer in two tensors, which is kept' train_on "$cases/$1" "$tmp/$1" --set train.learning_rate=0 --set train.warmup_steps=0 || return 1
+    for file in "$cases/$1"/config.json "$cases/$1"/model*; do same "$tmp/$1/model/${file##*/}" "$file" || return 1; done
+}
+# The experts that a run saves are those that it trained.
+fused_trained() {
+    local near=$1 trained saved
+    shift
+    expect 0 '' train_on $cases/mixtral_fused "$tmp/fused" --set train.eval_every=3 --set "data.validation=$tmp/tokens.bin" --set data.sequence=8 --set memory.precision=f32 "$@" &&
+        trained=$(sed -n 's/.*"eval_loss":\([^,}]*\).*/\1/p' "$tmp/fused/metrics.jsonl" | tail -n 1) &&
+        expect 0 '' "$binary" eval "$tmp/fused/config.yaml" --model "$tmp/fused/model" --json && saved=$("$tools/json_get" "$tmp/out" loss) || return 1
+    ! cmp -s "$tmp/fused/model/model-00001-of-00002.safetensors" $cases/mixtral_fused/model-00001-of-00002.safetensors || return 1
+    awk -v a="$trained" -v b="$saved" -v most="$near" 'BEGIN { d = (a - b) / b; print a, b; exit d > most || d < -most || b == 0 }'
+}
+fused_merged() {
+    expect 0 '' train_on $cases/mixtral_fused "$tmp/lora" --set adapter.target_modules=all-linear --set adapter.r=2 --set adapter.init_lora_weights=false &&
+        expect 0 '' "$binary" convert $cases/mixtral_fused --adapter "$tmp/lora/model" -o "$tmp/remerged" && grep -h '40 linear modules' "$tmp/out" "$tmp/err" || return 1
+    answer --model "$tmp/remerged" --set memory.precision=f32 >"$tmp/one" &&
+        answer --model $cases/mixtral_fused --adapter "$tmp/lora/model" --set memory.precision=f32 | diff - "$tmp/one"
+}
+fused_4bit() {
+    local lora=(--set 'adapter.target_modules=[q_proj,w1,gate]' --set adapter.r=2)
+    expect 0 '' "$binary" convert $cases/mixtral_fused -o "$tmp/fused4" --quantize nf4 && expect 0 '' train_on "$tmp/fused4" "$tmp/folder4" "${lora[@]}" &&
+        expect 0 '' train_on $cases/mixtral_fused "$tmp/loaded4" "${lora[@]}" --set memory.quantize=nf4 && near "$tmp/folder4" "$tmp/loaded4" 1e-2
+}
+fused_shape() {
+    rm -rf "$tmp/broken" && mkdir "$tmp/broken" && cp $cases/qwen3_moe_fused/config.json "$tmp/broken" &&
+        "$tools/forge" $cases/qwen3_moe_fused/model.safetensors "$tmp/broken/model.safetensors" flatten model.layers.0.mlp.experts.gate_up_proj &&
+        expect 2 'tensor "model.layers.0.mlp.experts.gate_up_proj" has the shape \[2016\]; expected \[experts,2 x rows,columns\]' train_on "$tmp/broken" "$tmp/never"
+}
+for name in mixtral_fused qwen3_moe_fused; do check "$name: written as it was read" fused_written $name; done
+check 'fused: the experts that are saved are those that were trained' fused_trained 1e-6
+check 'fused: an adapter of all linear layers, merged' fused_merged
+check 'fused: NF4, a folder and as they are loaded' fused_4bit
+check 'fused: a tensor of another shape' fused_shape
+
 # --- the loss that balances experts: over groups of samples that no technique changes ---
 
 # balanced OUT ARGUMENT...: a run whose groups have two samples.

@@ -91,4 +91,5 @@ int decoder_refuse(const struct value *config, const char *key, struct error *e)
 /* Builds the decoder as a model of its own. */
 void decoder_build(const struct model *m, struct graph *g, const struct batch *batch);
 
-#define DECODER_FAMILY(type, parse) {type, parse, decoder_build, "model.", .generates = true, .decoder = true}
+#define DECODER_FAMILY(type, parse, ...)                                                                               \
+    {type, parse, decoder_build, "model.", .generates = true, .decoder = true, __VA_ARGS__}

@@ -191,6 +191,7 @@ struct family {
     bool inside;            /* only a part of other models */
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
+    const struct fused_tensor *fused; /* which other folders have in place of published ones; NULL: none */
 };
 
 /* A model without a config.json: the program that uses the library emits its graph. */

@@ -46,6 +46,8 @@ def case(**changes):
         rope=None, positions=64,
         # how it is written: config style, dtype on disk, number of files, "model." prefix
         style=4, dtype="float32", shards=1, prefix=True, omit=(),
+        # fused: experts as transformers 5 has them in memory
+        fused=False,
         # the batch
         B=2, T=12, ids="int64", ignore_rows=(), std=0.2,
         # padded: (left, right) of each row; packed: the lengths of each row's conversations
@@ -205,6 +207,12 @@ CASES.update({
     "qwen3_moe_balanced": case(family="qwen3_moe", **PADDED, style=5, head_dim=10,
                                extra=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=7, norm_topk_prob=True,
                                           mlp_only_layers=[0], output_router_logits=True, router_aux_loss_coef=0.3, attention_bias=False)),
+    # The experts of a layer in two tensors, as save_pretrained(save_original_format=False) writes them; two files.
+    "mixtral_fused": case(family="mixtral", style=5, vocab=37, heads=2, kv_heads=1, hidden=16, inter=12, layers=2, T=9, fused=True, shards=2,
+                          extra=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
+    "qwen3_moe_fused": case(family="qwen3_moe", style=5, vocab=37, heads=2, kv_heads=1, hidden=16, head_dim=10, inter=20, layers=3, T=9,
+                            tied=True, fused=True, dtype="bfloat16",
+                            extra=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=7, norm_topk_prob=False, mlp_only_layers=[1])),
     "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
 })
 CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2",
@@ -277,7 +285,7 @@ def random_weights(c, config, generator):
         if name.endswith("mlp.gate.weight") and w.shape[0] < 10:
             w *= 12  # experts are chosen by a margin that 16 bits do not cross
         out[name] = w.to(getattr(torch, c["dtype"]))
-    return published(c["family"], out)
+    return out if c["fused"] else published(c["family"], out)
 
 
 def published(family, tensors):

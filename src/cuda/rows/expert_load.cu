@@ -104,8 +104,8 @@ static int launch_expert_load(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* Computes a row with each warp. dlogits may be the logits: a lane reads an element before it writes
- * it, and after the row's sums. */
+/* Computes a row with each warp. dlogits may be the logits: a lane reads an element before it
+ * writes it, and after the row's sums. */
 static __global__ void expert_load_bwd_kernel(typed_ptr dlogits, const float *dchance, typed_ptr logits,
                                               row_filter filter, int64_t R, int64_t rows, int E)
 {
