@@ -180,11 +180,16 @@ fi
 linear() { "$binary" modules $cases/qwen3_moe | grep -E 'experts\.\*\.gate_proj +linear +9 x 7 x 16'; }
 check 'modules: experts are linear layers' linear
 
+# within TARGETS OFFLOAD BUDGET HOST: the plan of LoRA on Qwen3-30B-A3B in NF4, 4 x 2048 tokens, fits
+# both budgets, and docs/guides/adapters.md states what it needs.
 within() {
-    expect 0 '' "$binary" plan examples/tiny.yaml --set model.preset=Qwen/Qwen3-30B-A3B --set data.sequence=2048 \
-        --set train.effective_batch=4 --set 'adapter.target_modules=[q_proj,k_proj,v_proj,o_proj,gate]' --set adapter.r=16 \
-        --set memory.quantize=nf4 --set memory.precision=bf16 --set device.kind=cuda --set device.profile=h200 --set memory.offload=none --memory 20GiB &&
-        grep 'arena ' "$tmp/out"
+    local arena host
+    expect 0 '' "$binary" plan examples/tiny.yaml --set model.preset=Qwen/Qwen3-30B-A3B --set data.sequence=2048 --set train.effective_batch=4 \
+        --set "adapter.target_modules=$1" --set adapter.r=16 --set memory.quantize=nf4 --set memory.precision=bf16 --set device.kind=cuda --set device.profile=h200 \
+        --set "memory.offload=$2" --memory "$3" --set "memory.host_budget=$4" || return 1
+    arena=$(sed -n 's/^ *arena *\([0-9.]* GiB\) .*/\1/p' "$tmp/out") host=$(sed -n 's/^ *host memory *\([0-9.]* [GK]iB\) .*/\1/p' "$tmp/out")
+    echo "$arena, host memory $host" && grep -q "| $arena |" docs/guides/adapters.md && case $host in *KiB) ;; *) grep -q "| $host |" docs/guides/adapters.md ;; esac
 }
-check 'Qwen3-30B-A3B: LoRA on attention and routers in 20 GiB, nothing offloaded' within
+check 'Qwen3-30B-A3B: LoRA on attention and routers in 20 GiB, nothing offloaded' within '[q_proj,k_proj,v_proj,o_proj,gate]' none 20GiB 1GiB
+check 'Qwen3-30B-A3B: LoRA on all linear layers in 24 GiB, its state in 10 GiB of host memory' within all-linear '[optimizer,masters]' 24GiB 10GiB
 summary
