@@ -84,6 +84,7 @@ static const char everything[] =
     "  decoder: prompted\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
+    "  router_group: 4\n"
     "  dropout: 0.0\n"
     "  head: classes\n"
     "  classes: [cat, 'a dog, or two']\n"
@@ -218,6 +219,7 @@ TEST(test_every_key)
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);
+    assert_int_equal(c.model_router_group, 4);
     assert_int_equal(c.model_dropout, DROPOUT_NONE);
     assert_int_equal(c.model_head, HEAD_CLASSES);
     assert_int_equal(c.model_classes.n, 2);
@@ -716,7 +718,7 @@ static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images",
                                        {"masks", "sam-tiny"},         {"ground", "grounding-tiny"},
                                        {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"},
                                        {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"},
-                                       {"grids", "Qwen/Qwen2-VL-2B"}};
+                                       {"grids", "Qwen/Qwen2-VL-2B"}, {"experts", "tests/golden/mixtral_balanced"}};
 
 static const char *model_of(const char *words, bool other)
 {
@@ -840,7 +842,7 @@ static int check_both(const struct config *c, const char *model, struct error *e
     if (config_check(c, 0, e)) return e->code;
     char *names[] = {(char *)"a", (char *)"b"};
     const struct model_choices head = {.head = HEAD_CLASSES, .classes = names, .n_classes = 2};
-    assert_int_equal(strncmp(model, "clip", 4) ? model_preset(&m, model, e) : model_preset_with(&m, model, &head, e),
+    assert_int_equal(strncmp(model, "clip", 4) ? model_find(&m, model, e) : model_preset_with(&m, model, &head, e),
                      PL_OK);
     int rc = config_check_model(c, &m, e);
     model_close(&m);
