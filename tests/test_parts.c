@@ -507,6 +507,8 @@ TEST(test_refused_keys)
         {"ministral3", "\"head_dim\": 8", "rope_parameters is missing"},
         {"ministral3", "\"rope_parameters\": {\"type\": \"yarn\"}", "rope_parameters.llama_4_scaling_beta is missing"},
         {"ministral3", "\"rope_parameters\": {\"llama_4_scaling_beta\": 1}", "the rope_type of this family is yarn"},
+        {"ministral3", "\"rope_scaling\": {\"factor\": 2}, \"rope_parameters\": {\"rope_type\": \"yarn\", "
+                       "\"llama_4_scaling_beta\": 1}", "rope_scaling is not for it"},
         {"gpt2", "\"reorder_and_upcast_attn\": true", "reorder_and_upcast_attn is true"},
         {"gpt2", "\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true"},
         {"gpt2", "\"head_dim\": 8", "head_dim is 8, expected n_embd / n_head"},
