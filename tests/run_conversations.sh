@@ -52,8 +52,8 @@ inspects_marked() {
     "$binary" data inspect "$tmp/chats.jsonl" --model $model --set data.template=$chat/generation.jinja --samples 1 >"$tmp/out" || return 1
     grep -q '^{+.*<|im_end|>+}$' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
-# Variables of the template: those of the run, those of a conversation before them, and words that are
-# none.
+# Variables of the template: those of the run, those of a conversation before them, and words that
+# are none.
 variables() {
     local text=tests/golden/templates/modes.jinja off='data.chat_template_kwargs={enable_thinking: false}'
     local show=("$binary" data inspect "$tmp/one.jsonl" --model $model --set data.template=$text --samples 1)

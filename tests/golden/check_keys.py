@@ -35,7 +35,7 @@ from tiny_families import FAMILIES, save_tiny, tiny_config
 from transformers import AutoConfig, AutoModelForCausalLM
 
 T = 20
-BOUND = 1e-4  # of the relative distance in f32; the smallest of a key that is not heeded is 1e-2
+BOUND = 1e-3  # of the relative distance in f32; the smallest of a key that is not heeded is 2e-2
 ABSENT = "ABSENT"
 
 ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "silu", "swish", "relu", "relu2", "quick_gelu", "tanh", None]

@@ -74,7 +74,8 @@ static int render(const struct tokenizer *t, const struct template *template, co
     const struct value *options = value_get(beside, "chat_template_kwargs");
     struct bump b = {0};
     if (options && options->kind != VALUE_NULL && value_as_map(options, "chat_template_kwargs", e)) return e->code;
-    int rc = template_render(template, make_variables(t, template, messages, beside, generation_prompt, date, &b), out, e);
+    const struct value *variables = make_variables(t, template, messages, beside, generation_prompt, date, &b);
+    int rc = template_render(template, variables, out, e);
     bump_free(&b);
     return rc;
 }

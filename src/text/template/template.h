@@ -39,8 +39,8 @@ int template_open(struct template **out, const char *folder, const char *file, c
 void template_close(struct template *t);
 
 /* Gives the template variables, a map as JSON (data.chat_template_kwargs): conversations have them
- * unless they bring their own. NULL: none. PL_USAGE for one that the template does not read, or that
- * a conversation itself decides. */
+ * unless they bring their own. NULL: none. PL_USAGE for one that the template does not read, or
+ * that a conversation itself decides. */
 int template_set_kwargs(struct template *t, const char *json, struct error *e);
 /* Returns these variables, a map; NULL: none. */
 const struct value *template_kwargs(const struct template *t);
