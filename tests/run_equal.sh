@@ -88,6 +88,20 @@ for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within $near" split $mic
 for chunks in 2 3 5 8; do check "head chunks $chunks: within $near" split 8 $chunks; done
 check 'micro-batch 3, head chunks 3: the same gradient' split 3 3
 
+# The same with images of any size: unequal numbers of images, patches, labels.
+# A step of SGD with learning rate 1 subtracts the gradient.
+images_split() {
+    local name=tests/golden/qwen_vl/$1 micro
+    for micro in 8 4 2 1 3; do
+        expect 0 '' "$binary" train "$name/run.yaml" --set "train.out=$tmp/images-$micro" --set "device.kind=$DEVICE" --set train.steps=1 --set train.warmup_steps=0 \
+            --set train.clip_norm=0 --set train.learning_rate=1 --set train.weight_decay=0 --set memory.optimizer=sgd --set train.momentum=0 \
+            --set data.packing=false --set data.sequence=112 --set train.schedule=constant --set "memory.micro_batch=$micro" || return 1
+        "$tools/compare" "$tmp/images-8/model/model.safetensors" "$tmp/images-$micro/model/model.safetensors" --logits $near || return 1
+    done
+    rm -rf "$tmp"/images-*
+}
+for family in qwen2_vl qwen2_5_vl qwen3_vl; do check "$family, micro-batches 4, 2, 1, 3: within $near" images_split $family; done
+
 # --- dead bytes --------------------------------------------------------------------------------
 
 # Each combination runs twice, the second time with NaN in every byte that no live tensor owns: a

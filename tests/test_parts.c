@@ -445,7 +445,7 @@ TEST(test_unsupported)
         {"bloom", "BLOOM"},
         {"bert", "an encoder"},
         {"llava_next", "LLaVA 1.5"},
-        {"internvl", "LLaVA 1.5"},
+        {"internvl_chat", "LLaVA 1.5"},
         {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"},
         {"sam3", "MedSAM"},
         {"no_such_type", "the language models llama, mistral, qwen2"},

@@ -273,12 +273,18 @@ static int describe_patches(const struct config *c, const struct model *m, struc
     out->feed = b;
     out->own = &b->batch;
     if (!config_text(c) || !b->batch.patches) return PL_OK;
-    TRY(image_source_patches(&b->patches, m, (uint64_t)c->data_min_pixels, (uint64_t)c->data_max_pixels, e));
+    const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
+                                          .max_pixels = (uint64_t)c->data_max_pixels},
+                                 frames = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
+    TRY(image_source_patches(&b->patches, m, false, &sizes, e));
+    if (c->data_max_frames) TRY(image_source_patches(&b->video_patches, m, true, &frames, e));
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
                                           .images = (uint32_t)(b->batch.patches / unit),
                                           .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c),
-                                          .reader = {.patches = &b->patches, .range = feed_range(c),
+                                          .reader = {.patches = &b->patches,
+                                                     .video_patches = &b->video_patches,
+                                                     .range = feed_range(c),
                                                      .room = batch_room(c)}};
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
