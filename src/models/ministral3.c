@@ -15,15 +15,8 @@ static int ministral3_parse(struct model *m, const struct value *config, struct 
                         &c->query_growth, e));
     TRY(decoder_parse_window(c, config, 0, e));
     TRY(decoder_parse(m, c, config, e));
-<<<<<<< HEAD
     if (c->rotary->type == ROTARY_YARN && !(old && old->count)) return PL_OK;
     return error_set(e, PL_USAGE, "rope_parameters: the rope_type of this family is yarn; rope_scaling is not for it");
-=======
-    if (c->rotary->type == ROTARY_YARN) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "rope_parameters: the rope_type of this family is yarn, in rope_parameters and not in "
-                     "rope_scaling");
->>>>>>> 9411be6bb5d3e8ee97e2e5b4155ad398dc69c7c4
 }
 
 const struct family ministral3_family = DECODER_FAMILY("ministral3", ministral3_parse);
