@@ -429,16 +429,22 @@ TEST(test_unsupported)
     static const struct {
         const char *type, *says;
     } some[] = {
-        {"qwen3_5", "config.json: model_type qwen3_5: Qwen3.5 (a gated delta rule in three of four layers) is not "
-                    "supported; Qwen2, Qwen2.5 and Qwen3 are; docs/reference/model-folders.md lists what is"},
+        {"qwen3_5", "config.json: model_type qwen3_5: Qwen3.5 (a gated delta rule in three of four layers, gates of "
+                    "attention's output) is not supported; Qwen2, Qwen2.5 and Qwen3 are; "
+                    "docs/reference/model-folders.md lists what is"},
+        {"qwen3_5_moe_text", "a shared expert"},
         {"olmoe", "(a mixture of experts)"},
         {"qwen2_moe", "Qwen2.5 and Qwen3 are"},
         {"gemma3n_text", "Gemma 3n (embeddings for each layer"},
         {"gemma3", "LLaVA 1.5"},
         {"phi", "Phi-2"},
         {"deepseek_v3", "R1"},
-        {"gpt_oss", "attention sinks"},
-        {"gemma4", "embeddings for each layer"},
+        {"gpt_oss", "config.json: model_type gpt_oss: gpt-oss (attention sinks, clamped experts with biases, weights "
+                    "in MXFP4) is not supported; the language models llama, mistral"},
+        {"gpt_oss", "gpt2, mixtral and qwen3_moe are; docs/reference/model-folders.md lists what is"},
+        {"gemma4", "config.json: model_type gemma4: Gemma 4 (wider heads in full layers, layers that share keys and "
+                   "values, embeddings for each layer, experts) is not supported; the vision-language models LLaVA"},
+        {"gemma4_text", " are; docs/reference/model-folders.md lists what is"},
         {"starcoder2", "StarCoder2"},
         {"ministral", "Mistral is"},
         {"falcon", "Falcon"},
