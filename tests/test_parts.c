@@ -436,7 +436,7 @@ TEST(test_unsupported)
         {"olmoe", "(a mixture of experts)"},
         {"qwen2_moe", "Qwen2.5 and Qwen3 are"},
         {"gemma3n_text", "Gemma 3n (embeddings for each layer"},
-        {"gemma3", "LLaVA 1.5"},
+        {"gemma3n", "LLaVA 1.5"},
         {"phi", "Phi-2"},
         {"deepseek_v3", "R1"},
         {"gpt_oss", "config.json: model_type gpt_oss: gpt-oss (attention sinks, clamped experts with biases, weights "

@@ -51,7 +51,9 @@ static enum words find_words(const struct run *r, const char *name)
     for (size_t i = 0; i < COUNT(prompted) && r->planned.model.masks; i++)
         if (!strcmp(prompted[i].name, name)) return prompted[i].words;
     if (r->planned.batch.packed && !strcmp(name, "position_ids")) return WORDS_POSITIONS;
-    if (r->planned.batch.packed && !strcmp(name, "ranges")) return WORDS_RANGES;
+    const bool both = r->planned.model.images && r->planned.model.images->both;
+    if ((r->planned.batch.packed || both) && !strcmp(name, "ranges")) return WORDS_RANGES;
+    if (!strcmp(name, "token_windows")) return WORDS_RANGES;
     return r->planned.batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
 

@@ -219,7 +219,9 @@ int prompts_question(const struct prompts *p, const char *text, struct names *im
     struct conversation c = {.prompt = text, .completion = "", .media = value_new(&b, VALUE_LIST)};
     int rc = PL_OK;
     if (p->has_images) {
-        c.prompt = with_images(text, images, "\n", &b);
+        const bool behind = p->images.text.bos_behind; /* then the text ends in a line break */
+        c.prompt = with_images(text, images, behind ? "" : "\n", &b);
+        if (behind) c.prompt = bump_format(&b, "%s\n", c.prompt);
         rc = place_images(&c, images, &b, e);
     }
     if (!rc) rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);

@@ -74,6 +74,39 @@
             GELU_TANH("hidden_activation") EPS(1e-06) THETA(1000000) HEAD_DIM(256) WINDOW(window)     \
             ",\n  \"rope_local_base_freq\": 10000.0,\n  \"sliding_window_pattern\": 6,\n"              \
             "  \"query_pre_attn_scalar\": 256")
+#define GEMMA3_TEXT(hidden, inner, layers, heads, kv_heads, head_dim, scalar)                         \
+    "{\"model_type\": \"gemma3_text\", \"vocab_size\": 262208, \"hidden_size\": " #hidden           \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads   \
+    ", \"num_key_value_heads\": " #kv_heads ", \"head_dim\": " #head_dim ", \"query_pre_attn_scalar\": " #scalar \
+    ", \"sliding_window\": 1024, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}"
+#define GEMMA3_IMAGES(hidden, inner, layers, heads, kv_heads, head_dim, scalar)                       \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"Gemma3ForConditionalGeneration\"],\n"                                    \
+    "  \"model_type\": \"gemma3\",\n"                                                                 \
+    "  \"image_token_index\": 262144,\n"                                                              \
+    "  \"mm_tokens_per_image\": 256,\n"                                                               \
+    "  \"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, "             \
+    "\"intermediate_size\": 4304, \"num_hidden_layers\": 27, \"num_attention_heads\": 16, "            \
+    "\"image_size\": 896, \"patch_size\": 14, \"vision_use_head\": false},\n"                          \
+    "  \"text_config\": " GEMMA3_TEXT(hidden, inner, layers, heads, kv_heads, head_dim, scalar) ",\n" \
+    "  \"torch_dtype\": \"float32\"\n"                                                                \
+    "}\n"
+#define PALIGEMMA(side, tokens, text)                                                                 \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"PaliGemmaForConditionalGeneration\"],\n"                                 \
+    "  \"model_type\": \"paligemma\",\n"                                                              \
+    "  \"image_token_index\": 257152,\n"                                                              \
+    "  \"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, "             \
+    "\"intermediate_size\": 4304, \"num_hidden_layers\": 27, \"num_attention_heads\": 16, "            \
+    "\"image_size\": " #side ", \"patch_size\": 14, \"num_image_tokens\": " #tokens                   \
+    ", \"vision_use_head\": false},\n"                                                               \
+    "  \"text_config\": " text ",\n"                                                                 \
+    "  \"torch_dtype\": \"float32\"\n"                                                                \
+    "}\n"
+#define PALIGEMMA_TEXT(type, hidden, inner, layers, heads, kv_heads, head_dim, scalar)                \
+    "{\"model_type\": \"" type "\", \"vocab_size\": 257216, \"hidden_size\": " #hidden               \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads   \
+    ", \"num_key_value_heads\": " #kv_heads ", \"head_dim\": " #head_dim ", \"query_pre_attn_scalar\": " #scalar "}"
 #define PHI3(vocabulary, hidden, inner, layers, heads, kv_heads, positions, keys) \
     DECODER("Phi3", "phi3", vocabulary, hidden, inner, layers, heads, kv_heads, positions, UNTIED, SILU EPS(1e-05) keys)
 #define ONES_8 "1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0"

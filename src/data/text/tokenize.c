@@ -88,7 +88,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
     if (c->media->count && !s)
         error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes only text",
                   c->media->items[0]->text);
-    else if (no_videos && s->text.layout == IMAGE_AS_TILES && !s->text.timed)
+    else if (no_videos && !image_text_takes_videos(&s->text))
         error_set(e, PL_USAGE, "it has a video, and the model takes none: give frames as images");
     else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;

@@ -28,8 +28,8 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 /* Reads the template of a model's folder.
  *
  *   file   data.template: a file's path; the name of a template that is built in, "chatml",
- *          "mistral_instruct", "vicuna_v1" or "smolvlm"; a template itself, which has {{ or {%; or
- *          NULL, or "model": the folder's chat_template.jinja, chat_template.json or
+ *          "mistral_instruct", "vicuna_v1", "smolvlm" or "paligemma"; a template itself, which has
+ *          {{ or {%; or NULL, or "model": the folder's chat_template.jinja, chat_template.json or
  *          tokenizer_config.json, the first that exists and has one
  *   name   the template's name where a folder has several, such as "tool_use"; NULL: "default"
  *
