@@ -314,7 +314,7 @@ static id merge(const struct tower *t, id x, const char *name, bool norm_joined)
 }
 
 /* Returns the features, and those of the blocks of deepstack. */
-static id encode(const struct tower *t, struct token_rows *rows)
+static id encode_rows(const struct tower *t, struct token_rows *rows)
 {
     const struct qwen_vl *c = t->c;
     struct graph *g = t->g;
@@ -335,6 +335,16 @@ static id encode(const struct tower *t, struct token_rows *rows)
         rows->features[i] = merge(t, deep[i], name, true);
     }
     return merge(t, x, "merger", false);
+}
+
+/* Does so for each row by itself: images of different rows are independent. */
+static id encode(const struct tower *t, struct token_rows *rows)
+{
+    char name[96];
+    id x = 0;
+    snprintf(name, sizeof name, "%.*s", (int)strlen(t->c->prefix) - 1, t->c->prefix);
+    IN_SCOPE(t->g, name, SCOPE_IMAGES) x = encode_rows(t, rows);
+    return x;
 }
 
 /* --- the model -------------------------------------------------------------------------------- */
