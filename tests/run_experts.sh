@@ -180,7 +180,7 @@ fi
 linear() { "$binary" modules $cases/qwen3_moe | grep -E 'experts\.\*\.gate_proj +linear +9 x 7 x 16'; }
 check 'modules: experts are linear layers' linear
 
-# within TARGETS OFFLOAD BUDGET HOST: the plan of LoRA on Qwen3-30B-A3B in NF4, 4 x 2048 tokens, fits
+# within TARGETS OFFLOAD BUDGET HOST: the plan of LoRA on Qwen3-30B-A3B, NF4, 4 x 2048 tokens, fits
 # both budgets, and docs/guides/adapters.md states what it needs.
 within() {
     local arena host
