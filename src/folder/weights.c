@@ -30,6 +30,8 @@ static const struct {
     const char *name, *same_as;
 } tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
             {"lm_head.weight", "model.text_model.embed_tokens.weight"},
+            {"lm_head.weight", "model.language_model.embed_tokens.weight"},
+            {"lm_head.weight", "transformer.wte.weight"},
             {"language_model.lm_head.weight", "language_model.model.embed_tokens.weight"},
             {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
