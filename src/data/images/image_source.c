@@ -51,8 +51,8 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 {
     const struct image_model *x = m->images;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
-                                        .token = x->token, .features = x->grids ? 1 : (uint32_t)x->features,
-                                        .any_size = x->grids, .start_end = x->start_end, .timed = x->timed}};
+                                        .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
+                                        .any_size = image_own_tokens(x), .start_end = x->start_end, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
         rc = x->grids ? image_source_patches(&s->patches, m, scope->min_pixels, scope->max_pixels, e)
@@ -71,7 +71,7 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
                              int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if (!takes_videos(&s->text))
+    if (m->images->grids || !takes_videos(&s->text))
         return error_set(e, PL_USAGE,
                          "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
                          o->max_frames, m->family->model_type);
@@ -181,7 +181,7 @@ static int read_file(const struct image_source *s, const char *reference, char *
     *file = mem_alloc(bytes + 1);
     int rc = image_files_read(s->files, reference, *file, bytes, n, e);
     if (!rc && image_peek(*file, *n, &o, width, height, &pixels, e)) rc = error_prepend(e, "%.100s", reference);
-    if (!rc && !s->text.any_size) {
+    if (!rc && !s->patches.merge) {
         const uint64_t all = bytes + pixels + image_processor_scratch(&s->processor, *width, *height);
         if (all > s->room) rc = too_large(s, reference, all, e);
     }
@@ -237,7 +237,7 @@ int image_source_read(const struct image_source *s, const char *reference, image
     size_t bytes = 0;
     uint32_t height, width, rows, columns;
     *out = (struct image_pixels){0};
-    if (s->text.any_size) return read_any_size(s, reference, take, user, out, e);
+    if (s->patches.merge) return read_any_size(s, reference, take, user, out, e);
     if (media_is_video(reference)) return read_video(s, reference, take, user, out, e);
     if (read_rgb(s, reference, &image, &bytes, e)) return e->code;
     const size_t scratch = image_processor_scratch(p, image.width, image.height);
