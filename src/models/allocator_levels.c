@@ -67,7 +67,7 @@ static id sample(const struct levels *l, id cells)
 {
     struct graph *g = l->g;
     id at = input(l, "patch_cells", DT_I32, 3, (int64_t[]){l->R, l->P, 4});
-    id weights = input(l, "cell_weights", DT_F32, 3, (int64_t[]){l->R, l->P, 4}), sum = 0;
+    id weights = op_cast(g, input(l, "cell_weights", DT_F32, 3, (int64_t[]){l->R, l->P, 4}), DT_F32), sum = 0;
     for (int i = 0; i < 4; i++) {
         id x = op_mul(g, op_gather(g, cells, column(l, at, i, l->P)), op_slice(g, weights, 2, i, 1));
         sum = i ? op_add(g, sum, x) : x;

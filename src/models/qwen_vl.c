@@ -15,6 +15,8 @@
 #include <stdio.h>
 
 #include "graph/emit.h"
+#include "io/file.h"
+#include "io/json.h"
 #include "base/allocation.h"
 #include "models/allocator.h"
 #include "models/images.h"
@@ -38,6 +40,7 @@ struct qwen_vl {
     int64_t adapter;              /* width of the texture adapter, with a token allocator (grid.tokens) */
 };
 
+#define ARR_COC "arr_coc_"
 #define NORM_EPS 1e-6
 #define TOWER_THETA 10000.0
 
@@ -221,11 +224,46 @@ static int parse_2(struct model *m, const struct value *v, struct error *e) { re
 static int parse_25(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_25, e); }
 static int parse_3(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_3, e); }
 
+/* Reads the config.json of the folder that a token allocator is added to, and puts the given keys
+ * over it; the model is then in that folder, but for the new weights. */
+static int read_base(struct model *m, const struct value *given, const char *path, struct value **out, struct error *e)
+{
+    static const char *const own[] = {"model_type", "architectures", "num_visual_tokens", "max_patches",
+                                      "texture_adapter_width"};
+    static const char *const fresh[] = {"scorer", "balancer", "texture_adapter", NULL};
+    const char *folder = *path == '/' || !*m->path ? path : bump_format(&m->memory, "%s/%s", m->path, path), *type = "";
+    const char *expected = m->family->model_type + strlen(ARR_COC);
+    char file[1100], *text;
+    size_t n;
+    snprintf(file, sizeof file, "%s/config.json", folder);
+    if (!dir_exists(folder)) return model_missing(folder, e) ? error_prepend(e, "base_path") : PL_OK;
+    if (!file_exists(file)) return model_missing_config(folder, e) ? error_prepend(e, "base_path") : PL_OK;
+    TRY(file_read(file, 16u << 20, &text, &n, e));
+    int rc = json_parse(text, n, &m->memory, out, e);
+    mem_free(text);
+    if (!rc) rc = value_opt_string(*out, "model_type", &type, e);
+    if (rc) return error_prepend(e, "%s", file);
+    if (strcmp(type, expected))
+        return error_set(e, PL_USAGE, "base_path: %s is a %.40s, expected a %s for a %s", folder, type, expected,
+                         m->family->model_type);
+    for (size_t i = 0; i < COUNT(own); i++)
+        if (value_get(given, own[i])) value_put(&m->memory, *out, own[i], value_copy(&m->memory, value_get(given, own[i])));
+    model_gather(m, *out);
+    snprintf(m->path, sizeof m->path, "%s", folder);
+    m->fresh = fresh;
+    return PL_OK;
+}
+
 /* With the token allocator. */
 static int parse_with(struct model *m, const struct value *config, struct qwen_vl defaults, struct error *e)
 {
+    const char *path = NULL;
+    struct value *whole;
     defaults.grid.tokens = 1;
-    return parse(m, config, defaults, e);
+    TRY(value_opt_string(config, "base_path", &path, e));
+    if (!path) return parse(m, config, defaults, e);
+    TRY(read_base(m, config, path, &whole, e));
+    return parse(m, whole, defaults, e);
 }
 static int parse_coc_2(struct model *m, const struct value *v, struct error *e) { return parse_with(m, v, usual_2, e); }
 static int parse_coc_25(struct model *m, const struct value *v, struct error *e)
