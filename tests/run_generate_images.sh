@@ -53,6 +53,7 @@ chats() {
 }
 check "chats of a llava" chats llava
 check "chats of a smolvlm, with tiles" chats smolvlm
+check "chats of an internvl, with tiles" chats internvl
 
 # Images of the command stand before the prompt, or where <image> is; a chat's own, or added to its
 # last question.
@@ -86,6 +87,7 @@ many() {
 }
 check "a file of prompts: chats of a llava" many llava
 check "a file of prompts: chats of a smolvlm" many smolvlm
+check "a file of prompts: chats of an internvl" many internvl
 lost_image() { echo '{"prompt": "<image> what?", "image": "images/none.png"}' >>"$tmp/many.jsonl"; expect 2 'many.jsonl:7: .*none.png' generate --model $text/llava --prompts "$tmp/many.jsonl" --max-new 2; }
 check "a file of prompts: an image that is missing" lost_image
 

@@ -120,6 +120,18 @@ tiles() {
     expect 0 '' run other "${with[@]}" --set train.steps=2 && resumed other "${with[@]}" 2>/dev/null && same "$(weights plain)" "$(weights other)"
 }
 check 'SmolVLM: an image is several tiles' tiles
+# Each image of InternVL is as many tiles as its shape asks for, and the whole: 2 for a square.
+crops() {
+    make_model internvl "$tmp/internvl" || return 1
+    sed -i 's/<fake_token_around_image>/<img>/; s/<global-img>/<\/img>/' "$tmp/internvl/tokenizer.json"
+    echo '{"image_processor_type": "GotOcr2ImageProcessorFast", "size": {"height": 12, "width": 12}, "min_patches": 4, "max_patches": 4}' >"$tmp/internvl/preprocessor_config.json"
+    local with=(--set "model.path=$tmp/internvl" --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3)
+    expect 0 '300 images, [0-9.]*.*20' run plain "${with[@]}" --set train.save_every=2 || return 1
+    expect 0 '' run other "${with[@]}" --set train.steps=2 && resumed other "${with[@]}" 2>/dev/null && same "$(weights plain)" "$(weights other)" || return 1
+    "$binary" eval "$tmp/run.yaml" --model "$tmp/plain/model" --set data.sequence=256 --set data.max_images=20 --set "data.validation=$mixed/chats.json" --set "data.validation_images=$mixed/images" --max-new 2 --loss >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep '^loss' "$tmp/out"
+}
+check 'InternVL: tiles by the shape of an image; train, resume, eval' crops
 # Its image token, -200, is not in the vocabulary.
 original() { make_model llava_original "$tmp/original" && expect 0 '60 images, [0-9.]* a row' run plain --set "model.path=$tmp/original"; }
 check "LLaVA's original layout" original

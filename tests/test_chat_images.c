@@ -94,8 +94,39 @@ static void compare(const char *name)
 TEST(test_llava) { compare("llava"); }
 TEST(test_strings) { compare("strings"); }
 TEST(test_smolvlm) { compare("smolvlm"); }
+TEST(test_internvl) { compare("internvl"); }
 TEST(test_original) { compare("original"); }
 TEST(test_start_end) { compare("start_end"); }
+
+/* InternVL names the frames of a video by their numbers, as its processor in transformers does. */
+TEST(test_numbered_frames)
+{
+    static const char json[] = "[{\"role\": \"user\", \"content\": \"<image>\\nWho?\"}]";
+    static const char text[] = "<|im_start|>user\nFrame1: <img>!!!!</img>\nFrame2: <img>!!!!</img>\nWho?<|im_end|>\n"
+                               "<|im_start|>assistant\n";
+    struct folder f;
+    struct bump b = {0};
+    struct error e = {0};
+    struct value *messages;
+    struct token_list want = {0};
+    struct chat_tokens got;
+    struct image_tiles video = {.frames = 2};
+    open_folder(&f, "internvl");
+    f.images.text.frame_features = f.images.text.features;
+    const struct text_images images = {&f.images.text, &video, 1};
+    must(json_parse(json, strlen(json), &b, &messages, &e), &e);
+    must(chat_encode_prompt(f.tokenizer, f.template, messages, NULL, &images, &got, NULL, &e), &e);
+    struct text expanded = {0};
+    for (const char *s = text; *s; s++) text_printf(&expanded, *s == '!' ? "<IMG_CONTEXT>" : "%c", *s);
+    must(tokenizer_encode(f.tokenizer, expanded.at, expanded.n, NULL, 0, false, &want, &e), &e);
+    assert_int_equal(got.tokens.n, want.n);
+    for (uint32_t i = 0; i < want.n; i++) assert_int_equal(got.tokens.at[i].id, want.at[i].id);
+    text_free(&expanded);
+    token_list_free(&want);
+    chat_tokens_free(&got);
+    bump_free(&b);
+    close_folder(&f);
+}
 
 /* A sample of one question with these images; the fault, and its sentence in `e`. */
 static enum conversation_fault ask(const struct folder *f, const char *images, const char *question,
@@ -159,7 +190,7 @@ TEST(test_token)
     struct image_text x = {.token = right, .features = 2};
     assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "the tokenizer lacks the image token"));
-    x = (struct image_text){.layout = IMAGE_AS_PIECES, .token = -200, .features = 2, .start_end = true};
+    x = (struct image_text){.layout = IMAGE_AS_PIECES, .token = -200, .features = 2, .around = {"<im_start>", "<im_end>"}};
     assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "<im_start>"));
     tokenizer_close(without);

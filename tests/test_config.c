@@ -122,6 +122,9 @@ static const char everything[] =
     "  max_frames: 32\n"
     "  fps: 0.5\n"
     "  tokens_per_frame: 16\n"
+    "  max_patches: 4096\n"
+    "  min_pixels: 3136\n"
+    "  max_pixels: 100352\n"
     "  store: stores/chats\n"
     "  images: images\n"
     "  masks: labels\n"
@@ -272,6 +275,7 @@ TEST(test_every_key)
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
     assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
+    assert_true(c.data_max_patches == 4096 && c.data_min_pixels == 3136 && c.data_max_pixels == 100352);
     assert_true(c.train_eval_samples == 0 && c.train_eval_batch == 5 && c.train_eval_max_new == 77);
     assert_string_equal(c.parallel_shard.value, "optimizer");
     assert_string_equal(c.parallel_group.value, "host");
@@ -711,7 +715,8 @@ TEST(test_all_or_nothing)
 static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images", "llava-tiny"},
                                        {"masks", "sam-tiny"},         {"ground", "grounding-tiny"},
                                        {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"},
-                                       {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"}};
+                                       {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"},
+                                       {"grids", "Qwen/Qwen2-VL-2B"}};
 
 static const char *model_of(const char *words, bool other)
 {
@@ -886,6 +891,13 @@ TEST(test_effects_of_runs)
         {"llama-tiny",
          {"data.max_images=2"},
          "data.max_images is given, but the model is a llama, expected one that takes images"},
+        {"Qwen/Qwen2-VL-2B", {"data.format=conversations", "data.max_patches=4096", "data.threads=4"}, NULL},
+        {"Qwen/Qwen2-VL-2B",
+         {"data.format=conversations", "data.max_images=2"},
+         "data.max_images is given, but the model is a qwen2_vl, expected one that takes images of one size"},
+        {"llava-tiny",
+         {"data.format=conversations", "data.max_patches=64"},
+         "data.max_patches is given, but the model is a llava, expected one whose images have any size"},
         {"llama-tiny", {"loss.focal=1"}, "loss.focal is given, but the model is a llama"},
         {"llama-tiny", {"data.threads=2"}, NULL}, /* the default */
         {"sam-tiny",
@@ -900,8 +912,8 @@ TEST(test_effects_of_runs)
          "train.beta1 is given, but memory.optimizer is sgd, expected adamw"},
         {"llama-tiny",
          {"memory.encode=2"},
-         "memory.encode is given, but the model is a llama, expected one that takes images among its tokens (llava) or "
-         "prs_med"},
+         "memory.encode is given, but the model is a llama, expected one that takes images of one size among its tokens "
+         "(llava) or prs_med"},
         {"llava-tiny",
          {"data.format=conversations", "memory.mask_chunks=2"},
          "memory.mask_chunks is given, but the model is a llava, expected prs_med"},
@@ -976,6 +988,7 @@ TEST(test_dropout)
         {"llama-tiny", "{", "{\"attention_dropout\": 0.1,",
          "attention_dropout is 0.1, and a llama has no dropout here; set model.dropout to 0"},
         {"qwen2-0.5b", "{", "{\"resid_pdrop\": 0.25,", "resid_pdrop is 0.25"},
+        {"openai-community/gpt2", "  \"embd_pdrop\": 0.0,\n", "", "embd_pdrop is 0.1"}, /* as the class has it */
         {"mistral-7b", "{", "{\"hidden_dropout\": 0.5,", "hidden_dropout is 0.5"},
         {"clip-vit-b-16", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
         {"sam-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,",

@@ -444,9 +444,8 @@ TEST(test_unsupported)
         {"falcon", "Falcon"},
         {"bloom", "BLOOM"},
         {"bert", "an encoder"},
-        {"qwen2_5_vl", "SmolVLM"},
         {"llava_next", "LLaVA 1.5"},
-        {"internvl", "LLaVA 1.5"},
+        {"internvl_chat", "LLaVA 1.5"},
         {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"},
         {"sam3", "MedSAM"},
         {"no_such_type", "the language models llama, mistral, qwen2"},
@@ -465,6 +464,8 @@ TEST(test_unsupported)
     }
 }
 
+#define ONE_LAYER "\"num_hidden_layers\": 1, "
+
 /* A key of a language model that changes the forward, with a value that is not supported, is
  * refused by its name. */
 TEST(test_refused_keys)
@@ -474,23 +475,41 @@ TEST(test_refused_keys)
     } some[] = {
         {"llama", "\"hidden_act\": \"relu\"", "hidden_act \"relu\": expected silu or gelu_pytorch_tanh"},
         {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor 0.5 is not supported"},
-        {"llama", "\"rope_scaling\": {\"type\": \"mrope\"}", "rope type \"mrope\" is not one of"},
+        {"llama", "\"rope_scaling\": {\"type\": \"mrope\"}", "rope_type \"mrope\" is not one of"},
         {"qwen3", "\"head_dim\": 7", "head_dim 7 is odd"},
         {"phi3", "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [1]}",
          "short_factor has 1 entries, expected 48"},
+        {"phi3", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}", "rope_type is default or longrope"},
         {"phi3", "\"partial_rotary_factor\": 2", "expected above 0, at most 1"},
         {"gemma", "\"use_bidirectional_attention\": true", "use_bidirectional_attention is true"},
         {"gemma2", "\"hidden_activation\": \"relu\"", "hidden_activation \"relu\""},
         {"gemma2", "\"attn_logit_softcapping\": -1", "attn_logit_softcapping is -1"},
         {"gemma3_text", "\"rope_parameters\": {\"rope_theta\": 1e6}", "neither full_attention nor sliding_attention"},
+        {"gemma3_text", "\"attn_logit_softcapping\": 2", "attn_logit_softcapping is 2, and the attention"},
         {"gemma3_text", "\"sliding_window_pattern\": 0", "sliding_window_pattern is 0"},
         {"granite", "\"logits_scaling\": 0", "logits_scaling is 0"},
         {"olmo3", "\"layer_types\": [\"full_attention\"]", "layer_types has 1 entries, num_hidden_layers is 32"},
+        {"llama", "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}",
+         "rope_parameters has a map for each kind"},
+        {"gemma3_text", "\"rope_parameters\": {\"full_attention\": {}}, \"rope_scaling\": {\"factor\": 2}",
+         "rope_parameters and rope_scaling are both given"},
+        {"llama", ONE_LAYER "\"layer_types\": [\"sliding_attention\"]",
+         "layer_types: layer 0 is sliding_attention, and the"},
+        {"qwen2", ONE_LAYER "\"sliding_window\": 4, \"layer_types\": [\"sliding_attention\"]",
+         "(sliding_window, use_sliding_window)"},
+        {"mistral", ONE_LAYER "\"layer_types\": [\"full_attention\"]",
+         "layer_types: layer 0 is full_attention, and in this family"},
+        {"qwen3_moe", "\"num_experts\": 4, \"num_local_experts\": 5", "num_experts is 4 and num_local_experts is 5"},
+        {"mixtral", "\"num_local_experts\": 1", "num_experts_per_tok is 2, more than the experts"},
         {"olmo2", "\"vocab_size\": 1", "pad_token_id is 1"},
         {"smollm3", "\"no_rope_layers\": [1]", "no_rope_layers for each layer is missing"},
+        {"olmo3", "\"rope_theta\": 10000", "rope_theta is 10000, and layers with a window"},
         {"ministral3", "\"head_dim\": 8", "rope_parameters is missing"},
+        {"ministral3", "\"rope_parameters\": {\"type\": \"yarn\"}", "rope_parameters.llama_4_scaling_beta is missing"},
+        {"ministral3", "\"rope_parameters\": {\"llama_4_scaling_beta\": 1}", "the rope_type of this family is yarn"},
         {"gpt2", "\"reorder_and_upcast_attn\": true", "reorder_and_upcast_attn is true"},
         {"gpt2", "\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true"},
+        {"gpt2", "\"head_dim\": 8", "head_dim is 8, expected n_embd / n_head"},
         {"gpt2", "\"add_cross_attention\": true", "add_cross_attention is true"},
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
@@ -500,6 +519,62 @@ TEST(test_refused_keys)
         snprintf(config, sizeof config, "{\"model_type\": \"%s\", %s}", some[i].type, some[i].keys);
         assert_int_equal(model_text(&m, config, "config.json", &e), PL_USAGE);
         assert_says(&e, some[i].says);
+    }
+}
+
+/* Builds the graph of rows that are longer than the model's positions. */
+static void build_small(struct graph *g, const char *type, const char *keys)
+{
+    char config[1024];
+    struct model m;
+    struct error e = {0};
+    snprintf(config, sizeof config,
+             "{\"model_type\": \"%s\", \"vocab_size\": 16, \"hidden_size\": 16, \"num_hidden_layers\": 2, "
+             "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 8, \"intermediate_size\": 8, "
+             "\"max_position_embeddings\": 4, %s}", type, keys);
+    must(model_text(&m, config, "config.json", &e), &e);
+    graph_init(g);
+    m.family->build(&m, g, &(struct batch){.B = 1, .T = 12});
+    must(graph_error(g, &e), &e);
+    model_close(&m);
+}
+
+/* A model has more than one spelling: folders of transformers 4 and 5, and keys that its family
+ * does not heed. */
+TEST(test_spellings_of_a_model)
+{
+    static const struct {
+        const char *type, *one, *other;
+    } pairs[] = {
+        {"llama", "\"rope_theta\": 5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}",
+         "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 4, \"rope_theta\": 5}"},
+        {"llama", "\"rope_theta\": 5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}",
+         "\"rope_theta\": 5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}, "
+         "\"rope_parameters\": {\"rope_theta\": 3}"},
+        {"llama", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4}",
+         "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4, \"original_max_position_embeddings\": 2}"},
+        {"mistral", "\"sliding_window\": 3",
+         "\"sliding_window\": 3, \"layer_types\": [\"sliding_attention\", \"sliding_attention\"]"},
+        {"qwen3", "\"use_sliding_window\": true, \"sliding_window\": 3, \"max_window_layers\": 1",
+         "\"use_sliding_window\": true, \"sliding_window\": 3, "
+         "\"layer_types\": [\"full_attention\", \"sliding_attention\"]"},
+        {"gemma3_text", "\"rope_theta\": 5, \"rope_local_base_freq\": 3, "
+                        "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}",
+         "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 4, \"rope_theta\": 5}, "
+         "\"sliding_attention\": {\"rope_theta\": 3}}"},
+        {"qwen3_moe", "\"num_experts\": 9", "\"num_local_experts\": 9"},
+        {"mixtral", "\"num_local_experts\": 9", "\"num_experts\": 9, \"num_local_experts\": 9"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        struct graph a, b;
+        build_small(&a, pairs[i].type, pairs[i].one);
+        build_small(&b, pairs[i].type, pairs[i].other);
+        assert_int_equal(a.blob.n, b.blob.n);
+        assert_memory_equal(a.blob.at, b.blob.at, a.blob.n);
+        assert_int_equal(a.nodes.n, b.nodes.n);
+        assert_memory_equal(a.nodes.at, b.nodes.at, a.nodes.n * sizeof *a.nodes.at);
+        graph_free(&a);
+        graph_free(&b);
     }
 }
 

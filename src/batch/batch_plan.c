@@ -287,13 +287,20 @@ static int describe_shared(const struct config *c, const struct model *m, struct
                            struct run_batches *out, struct error *e)
 {
     const bool room = config_text(c) || (c->data_max_images > 0 && !c->data_train.n);
+    if (c->data_max_frames) {
+        error_set(e, PL_USAGE, "data.max_frames is %" PRId64 ", and a %s takes no videos: set it to 0",
+                  c->data_max_frames, m->family->model_type);
+        return config_at_key(c, KEY_data_max_frames, e);
+    }
     const struct patch_rules *p = &b->patches;
     uint64_t most;
     b->batch.images = room ? batch_images(c, m->images->features) : 0;
     out->feed = b;
     out->own = &b->batch;
     if (!b->batch.images) return PL_OK;
-    TRY(image_source_patches(&b->patches, m, (uint64_t)c->data_min_pixels, (uint64_t)c->data_max_pixels, e));
+    const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
+                                          .max_pixels = (uint64_t)c->data_max_pixels};
+    TRY(image_source_patches(&b->patches, m, false, &sizes, e));
     TRY(find_most_patches(c, m, p, &most, e));
     b->batch.patches = b->batch.images * (int64_t)most;
     if (!config_text(c)) return PL_OK;
@@ -320,12 +327,18 @@ static int describe_patches(const struct config *c, const struct model *m, struc
     out->feed = b;
     out->own = &b->batch;
     if (!config_text(c) || !b->batch.patches) return PL_OK;
-    TRY(image_source_patches(&b->patches, m, (uint64_t)c->data_min_pixels, (uint64_t)c->data_max_pixels, e));
+    const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
+                                          .max_pixels = (uint64_t)c->data_max_pixels},
+                                 frames = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
+    TRY(image_source_patches(&b->patches, m, false, &sizes, e));
+    if (c->data_max_frames) TRY(image_source_patches(&b->video_patches, m, true, &frames, e));
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
                                           .images = (uint32_t)(b->batch.patches / unit),
                                           .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c),
-                                          .reader = {.patches = &b->patches, .range = feed_range(c),
+                                          .reader = {.patches = &b->patches,
+                                                     .video_patches = &b->video_patches,
+                                                     .range = feed_range(c),
                                                      .room = batch_room(c)}};
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);

@@ -58,7 +58,7 @@ struct image_batches {
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;               /* as in mask_batches */
     struct image_rows_options rows; /* with room for images or frames, and conversations as data */
-    struct patch_rules patches;     /* of rows.reader, with images of any size */
+    struct patch_rules patches, video_patches; /* of rows.reader, with images of any size */
 };
 /* Returns the batches of such a run; NULL: it is another one. */
 struct image_batches *image_batches(const struct run *r);

@@ -149,7 +149,8 @@ static uint64_t hash_processor(const struct image_processor *p, uint64_t h)
 {
     const double numbers[] = {p->pad_square, p->resize, p->filter,  p->shortest_edge, p->longest_edge,
                               p->height,     p->width,  p->crop,    p->crop_height,   p->crop_width,
-                              p->tile,       p->split,  p->rescale, p->normalize,     p->factor};
+                              p->tile,       p->split,  p->rescale, p->normalize,     p->factor,
+                              p->min_tiles,  p->max_tiles};
     return hash_numbers(p->std, 3, hash_numbers(p->mean, 3, hash_numbers(numbers, COUNT(numbers), h)));
 }
 

@@ -221,8 +221,8 @@ static int64_t choose_sequence(const struct suggestion *s, const struct token_st
     return min_i64(T, most);
 }
 
-/* Chooses the images of a row: as many as rows have on average if there is room for all that fit,
- * and those of any sample. */
+/* Chooses the images of a row, or the tokens of images of any size: as many as rows have on average
+ * if there is room for all that fit, and those of any sample. */
 static int64_t choose_images(const struct config *c, const struct text_source *t, const char *path, int64_t vocabulary)
 {
     struct conversations set;
@@ -311,8 +311,9 @@ static int measure_part(struct suggestion *s, struct config *c, enum feed_role r
         token_store_close(&store);
     }
     if (!rc && role == FEED_TRAIN) {
-        s->max_images = choose_images(c, &t, path, s->model.vocabulary);
-        if (s->max_images) c->data_max_images = s->max_images;
+        const int64_t most = choose_images(c, &t, path, s->model.vocabulary), unit = image_source_patches_per_token(&t.images);
+        if (unit) c->data_max_patches = s->max_patches = most * unit;
+        else if ((s->max_images = most)) c->data_max_images = most;
     }
     if (!rc && !c->data_validation.n) choose_holdout(s, c, &t, path, read, share);
     if (!rc && !s->holdout) rc = count_rows(s, c, &t, path, role, share, e);

@@ -31,7 +31,8 @@ struct suggestion {
     struct error not_used;
     /* tokens and text */
     int64_t sequence;        /* tokens in a sample or row */
-    int64_t max_images;      /* images in a row; 0: no conversation has any */
+    int64_t max_images;      /* images in a row; 0: no conversation has any... */
+    int64_t max_patches;     /* ...or patches, with images of any size */
     uint64_t too_long;       /* conversations longer than a row */
 };
 

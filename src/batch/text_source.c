@@ -158,10 +158,13 @@ void text_source_close(struct text_source *s)
 static struct image_rule image_rule(const struct config *c, const struct text_source *s)
 {
     const struct image_text *x = &s->images.text;
-    const int64_t unit = (int64_t)s->images.patches.merge * s->images.patches.merge;
+    const int64_t unit = image_source_patches_per_token(&s->images);
     if (!x->features) return (struct image_rule){0};
-    if (x->any_size)
-        return (struct image_rule){.token = x->token, .features = 1, .patches = (uint32_t)unit,
+    if (unit)
+        return (struct image_rule){.token = x->token,
+                                   .features = 1,
+                                   .patches = (uint32_t)unit,
+                                   .video = x->video,
                                    .most = (uint32_t)(batch_patches(c, unit) / unit),
                                    .too_many = (enum too_many)c->data_too_many_images};
     return (struct image_rule){.token = x->token,

@@ -50,7 +50,13 @@ static void print_facts(const struct text_facts *f, const struct text_measures *
     text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n,
                 (long long)c->o.sequence, 100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence),
                 (unsigned long long)c->samples);
-    if (c->o.images.most && c->images)
+    const uint64_t unit = c->o.images.patches;
+    if (c->o.images.most && c->images && unit)
+        text_printf(out, "patches     %llu of images, %.0f a row of at most %llu; %.1f %% of their room is filled\n",
+                    (unsigned long long)(c->images * unit), (double)(c->images * unit) / (double)c->rows.n,
+                    (unsigned long long)(c->o.images.most * unit),
+                    100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
+    else if (c->o.images.most && c->images)
         text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n",
                     (unsigned long long)c->images, (double)c->images / (double)c->rows.n, c->o.images.most,
                     100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
@@ -62,9 +68,10 @@ static void print_facts(const struct text_facts *f, const struct text_measures *
                     "too many    %llu samples have more frames than data.max_frames, at most %llu, and are left out\n",
                     (unsigned long long)c->too_many_frames, (unsigned long long)c->most_frames);
     if (c->too_many)
-        text_printf(out,
-                    "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n",
-                    (unsigned long long)c->too_many, (unsigned long long)c->most_images);
+        text_printf(out, "too many    %llu samples have more %s, at most %llu, and are left out\n",
+                    (unsigned long long)c->too_many,
+                    unit ? "patches than data.max_patches" : "images than data.max_images",
+                    (unsigned long long)(c->most_images * (unit ? unit : 1)));
     if (c->split + c->split_long)
         text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)(c->split + c->split_long));
     if (c->too_long)
@@ -107,8 +114,9 @@ static void json_facts(const struct text_facts *f, const struct text_measures *m
         json_put_number(&w, "filled", (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence));
         json_put_number(&w, "labelled", (double)c->labels / (double)c->tokens);
         if (c->o.images.features) {
-            json_put_uint(&w, "images", c->images);
-            json_put_uint(&w, "max_images", c->o.images.most);
+            const uint64_t unit = c->o.images.patches ? c->o.images.patches : 1;
+            json_put_uint(&w, c->o.images.patches ? "patches" : "images", c->images * unit);
+            json_put_uint(&w, c->o.images.patches ? "max_patches" : "max_images", c->o.images.most * unit);
             json_put_uint(&w, "too_many_images", c->too_many);
             json_put_uint(&w, "missing_images", m->missing);
             json_put_uint(&w, "frames", c->frames);

@@ -25,11 +25,13 @@ static void print(const struct conversations *c, const char *path, bool json)
                  labels = (double)c->labels / (double)c->tokens;
     const struct token_store_header *h = c->store.header;
     const bool images = c->o.images.features;
+    const uint64_t unit = c->o.images.patches;
     conversations_print_left(c, &left);
     if (json)
         PRINT_FACTS(0, FACT("store", path), FACT("samples", h->report.read), FACT("used", c->samples),
                     FACT("unusable", report_bad(&h->report)), FACT("too_long", c->too_long), FACT("tokens", h->tokens),
-                    FACT("rows", c->rows.n), FACT("filled", fill), FACT_IF(images, "images", c->images),
+                    FACT("rows", c->rows.n), FACT("filled", fill), FACT_IF(images && !unit, "images", c->images),
+                    FACT_IF(unit, "patches", c->images * unit),
                     FACT_IF(images, "too_many_images", c->too_many), FACT_IF(images, "frames", c->frames),
                     FACT_IF(images, "too_many_frames", c->too_many_frames), FACT("labelled", labels));
     else {
@@ -37,7 +39,11 @@ static void print(const struct conversations *c, const char *path, bool json)
                    (unsigned long long)h->samples);
         print_line("  %u rows of %lld tokens, %.1f %% filled; %.1f %% of the tokens have labels", c->rows.n,
                    (long long)c->o.sequence, 100 * fill, 100 * labels);
-        if (images)
+        if (unit)
+            print_line("  images of %llu patches, %.0f a row of at most %llu (data.max_patches)",
+                       (unsigned long long)(c->images * unit), (double)(c->images * unit) / (double)c->rows.n,
+                       (unsigned long long)(c->o.images.most * unit));
+        else if (images)
             print_line("  %llu images, %.2f a row of at most %u (data.max_images)", (unsigned long long)c->images,
                        (double)c->images / (double)c->rows.n, c->o.images.most);
         if (c->o.images.most_frames)

@@ -123,6 +123,8 @@ static int ask(struct fits_options *f, struct asked *a, struct error *e)
         text_printf(&a->keys, " --set data.sequence=%lld", (long long)a->tokens);
         if (a->model.images && a->config.data_max_images > 0)
             text_printf(&a->keys, " --set data.max_images=%lld", (long long)a->config.data_max_images);
+        if (a->config.data_max_patches > 0)
+            text_printf(&a->keys, " --set data.max_patches=%lld", (long long)a->config.data_max_patches);
     }
     return PL_OK;
 }
@@ -262,11 +264,12 @@ static const struct fits_options START;
 static const struct option OPTIONS[] = {
     OPTION(struct fits_options, "--gpu", TEXT, gpu), OPTION(struct fits_options, "--tokens", POSITIVE, tokens),
     OPTION(struct fits_options, "--images", TEXT, plan.images),
+    OPTION(struct fits_options, "--image-size", TEXT, plan.image_size),
     OPTION(struct fits_options, "--batch", POSITIVE, batch)};
 
 const struct command command_fits = {
     "fits",
-    "fits MODEL | RUN.yaml --gpu LIST [--tokens N] [--images N] [--batch N] [--set key=value]... [--json]",
+    "fits MODEL | RUN.yaml --gpu LIST [--tokens N] [--images N] [--image-size WxH] [--batch N] [--set key=value]... [--json]",
     "Shows whether a model can be fine-tuned on a GPU, which need not be here: full fine-tuning, with a\n"
     "frozen vision tower, with LoRA and with QLoRA. Each row is a plan with exact bytes and a predicted\n"
     "speed, and has a command that runs it. MODEL is a model folder or a name of `plimsoll models`, which\n"
@@ -274,5 +277,6 @@ const struct command command_fits = {
     "  --gpu LIST       GPUs, by GiB of memory or by name: 12 or 8,24,rtx-4090\n"
     "  --tokens N       tokens of text in a sample: data.sequence; default: 2048\n"
     "  --images N       images in a sample of a model that takes images; default: 1\n"
+    "  --image-size WxH   their size, for a model that takes images of any size; default: 1024x1024\n"
     "  --batch N        samples of a step: train.effective_batch; default: 8",
     .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = fits};

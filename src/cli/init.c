@@ -84,6 +84,9 @@ static void put_rows(const struct suggestion *r, struct text *out)
     if (r->max_images)
         text_printf(out, "  max_images: %" PRId64 "                  # images in a row; memory grows with it\n",
                     r->max_images);
+    if (r->max_patches)
+        text_printf(out, "  max_patches: %" PRId64 "               # patches of images in a row; memory grows with it\n",
+                    r->max_patches);
     if (r->max_frames)
         text_printf(out,
                     "  max_frames: %" PRIu64 "                  # frames of videos in a row; memory grows with it\n",
@@ -171,7 +174,7 @@ static void put_train(const struct suggestion *r, const char *out_folder, struct
     if (r->held_out)
         text_printf(out, "  eval_every: %" PRIu64 "                # %s an epoch; the best model is kept\n", each,
                     r->samples % batch ? "about once" : "once");
-    if (r->held_out && r->max_images)
+    if (r->held_out && (r->max_images || r->max_patches))
         text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; "
                          "report.html shows them with their images\n");
     text_printf(out, "  save_every: %" PRIu64 "\n", each);

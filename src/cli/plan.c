@@ -139,6 +139,7 @@ static const struct option OPTIONS[] = {
     OPTION(struct plan_options, "--compare", SWITCH, compare),
     OPTION(struct plan_options, "--frontier", SWITCH, frontier),
     OPTION(struct plan_options, "--devices", TEXT, devices), OPTION(struct plan_options, "--images", TEXT, images),
+    OPTION(struct plan_options, "--image-size", TEXT, image_size),
     OPTION(struct plan_options, "--frames", TEXT, frames), OPTION(struct plan_options, "--masks", TEXT, masks),
     OPTION(struct plan_options, "--per-host", TEXT, o.per_host), OPTION(struct plan_options, "--links", TEXT, o.links)};
 
@@ -147,7 +148,7 @@ const struct command command_plan = {
     "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set "
     "key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
-    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] [--frames N] [--masks N] "
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] [--frames N] [--image-size WxH] [--masks N] "
     "[--json]",
     "Finds the training step with the shortest predicted time that fits the memory budget, and prints\n"
     "where every byte goes, before anything runs. It searches combinations of gradient accumulation\n"
@@ -184,6 +185,8 @@ const struct command command_plan = {
     "                   model, with its vision tower (data.max_images, data.max_frames); of a model of\n"
     "                   text only 576 tokens each. With --devices N may be a list, such as 1,2,4: a row\n"
     "                   for each\n"
+    "  --image-size WxH   the size of these images and frames, for a model that takes images of any size\n"
+    "                   (data.max_patches); default: 1024x1024\n"
     "  --masks N        masks per image: data.max_masks",
     .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS),
     COMMAND_STATE(START), .run = plan};

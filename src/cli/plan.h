@@ -10,11 +10,11 @@
 
 struct plan_options {
     struct options o;
-    const char *devices, *images, *frames, *masks;
+    const char *devices, *images, *frames, *image_size, *masks;
     bool explain, explain_all, compare, frontier;
 };
 
-/* Reads the configuration, with --images, --frames and --masks applied. */
+/* Reads the configuration, with --images, --frames, --image-size and --masks applied. */
 int plan_configure(const struct plan_options *o, struct config *c, struct error *e);
 
 /* The facts of one plan. */

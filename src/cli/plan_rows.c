@@ -7,7 +7,8 @@
 #include "calibrate/calibrate.h"
 #include "cost/links.h"
 #include "batch/feed.h"
-#include "models/images.h"
+#include "data/images/image_source.h"
+#include "models/image_grid.h"
 
 /* tokens of an image or frame in the sequence of a model that takes text only: a 24 x 24 grid */
 enum { IMAGE_TOKENS = 576 };
@@ -16,47 +17,98 @@ enum { IMAGE_TOKENS = 576 };
  * (text/template/chat_images.h) */
 enum { FRAME_TEXT = 16 };
 
-/* Makes room for images and frames in a row of a model that takes images; finds the tokens of
- * each. */
-static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2],
-                       struct error *e)
+/* pixels along images of any size whose size is not given */
+enum { IMAGE_SIDE = 1024 };
+
+/* What --images, --frames and --image-size ask for. */
+struct media {
+    int64_t images, frames;
+    uint32_t width, height;
+};
+
+/* Makes room for images and frames in a row of a model that takes images; finds their tokens. */
+static int plan_images(struct config *c, const struct model *m, const struct media *x, int64_t *tokens, struct error *e)
 {
-    if (images || c->data_max_images < 0) c->data_max_images = images;
-    if (frames) c->data_max_frames = frames;
-    tokens[0] = m->images->features;
-    if (images_frame_tokens(m, c->data_tokens_per_frame, &tokens[1], e)) return e->code;
-    if (m->images->timed) tokens[1] += FRAME_TEXT;
+    int64_t frame;
+    if (x->images || c->data_max_images < 0) c->data_max_images = x->images;
+    if (x->frames) c->data_max_frames = x->frames;
+    TRY(images_frame_tokens(m, c->data_tokens_per_frame, &frame, e));
+    *tokens = x->images * m->images->features + x->frames * (frame + (m->images->timed ? FRAME_TEXT : 0));
+    return PL_OK;
+}
+
+/* Does the same for patches of a model that takes images of any size; the frames are one video. */
+static int plan_patches(struct config *c, const struct model *m, const struct media *x, int64_t *tokens, struct error *e)
+{
+    const struct grid_model *g = m->images->grids;
+    const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
+                                          .max_pixels = (uint64_t)c->data_max_pixels};
+    struct patch_rules p;
+    struct patch_grid grid;
+    int64_t features = 0;
+    TRY(image_source_patches(&p, m, false, &sizes, e));
+    TRY(patch_grid_image(&p, x->width, x->height, &grid, e));
+    if (g->tokens) {
+        c->data_max_images = x->images;
+        c->data_max_frames = x->frames; /* which the model refuses */
+        if (!c->data_max_pixels) c->data_max_pixels = (int64_t)(grid.h * grid.w * p.patch * p.patch);
+        *tokens = x->images * (g->tokens + 2);
+        return PL_OK;
+    }
+    features += x->images * (int64_t)patch_grid_tokens(&p, &grid);
+    *tokens = features + 2 * x->images; /* <|vision_start|>, <|vision_end|> */
+    if (x->frames) {
+        TRY(image_source_patches(&p, m, true, NULL, e));
+        TRY(patch_grid_video(&p, (uint32_t)x->frames, x->width, x->height, &grid, e));
+        features += (int64_t)patch_grid_tokens(&p, &grid);
+        *tokens += (int64_t)patch_grid_tokens(&p, &grid) + 2 + (g->apart ? grid.t * FRAME_TEXT : 0);
+        c->data_max_frames = x->frames;
+    }
+    c->data_max_patches = features * g->merge * g->merge;
     return PL_OK;
 }
 
 /* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and
  * its tower. */
-static int add_images(struct config *c, int64_t images, int64_t frames, struct error *e)
+static int add_images(struct config *c, const struct media *x, bool sized, struct error *e)
 {
     struct model m;
-    int64_t tokens[2] = {IMAGE_TOKENS, IMAGE_TOKENS};
+    int64_t tokens = IMAGE_TOKENS * (x->images + x->frames);
     const bool named = c->model_path || c->model_preset;
     int rc = PL_OK;
-    if (!(images + frames) || !config_tokens(c)) return PL_OK;
+    if (!(x->images + x->frames) || !config_tokens(c))
+        return sized ? error_set(e, PL_USAGE, "--image-size is given without --images or --frames") : PL_OK;
     if (named && config_open_model(c, &m, e)) return e->code;
-    if (named && m.images) rc = plan_images(c, &m, images, frames, tokens, e);
+    if (sized && !(named && m.images && m.images->grids))
+        rc = error_set(e, PL_USAGE, "--image-size is for models that take images of any size (qwen2_vl)");
+    else if (named && m.images) rc = (m.images->grids ? plan_patches : plan_images)(c, &m, x, &tokens, e);
     if (named) model_close(&m);
-    c->data_sequence += images * tokens[0] + frames * tokens[1];
+    c->data_sequence += tokens;
     return rc;
+}
+
+static int parse_size(const char *text, struct media *x, struct error *e)
+{
+    int n = 0;
+    x->width = x->height = IMAGE_SIDE;
+    if (!text || (sscanf(text, "%5ux%5u%n", &x->width, &x->height, &n) == 2 && !text[n])) return PL_OK;
+    return error_set(e, PL_USAGE, "--image-size %s: expected WIDTHxHEIGHT in pixels, such as 1024x768", text);
 }
 
 int plan_configure(const struct plan_options *o, struct config *c, struct error *e)
 {
-    int64_t images = 0, frames = 0, masks = 0;
+    struct media x = {0};
+    int64_t masks = 0;
     TRY(options_config(&o->o, c, e));
-    int rc = options_count("--images", o->images, 1, 4096, &images, e);
-    if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
+    int rc = options_count("--images", o->images, 1, 4096, &x.images, e);
+    if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &x.frames, e);
+    if (!rc) rc = parse_size(o->image_size, &x, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
-    if (!rc && (images > 1 || frames) && !config_tokens(c))
+    if (!rc && (x.images > 1 || x.frames) && !config_tokens(c))
         rc = error_set(e, PL_USAGE,
                        "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
-    if (!rc) rc = add_images(c, images, frames, e);
+    if (!rc) rc = add_images(c, &x, o->image_size, e);
     if (rc) config_free(c);
     return rc;
 }

@@ -94,24 +94,26 @@ static struct row_size size_of(const struct conversations *c, struct row_samples
     return sum;
 }
 
-/* Reads an image of any size, which is number n of the row. */
+/* Reads an image or a video of any size. */
 static enum data_fault read_patches(struct worker *w, const struct image_rows_source *source, struct sample_image x,
-                                    char *to, struct image_grid *grid, struct error *e)
+                                    char *to, struct image_grid *grid, uint32_t *replaced, struct error *e)
 {
     const uint32_t most = w->o.most_patches;
     struct patches_read read = {.to = (float *)(void *)to, .tokens = most ? 0 : x.count, .most = most};
-    TRY(image_reader_patches(w->reader, source->files, x.reference, &read, e));
-    *grid = (struct image_grid){read.grid.t, read.grid.h, read.grid.w};
-    return FAULT_NONE;
+    const bool video = media_is_video(x.reference);
+    const enum data_fault fault =
+        (video ? image_reader_video_patches : image_reader_patches)(w->reader, source->files, x.reference, &read, e);
+    *grid = (struct image_grid){read.grid.t, read.grid.h, read.grid.w, video, read.seconds};
+    *replaced += read.replaced;
+    return fault;
 }
 
 static enum data_fault read_image(struct worker *w, const struct image_rows_source *source, struct sample_image x,
-                                  char *to, struct image_grid *grid, struct error *e)
+                                  char *to, struct image_grid *grid, uint32_t *replaced, struct error *e)
 {
-    uint32_t replaced;
-    if (w->o.reader.patches) return read_patches(w, source, x, to, grid, e);
+    if (w->o.reader.patches) return read_patches(w, source, x, to, grid, replaced, e);
     if (w->o.embedding)
-        return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, &replaced, e);
+        return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, replaced, e);
     return image_reader_read(w->reader, source->files, x.reference, x.count, (float *)to, e);
 }
 
@@ -122,6 +124,13 @@ static enum data_fault read_video(struct worker *w, const struct image_rows_sour
         return image_files_embeddings(source->files, x.reference, x.frames, to, x.frames * w->each, replaced, e);
     return image_reader_video(w->reader, source->files, x.reference, x.frames,
                               &(struct frames_to){.values = (float *)to}, replaced, e);
+}
+
+/* Counts frames of a conversation that could not be decoded. */
+static void count_frames(struct row_slot *s, const struct used_sample *u, uint32_t replaced)
+{
+    if (!s->replaced) s->replaced_in = u->sample;
+    s->replaced += replaced;
 }
 
 /* Reads the videos of a conversation that begins at token `at` of the row. */
@@ -140,8 +149,7 @@ static enum data_fault read_videos(struct worker *w, const struct image_rows_sou
     }
     s->out.n_videos += n;
     s->out.frames += frames;
-    if (!s->replaced) s->replaced_in = u->sample;
-    s->replaced += all;
+    count_frames(s, u, all);
     return FAULT_NONE;
 }
 
@@ -160,11 +168,11 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
                                   struct row_slot *s, struct error *e)
 {
     const struct used_sample *u = &source->set->used.at[sample];
-    uint32_t images = 0, files = 0;
+    uint32_t images = 0, files = 0, replaced = 0;
     for (; images < u->images; files++) {
         struct sample_image x = conversations_image(source->set, u, images);
         struct image_grid *grid = s->grids + s->out.n_grids + files;
-        enum data_fault fault = read_image(w, source, x, next_pixels(w, s, images, files), grid, e);
+        enum data_fault fault = read_image(w, source, x, next_pixels(w, s, images, files), grid, &replaced, e);
         if (fault) return fault;
         images += x.count;
     }
@@ -173,6 +181,7 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
             read_videos(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
         if (fault) return fault;
     }
+    count_frames(s, u, replaced);
     s->samples[s->n++] = sample;
     s->out.images += images;
     s->out.n_grids += files;

@@ -90,7 +90,8 @@ static void init_elements(const struct init *init, uint64_t key, float *to, int6
         return;
     }
     if (init->kind == INIT_UNIFORM) random_uniform(to, key, (uint64_t)at, n, init->std);
-    else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
+    const float same = init->kind == INIT_FILL ? init->std : init->kind == INIT_ONE;
+    for (int64_t i = 0; i < n && init->kind != INIT_UNIFORM; i++) to[i] = same;
 }
 
 /* Loads the Euclidean norms of the rows of another parameter's matrix [outputs,inputs], which is

@@ -128,10 +128,10 @@ struct tensor {
 };
 
 /* The initial value of a parameter or a constant. */
-enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_DATA, INIT_UNIFORM, INIT_ROW_NORMS };
+enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_DATA, INIT_UNIFORM, INIT_ROW_NORMS, INIT_FILL };
 struct init {
     enum init_kind kind;
-    float std;   /* INIT_NORMAL; INIT_UNIFORM: the values are between -std and std */
+    float std;   /* INIT_NORMAL; INIT_UNIFORM: the values are between -std and std; INIT_FILL: all are std */
     id data;     /* INIT_DATA: offset into graph.blob */
     int64_t padding; /* INIT_NORMAL: 1 + the row that is 0; 0: none */
 };

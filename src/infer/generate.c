@@ -277,7 +277,7 @@ static int check_images(const struct generate *g, const struct prompt *p, struct
     return error_set(e, PL_USAGE,
                      "the prompt has %lld image tokens (id %d), and its images need %lld: %lld for each of %lld %s",
                      (long long)tokens, m->token, (long long)need, (long long)m->features, (long long)a->images.images,
-                     m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
+                     image_is_tiled(m->layout) ? "tiles and images" : "images");
 }
 
 /* Reads the images of a prompt that begins in a text, and checks its tokens. */

@@ -224,7 +224,7 @@ static int put_patches(void *user, const float *values, uint32_t count, struct e
                          (long long)a->room.patches);
     memcpy(a->patches + a->images.patches * K, values, (size_t)(count * K) * sizeof *values);
     a->images.patches += count;
-    a->grids[a->n_grids++] = (struct image_grid){p->x->grid.t, p->x->grid.h, p->x->grid.w};
+    a->grids[a->n_grids++] = (struct image_grid){p->x->grid.t, p->x->grid.h, p->x->grid.w, p->x->video, p->x->seconds};
     return PL_OK;
 }
 

@@ -69,6 +69,7 @@ struct decoder {
     /* Where layer_types does not say which layers have the sliding window: those from the first on,
      * but for each full_every-th. */
     int64_t window, window_first, full_every;
+    bool listed_windows; /* layers follow layer_types; else the list must say what they are */
 };
 
 /* Returns the configuration of a model, with a family's defaults and Llama's names. */
@@ -80,8 +81,9 @@ int decoder_parse(struct model *m, struct decoder *c, const struct value *config
 int decoder_parse_window(struct decoder *c, const struct value *config, int64_t absent, struct error *e);
 /* Parses a soft cap: a number, or null for none; *cap is the default. */
 int decoder_parse_cap(const struct value *config, const char *key, double *cap, struct error *e);
-/* Parses how many experts there are, by the family's key, and how many of them a token chooses. */
-int decoder_parse_experts(struct decoder *c, const struct value *config, const char *key, struct error *e);
+/* Parses how many experts there are (num_experts; num_local_experts in Mixtral's folders and in
+ * those that transformers 5 saves), and how many of them a token chooses. */
+int decoder_parse_experts(struct decoder *c, const struct value *config, struct error *e);
 /* Returns PL_USAGE if the key is true. */
 int decoder_refuse(const struct value *config, const char *key, struct error *e);
 /* Builds the decoder as a model of its own. */

@@ -80,15 +80,39 @@ int decoder_refuse(const struct value *config, const char *key, struct error *e)
     return set ? error_set(e, PL_USAGE, "%s is true, which is not supported", key) : PL_OK;
 }
 
-int decoder_parse_experts(struct decoder *c, const struct value *config, const char *key, struct error *e)
+int decoder_parse_experts(struct decoder *c, const struct value *config, struct error *e)
 {
-    const struct size_key keys[] = {{key, &c->experts.n, 1, 1 << 12},
+    int64_t experts = c->experts.n, local = experts;
+    const struct size_key keys[] = {{"num_experts", &experts, 1, 1 << 12}, {"num_local_experts", &local, 1, 1 << 12},
                                     {"num_experts_per_tok", &c->experts.chosen, 1, 1 << 12}};
     TRY(layer_parse_sizes(config, keys, COUNT(keys), e));
+    const bool both = value_get(config, "num_experts") && value_get(config, "num_local_experts");
+    if (both && local != experts)
+        return error_set(e, PL_USAGE, "num_experts is %lld and num_local_experts is %lld: leave one of them out",
+                         (long long)experts, (long long)local);
+    c->experts.n = value_get(config, "num_experts") ? experts : local;
     if (c->experts.chosen > c->experts.n)
-        return error_set(e, PL_USAGE, "num_experts_per_tok is %lld, more than %s, which is %lld",
-                         (long long)c->experts.chosen, key, (long long)c->experts.n);
+        return error_set(e, PL_USAGE,
+                         "num_experts_per_tok is %lld, more than the experts (num_experts), which are %lld",
+                         (long long)c->experts.chosen, (long long)c->experts.n);
     return decoder_refuse(config, "output_router_logits", e);
+}
+
+/* Parses an entry of layer_types. A family whose layers do not follow the list takes one that says
+ * what they are. */
+static int parse_layer_type(struct decoder *c, int64_t i, const char *type, struct error *e)
+{
+    const bool sliding = !strcmp(type, "sliding_attention");
+    if (!sliding && strcmp(type, "full_attention"))
+        return error_set(e, PL_USAGE, "layer_types: \"%s\" is not full_attention or sliding_attention", type);
+    if (sliding && !c->window)
+        return error_set(e, PL_USAGE, "layer_types: layer %lld is sliding_attention, and the model has no sliding "
+                                      "window (sliding_window, use_sliding_window)", (long long)i);
+    if (!c->listed_windows && sliding != (c->layer[i].window > 0))
+        return error_set(e, PL_USAGE, "layer_types: layer %lld is %s, and in this family all layers have the sliding "
+                                      "window, or none (sliding_window)", (long long)i, type);
+    if (c->listed_windows) c->layer[i] = layer_of(c, sliding);
+    return PL_OK;
 }
 
 /* Parses layer_types, which, if given, lists the layers with a sliding window. */
@@ -103,9 +127,7 @@ static int parse_types(struct decoder *c, const struct value *config, struct err
     for (int64_t i = 0; i < c->layers && !rc; i++) {
         const char *type = NULL;
         rc = value_as_string(value_at(types, (uint32_t)i), "layer_types", &type, e);
-        if (!rc && strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
-            rc = error_set(e, PL_USAGE, "layer_types: \"%s\" is not full_attention or sliding_attention", type);
-        if (!rc) c->layer[i] = layer_of(c, !strcmp(type, "sliding_attention"));
+        if (!rc) rc = parse_layer_type(c, i, type, e);
     }
     return rc;
 }

@@ -34,6 +34,7 @@ static int gemma_parse(struct model *m, const struct value *config, struct error
 static int parse_gemma2(struct model *m, struct decoder *c, const struct value *config, struct error *e)
 {
     double scalar = 256;
+    c->listed_windows = true;
     c->act_key = "hidden_activation";
     c->names.after_attention = "post_attention_layernorm";
     c->names.before_mlp = "pre_feedforward_layernorm";
@@ -67,7 +68,10 @@ static int gemma3_parse(struct model *m, const struct value *config, struct erro
     TRY(value_opt_int(config, "sliding_window_pattern", &c->full_every, e));
     if (c->full_every < 1)
         return error_set(e, PL_USAGE, "sliding_window_pattern is %lld, it must be 1 or more", (long long)c->full_every);
-    return parse_gemma2(m, c, config, e);
+    TRY(parse_gemma2(m, c, config, e));
+    if (!c->attention_cap) return PL_OK;
+    return error_set(e, PL_USAGE, "attn_logit_softcapping is %g, and the attention of this family has no soft cap: null",
+                     c->attention_cap);
 }
 
 const struct family gemma_family = DECODER_FAMILY("gemma", gemma_parse);

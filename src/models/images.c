@@ -20,10 +20,9 @@ static int64_t square_root(int64_t n)
     return k;
 }
 
-int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token,
+int images_describe(struct model *m, struct tower_sizes s, const char *type, int64_t features, int64_t token,
                     enum image_layout layout, struct error *e)
 {
-    const struct tower_sizes s = tower_sizes(tower);
     if (features < 1)
         return error_set(e, PL_USAGE, "the vision tower gives %lld tokens, and none is left for the text model",
                          (long long)s.tokens);
@@ -34,7 +33,7 @@ int images_describe(struct model *m, const struct model *tower, int64_t features
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens,
                                       .width = s.width, .channels = s.channels, .layout = layout,
-                                      .tower = tower->family->model_type, .padded = padded};
+                                      .tower = type, .padded = padded};
     /* a class token besides a square makes no square */
     m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0;
     model_add_port(m,
@@ -154,6 +153,17 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
     rows = op_reshape(g, rows, r.each ? 3 : 2, r.each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
     return op_replace_rows(g, x, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T}), rows);
+}
+
+void images_build(const struct model *m, struct graph *g, const struct batch *batch, const char *decoder,
+                  struct image_layers layers)
+{
+    const struct model *text = model_part(m, decoder);
+    if (images_encode(m, g, batch, layers)) return;
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    id x = images_merge(m, g, batch, decoder_embed(text, g, decoder, ids), layers);
+    decoder_outputs(text, g, decoder, batch, decoder_states(text, g, decoder, x, rows), labels);
 }
 
 /* ---- Normalisation ----

@@ -44,7 +44,7 @@ struct image_model {
     int64_t tokens, width; /* of the tower's output for an image, image_embeddings */
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
-    bool start_end;        /* with tokens around each (struct image_text) */
+    const char *around[2]; /* what stands before and behind an image (struct image_text); NULL: nothing */
     bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */
     const char *tower;     /* model_type of the vision tower */
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a
@@ -76,9 +76,10 @@ bool images_fit(const struct image_batch *room, const struct image_batch *b);
  * model's. */
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);
 
-/* Describes a model that takes images of the tower, `features` features each, at the image tokens;
- * for parse. */
-int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token,
+/* Describes a model that takes images of a tower of this model_type, `features` features each, at
+ * the image tokens; for parse. */
+struct tower_sizes;
+int images_describe(struct model *m, struct tower_sizes tower, const char *type, int64_t features, int64_t token,
                     enum image_layout layout, struct error *e);
 
 /* For builders: the layers from pixels [n,channels,side,side] to image_embeddings [n,tokens,width],
@@ -92,3 +93,6 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
 /* Builds, with PART_IMAGE, only the tower, with its output image_embeddings. Returns false if the
  * batch asks for text. */
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers);
+/* Builds a model that is only these layers and the decoder in part `decoder`. */
+void images_build(const struct model *m, struct graph *g, const struct batch *batch, const char *decoder,
+                  struct image_layers layers);

@@ -109,7 +109,7 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
                          "without a projector the vision tower's width %lld must be the text model's, which is %lld",
                          (long long)(c->n_states * s.width), (long long)decoder_width(decoder));
     decoder_describe(m, decoder);
-    if (images_describe(m, tower, s.tokens - c->drop_first, image_token, layout, e)) return e->code;
+    TRY(images_describe(m, s, tower->family->model_type, s.tokens - c->drop_first, image_token, layout, e));
     m->images->tokens = m->images->features;
     m->images->width = c->n_states * s.width;
     return PL_OK;
@@ -438,7 +438,7 @@ int llava_parse_original(struct model *m, const struct value *config, const char
     if (value_opt_bool(config, "mm_use_im_start_end", &start_end, e) ||
         llava_describe(m, c, IMAGE_TOKEN, IMAGE_AS_PIECES, e))
         return e->code;
-    m->images->start_end = start_end;
+    if (start_end) m->images->around[0] = "<im_start>", m->images->around[1] = "<im_end>";
     return PL_OK;
 }
 

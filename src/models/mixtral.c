@@ -15,7 +15,7 @@ static int mixtral_parse(struct model *m, const struct value *config, struct err
     c->names.expert_gate = "block_sparse_moe.experts.*.w1";
     c->names.expert_up = "block_sparse_moe.experts.*.w3";
     c->names.expert_down = "block_sparse_moe.experts.*.w2";
-    TRY(decoder_parse_experts(c, config, "num_local_experts", e));
+    TRY(decoder_parse_experts(c, config, e));
     TRY(value_opt_number(config, "router_jitter_noise", &jitter, e));
     if (jitter != 0)
         return error_set(e, PL_USAGE, "router_jitter_noise is %g, which is not supported; 0 trains without it", jitter);

@@ -29,9 +29,15 @@ static int olmo2_parse(struct model *m, const struct value *config, struct error
 static int olmo3_parse(struct model *m, const struct value *config, struct error *e)
 {
     struct decoder *c = decoder_new(m, defaults);
+    double theta = 500000;
     c->layered_rotary = true;
-    c->rotary[TABLE_FULL].theta = 500000;
+    c->rotary[TABLE_FULL].theta = c->rotary[TABLE_SLIDING].theta = theta;
+    TRY(value_opt_number(config, "rope_theta", &theta, e));
+    if (theta != 500000 && !value_get(config, "rope_parameters"))
+        return error_set(e, PL_USAGE, "rope_theta is %g, and layers with a window and without have a table each: give "
+                                      "each its rope_theta, in rope_parameters", theta);
     c->full_every = 4;
+    c->listed_windows = true;
     TRY(decoder_parse_window(c, config, 4096, e));
     return parse_olmo(m, c, config, e);
 }

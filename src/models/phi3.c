@@ -13,7 +13,9 @@ static int phi3_parse(struct model *m, const struct value *config, struct error 
     c->names.qkv = "self_attn.qkv_proj";
     c->names.gate_up = "mlp.gate_up_proj";
     TRY(decoder_parse_window(c, config, 0, e));
-    return decoder_parse(m, c, config, e);
+    TRY(decoder_parse(m, c, config, e));
+    if (c->rotary->type == ROTARY_DEFAULT || c->rotary->type == ROTARY_LONGROPE) return PL_OK;
+    return error_set(e, PL_USAGE, "rope_scaling: this family's rope_type is default or longrope");
 }
 
 const struct family phi3_family = DECODER_FAMILY("phi3", phi3_parse);

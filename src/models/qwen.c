@@ -13,7 +13,8 @@ static int parse_qwen(struct model *m, struct decoder *c, const struct value *co
     bool sliding = false;
     TRY(value_opt_bool(config, "use_sliding_window", &sliding, e));
     if (sliding) TRY(decoder_parse_window(c, config, 4096, e));
-    if (!c->experts.n) TRY(value_opt_int(config, "max_window_layers", &c->window_first, e));
+    c->listed_windows = !c->experts.n;
+    if (c->listed_windows) TRY(value_opt_int(config, "max_window_layers", &c->window_first, e));
     return decoder_parse(m, c, config, e);
 }
 
@@ -90,7 +91,7 @@ static int qwen3_moe_parse(struct model *m, const struct value *config, struct e
     c->names.expert_gate = "mlp.experts.*.gate_proj";
     c->names.expert_up = "mlp.experts.*.up_proj";
     c->names.expert_down = "mlp.experts.*.down_proj";
-    TRY(decoder_parse_experts(c, config, "num_experts", e));
+    TRY(decoder_parse_experts(c, config, e));
     TRY(value_opt_bool(config, "norm_topk_prob", &c->experts.normalised, e));
     TRY(layer_parse_sizes(config, &(struct size_key){"moe_intermediate_size", &c->experts.inner, 1, 1 << 22}, 1, e));
     TRY(parse_qwen3(m, c, config, e));

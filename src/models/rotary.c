@@ -17,7 +17,7 @@ static int parse_type(struct rotary *r, const struct value *map, struct error *e
     for (size_t i = 0; type; i++) {
         if (i == COUNT(names))
             return error_set(e, PL_USAGE,
-                "rope type \"%s\" is not one of: default, linear, dynamic, llama3, yarn, longrope", type);
+                "rope_type \"%s\" is not one of: default, linear, dynamic, llama3, yarn, longrope", type);
         if (strcmp(names[i], type)) continue;
         r->type = (enum rotary_type)min_i64((int64_t)i, ROTARY_LONGROPE); /* su is an older name */
         break;
@@ -109,6 +109,7 @@ static int parse_map(struct rotary *r, const struct value *config, const struct 
                          r->partial ? "above 0, at most " : "");
     if (r->partial) r->partial = partial;
     if (original && r->type >= ROTARY_LLAMA3) r->original_positions = original;
+    if (r->type == ROTARY_DYNAMIC) r->original_positions = (double)s.positions; /* whatever the map says */
     TRY(require_positive("rope_theta", r->theta, e));
     TRY(require_positive("original_max_position_embeddings", r->original_positions, e));
     if (!r->factor) r->factor = r->type == ROTARY_LONGROPE ? (double)s.positions / r->original_positions : 1;
@@ -124,9 +125,13 @@ static int parse_map(struct rotary *r, const struct value *config, const struct 
 
 int rotary_parse(struct rotary *r, const struct value *config, struct rotary_sizes s, struct error *e)
 {
-    const struct value *map = value_get(config, "rope_parameters");
+    const struct value *map = value_get(config, "rope_scaling");
+    if (!is_given(map) || !map->count) map = value_get(config, "rope_parameters");
+    if (value_get(map, "full_attention") || value_get(map, "sliding_attention"))
+        return error_set(e, PL_USAGE, "rope_parameters has a map for each kind of layer (full_attention, "
+                                      "sliding_attention); this model has one table of positions");
     TRY(value_opt_number(config, "rope_theta", &r->theta, e));
-    return parse_map(r, config, is_given(map) ? map : value_get(config, "rope_scaling"), s, e);
+    return parse_map(r, config, map, s, e);
 }
 
 int rotary_parse_layers(struct rotary r[2], const struct value *config, struct rotary_sizes s, struct error *e)
@@ -136,9 +141,10 @@ int rotary_parse_layers(struct rotary r[2], const struct value *config, struct r
     if (is_given(maps) && !is_given(full) && !is_given(sliding))
         return error_set(e, PL_USAGE, "rope_parameters has neither full_attention nor sliding_attention, "
                                       "which a model with two kinds of layers needs");
+    if (is_given(maps) && is_given(value_get(config, "rope_scaling")))
+        return error_set(e, PL_USAGE, "rope_parameters and rope_scaling are both given: leave one of them out");
     TRY(value_opt_number(config, "rope_theta", &r[0].theta, e));
     TRY(parse_map(&r[0], config, is_given(maps) ? full : value_get(config, "rope_scaling"), s, e));
-    if (r[1].theta == 0) r[1].theta = r[0].theta;
     TRY(value_opt_number(config, "rope_local_base_freq", &r[1].theta, e));
     return parse_map(&r[1], config, sliding, s, e);
 }

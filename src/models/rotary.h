@@ -2,8 +2,8 @@
  * rotary.h: tables of rotary positions (RoPE), by the keys of a config.json.
  *
  * The tables follow from the configuration as Hugging Face defines them: rope_theta with
- * rope_scaling (transformers 4) or rope_parameters (5). Frequencies are computed in double and
- * rounded once.
+ * rope_scaling (transformers 4) or rope_parameters (5); rope_scaling counts if both are there.
+ * Frequencies are computed in double and rounded once.
  */
 #pragma once
 
@@ -37,8 +37,7 @@ struct rotary_sizes {
 int rotary_parse(struct rotary *r, const struct value *config, struct rotary_sizes s, struct error *e);
 /* Parses the two tables of a model whose layers with a sliding window have their own, the second:
  * the maps full_attention and sliding_attention of rope_parameters; or rope_theta with rope_scaling
- * for the first, and rope_local_base_freq for the second. The second's theta is the family's
- * default; 0: the first's. */
+ * for the first, and rope_local_base_freq for the second. */
 int rotary_parse_layers(struct rotary r[2], const struct value *config, struct rotary_sizes s, struct error *e);
 /* Returns how many numbers of a head are rotated, the first ones. */
 int64_t rotary_width(const struct rotary *r, int64_t head_dim);

@@ -35,6 +35,7 @@ static int smollm3_parse(struct model *m, const struct value *config, struct err
     TRY(value_opt_bool(config, "mlp_bias", &c->mlp_bias, e));
     TRY(decoder_parse_window(c, config, 0, e));
     c->o_bias = c->qkv_bias;
+    c->listed_windows = true;
     TRY(decoder_parse(m, c, config, e));
     return parse_rotated(c, config, e);
 }

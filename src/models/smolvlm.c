@@ -55,7 +55,8 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     decoder_set_names(llava_part(m, DECODER), "", true);
     decoder_tie(llava_part(m, DECODER), tied);
     decoder_describe(m, model_part(m, DECODER));
-    rc = images_describe(m, model_part(m, TOWER), s.tokens / (c->scale * c->scale), token, IMAGE_AS_TILES, e);
+    rc = images_describe(m, s, model_part(m, TOWER)->family->model_type, s.tokens / (c->scale * c->scale), token,
+                         IMAGE_AS_TILES, e);
     if (!rc) m->images->timed = m->family == &smolvlm_family; /* no reference states a video's text of Idefics3 */
     return rc;
 }
@@ -84,12 +85,7 @@ static const struct image_layers layers = {encode, connect};
 
 static void build_smolvlm(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    const struct model *decoder = model_part(m, DECODER);
-    if (images_encode(m, g, batch, layers)) return;
-    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
-    struct token_rows rows = decoder_rows(g, batch);
-    id x = images_merge(m, g, batch, decoder_embed(decoder, g, DECODER, ids), layers);
-    decoder_outputs(decoder, g, DECODER, batch, decoder_states(decoder, g, DECODER, x, rows), labels);
+    images_build(m, g, batch, DECODER, layers);
 }
 
 const struct family idefics3_family = {"idefics3", parse_smolvlm, build_smolvlm, "", true, .generates = true};

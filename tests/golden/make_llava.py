@@ -6,7 +6,7 @@
 
 Each case is one folder:
 
-    config.json             llava, smolvlm or idefics3; or llava_llama and llava_mistral, the original layout
+    config.json             llava, smolvlm, idefics3 or internvl; or llava_llama and llava_mistral, the original layout
     model.safetensors       random weights under the names of one version or program (NAMES)
     batch.safetensors       input_ids with image tokens, labels, pixel_values of all images of the batch, perhaps
                             attention_mask or position_ids
@@ -40,6 +40,8 @@ NAMES = {
     "saved": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
               "model.vision_tower.": "vision_tower.", "model.multi_modal_projector.": "multi_modal_projector."},
     "memory": {},
+    "internvl": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+                 "model.vision_tower.": "vision_tower.", "model.multi_modal_projector.": "multi_modal_projector."},
     "memory4": {"model.vision_tower.": "model.vision_tower.vision_model."},
     "original": {"model.language_model.": "model.", "model.vision_tower.": TOWER + "vision_model.",
                  "model.multi_modal_projector.linear_1.": "model.mm_projector.0.",
@@ -52,6 +54,8 @@ def case(**changes):
         kind="llava", names="hub", dtype="float32",
         # the tower and the text model: changes to the cases of make_towers.py and make_llama.py
         vision={}, text={},
+        # of InternVL's tower: other keys
+        tower={},
         layer=-2, strategy="default", act="gelu", bias=True, tied=False, scale=2,
         # of the original layout: the folder of the tower, None: inside
         tower_folder=None,
@@ -75,6 +79,10 @@ CASES = {
     "llava_med": case(names="original", kind="llava_mistral", text=dict(family="mistral", extra=dict(sliding_window=None)),
                       vision=dict(make_towers.CASES["clip_full"]), layer=-2, tower_folder="tests/golden/clip_full", images=(1, 0), T=22),
     "smolvlm": case(kind="smolvlm", names="memory", vision=dict(kind="siglip", patch=3, image=12), images=(2, 1, 0), T=15, five=True),
+    "internvl": case(kind="internvl", names="internvl", vision=dict(patch=3, image=12), text=dict(family="qwen2"), layer=-1, images=(2, 1, 0), T=15),
+    "internvl_norms": case(kind="internvl", names="memory", vision=dict(patch=2, image=16, hidden=8, heads=2, inner=13, act="gelu_pytorch_tanh"), text=dict(family="qwen3", head_dim=6), layer=-2, images=(1, 1), T=20,
+                           tied=True, scale=4, padded=True, act="silu", dtype="bfloat16",
+                           tower=dict(attention_bias=True, use_qk_norm=True, norm_type="rms_norm", use_mean_pooling=False, use_mask_token=True)),
     "idefics3": case(kind="idefics3", names="memory", vision=dict(kind="siglip", patch=2, image=12), images=(1, 1), T=16, tied=True, scale=3),
 }
 
@@ -97,9 +105,17 @@ def features_of(c):
     """Tokens of an image."""
     v = vision_case(c)
     patches = (v["image"] // v["patch"]) ** 2
-    if c["kind"] in ("smolvlm", "idefics3"):
+    if c["kind"] in ("smolvlm", "idefics3", "internvl"):
         return patches // c["scale"] ** 2
     return patches + (v["kind"] == "clip") - (c["strategy"] == "default")
+
+
+def internvl_tower(c):
+    v = vision_case(c)
+    return dict(model_type="internvl_vision", hidden_size=v["hidden"], intermediate_size=v["inner"], num_hidden_layers=v["layers"],
+                num_attention_heads=v["heads"], image_size=[v["image"], v["image"]], patch_size=[v["patch"], v["patch"]], num_channels=v["channels"],
+                hidden_act="gelu_pytorch_tanh" if v["act"] == "gelu_pytorch_tanh" else "gelu", layer_scale_init_value=0.1,
+                **{**dict(attention_bias=False, use_qk_norm=False, norm_type="layer_norm", use_mean_pooling=True, use_mask_token=False), **c["tower"]})
 
 
 def config_json(c):
@@ -110,6 +126,10 @@ def config_json(c):
         return dict(text, model_type=c["kind"], architectures=["LlavaMistralForCausalLM"], mm_vision_tower="openai/clip-tiny-of-the-tests",
                     mm_hidden_size=vision["hidden_size"], mm_projector_type="mlp2x_gelu", mm_vision_select_layer=c["layer"],
                     mm_vision_select_feature="patch", image_aspect_ratio="pad", mm_use_im_start_end=False)
+    if c["kind"] == "internvl":
+        return dict(architectures=["InternVLForConditionalGeneration"], model_type="internvl", dtype=c["dtype"], image_token_id=token,
+                    image_seq_length=features_of(c), downsample_ratio=1 / c["scale"], projector_hidden_act=c["act"], text_config=text,
+                    tie_word_embeddings=c["tied"], vision_config=internvl_tower(c), vision_feature_layer=c["layer"], vision_feature_select_strategy="default")
     if c["kind"] == "llava":
         return dict(architectures=["LlavaForConditionalGeneration"], model_type="llava", dtype=c["dtype"], image_token_index=token,
                     image_seq_length=features_of(c), multimodal_projector_bias=c["bias"], projector_hidden_act=c["act"],

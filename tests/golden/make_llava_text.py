@@ -2,24 +2,25 @@
 """Makes tests/golden/llava_text: conversations with images as token ids and labels, as transformers' processors give them, and
 as LLaVA's original code does.
 
-    python3 tests/golden/make_llava_text.py       from the repository's root; needs transformers, tokenizers, pillow
+    python3 tests/golden/make_llava_text.py [NAME]...    from the repository's root; needs transformers, tokenizers, pillow
 
     llava/      model_type llava: LlavaProcessor; a tokenizer like Llama's, with BOS; the template takes contents as parts
     strings/    the same with a template that takes contents as text
     smolvlm/    model_type smolvlm: Idefics3Processor, and SmolVLM's text of an image, which agree; a byte-level tokenizer
+    internvl/   model_type internvl: InternVLProcessor; a byte-level tokenizer
     original/   model_type llava_mistral: the text is cut at <image>, each piece is tokenized by itself, BOS once
     start_end/  the same with mm_use_im_start_end
     images/     images of several sizes
     chats.jsonl         the conversations, in LLaVA's form and as OpenAI messages
     prompt-N.json       the same without the last message
     NAME.expected.jsonl for each: {"ids", "labels", "prompt"}: labels are -100 where nothing is trained; prompt: the ids
-                        of all messages but the last with the generation prompt; of llava and smolvlm also "answer": up to NEW
+                        of all messages but the last with the generation prompt; of llava, smolvlm and internvl also "answer": up to NEW
                         tokens of model.generate(do_sample=False) in float32, pixel values by the processor. At every token the largest logit
                         is ahead of the second by at least MARGIN.
 
-llava and smolvlm have random weights, in bf16; the other folders have none.
+llava, smolvlm and internvl have random weights, in bf16; the other folders have none.
 """
-import json, os, pathlib
+import json, os, pathlib, sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import safetensors.torch, tokenizers, torch, transformers
@@ -30,6 +31,11 @@ from transformers.models.smolvlm import processing_smolvlm
 here = pathlib.Path("tests/golden/llava_text")
 SIDE, PATCH, TILE = 16, 4, 16
 NEW, MARGIN = 8, 2e-3
+
+
+def wanted(name):
+    return len(sys.argv) < 2 or name in sys.argv[1:]
+
 
 # --- images and conversations -------------------------------------------------------------------
 
@@ -114,14 +120,17 @@ def like_llama(specials):
     return t
 
 
-def byte_level():
+def byte_level(first):
     t = tokenizers.Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
-    first = ["<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>", "<global-img>"] + [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
     t.train_from_iterator(corpus + ["\n\n"] * 9, trainers.BpeTrainer(vocab_size=360, special_tokens=first, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     return t
 
+
+SMOL_TOKENS = (["<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>", "<global-img>"] +
+               [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)])
+INTERN_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
 
 # --- templates ----------------------------------------------------------------------------------
 
@@ -136,6 +145,10 @@ ORIGINAL = STRINGS.replace("{{ bos_token }}", "")
 SMOL = ("<|im_start|>{% for m in messages %}{{ m['role'] | capitalize }}{% if m['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
         "{% for c in m['content'] %}{% if c['type'] == 'text' %}{{ c['text'] }}{% elif c['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
         "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}")
+# A line break behind each image.
+INTERN = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
+          "{% if c['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% elif c['type'] == 'video' %}{{ '<video>\n' }}{% elif c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %}"
+          "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 # --- folders ------------------------------------------------------------------------------------
 
@@ -143,7 +156,7 @@ VISION = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=
 LM = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512)
 
 
-def save(name, tokenizer, template, config, eos, bos, processor):
+def save(name, tokenizer, template, config, eos, bos, processor, **more):
     folder = here / name
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -153,11 +166,12 @@ def save(name, tokenizer, template, config, eos, bos, processor):
     write("config.json", config)
     if processor:
         write("preprocessor_config.json", processor)
-    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), bos_token=bos, eos_token=eos, pad_token=eos)
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), bos_token=bos, eos_token=eos, pad_token=eos, **more)
 
 
 CLIP = dict(image_processor_type="CLIPImageProcessor", size=dict(shortest_edge=SIDE), crop_size=dict(height=SIDE, width=SIDE))
 IDEFICS = dict(image_processor_type="Idefics3ImageProcessor", size=dict(longest_edge=4 * TILE), max_image_size=dict(longest_edge=TILE), do_image_splitting=True)
+CROPS = dict(image_processor_type="GotOcr2ImageProcessorFast", size=dict(height=SIDE, width=SIDE), crop_to_patches=False, min_patches=1, max_patches=5)
 
 
 def llava_config(vocabulary, token):
@@ -192,36 +206,36 @@ def labelled(ids, offsets, spans):
     return [t if any(b < e and f > a for a, e in spans) and b < f else -100 for t, (b, f) in zip(ids, offsets)]
 
 
-def with_breaks(chat):
-    """The parts that a template gets of the LLaVA form, whose line breaks it does not write itself."""
+def with_breaks(chat, behind=True):
+    """The parts that a template gets of the LLaVA form, whose line breaks it does not write itself; `behind`: nor those behind an image."""
     out = []
     for m, x in zip(chat, llava_form(chat)["conversations"]):
         images, pieces = [p for p in m["content"] if p["type"] == "image"], x["value"].split("<image>")
-        parts = [text(pieces[0])] + [p for image, piece in zip(images, pieces[1:]) for p in (image, text(piece))]
+        parts = [text(pieces[0])] + [p for image, piece in zip(images, pieces[1:]) for p in (image, text(piece if behind else piece.removeprefix("\n")))]
         out.append(turn(m["role"], *[p for p in parts if p["type"] == "image" or p["text"]]))
     return out
 
 
-def by_processor(hf, template, processor, how, strings=False, breaks=False):
+def by_processor(hf, template, processor, how, strings=False, breaks=False, behind=True, place="<image>"):
     """Through a processor: how(image) is what it computes from an image. `breaks`: the template writes no line break beside an image."""
     out = []
     for i, chat in enumerate(CHATS):
-        messages = as_strings(chat) if strings else with_breaks(chat) if breaks and i % 2 else chat
+        messages = as_strings(chat) if strings else with_breaks(chat, behind) if breaks and i % 2 else chat
 
         def expand(s):
             todo = list(images_of(chat))
-            pieces = s.split("<image>")
+            pieces = s.split(place)
             return pieces[0] + "".join(how(im) + p for im, p in zip(todo, pieces[1:]))
 
         def ids_of(messages, pictures, prompt):
             rendered = hf.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=prompt)
-            return processor(text=rendered, images=pictures or None, add_special_tokens=not rendered.startswith(hf.bos_token))["input_ids"]
+            return processor(text=rendered, images=pictures or None, add_special_tokens=not (hf.bos_token and rendered.startswith(hf.bos_token)))["input_ids"]
 
         flat = lambda x: list(x[0]) if isinstance(x[0], (list, tuple)) or hasattr(x[0], "tolist") and x[0].ndim else list(x)
         ids = [int(t) for t in flat(ids_of(messages, images_of(chat), False))]
         prompt = [int(t) for t in flat(ids_of(messages[:-1], images_of(chat[:-1]), True))]
         whole, spans = spans_of(hf, template, messages, expand)
-        encoded = hf(whole, return_offsets_mapping=True, add_special_tokens=not whole.startswith(hf.bos_token))
+        encoded = hf(whole, return_offsets_mapping=True, add_special_tokens=not (hf.bos_token and whole.startswith(hf.bos_token)))
         assert encoded["input_ids"] == ids, (encoded["input_ids"], ids)
         out.append(dict(ids=ids, labels=labelled(ids, encoded["offset_mapping"], spans), prompt=prompt))
     return out
@@ -289,6 +303,8 @@ FEATURES = (SIDE // PATCH) ** 2
 t = like_llama(["<image>"])
 clip = transformers.CLIPImageProcessor(**{k: v for k, v in CLIP.items() if k != "image_processor_type"})
 for name, template in ("llava", PARTS), ("strings", STRINGS):
+    if not wanted(name):
+        continue
     hf = save(name, t, template, llava_config(t.get_vocab_size(), t.token_to_id("<image>")), "</s>", "<s>", CLIP)
     processor = transformers.LlavaProcessor(clip, hf, patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1)
     expected = by_processor(hf, template, processor, lambda im: "<image>" * FEATURES, strings=name == "strings")
@@ -296,31 +312,45 @@ for name, template in ("llava", PARTS), ("strings", STRINGS):
         add_answers(name, expected, lambda ims: dict(pixel_values=torch.tensor(clip(ims, return_tensors="np")["pixel_values"])))
     write(name, expected)
 
-t = byte_level()
-hf = save("smolvlm", t, SMOL, dict(model_type="smolvlm", image_token_id=t.token_to_id("<image>"), scale_factor=2,
-                                   vision_config=dict(VISION, model_type="smolvlm_vision"), text_config=dict(model_type="llama", vocab_size=t.get_vocab_size(), **LM)),
-          "<end_of_utterance>", "<|im_start|>", IDEFICS)
-idefics = transformers.Idefics3ImageProcessor(**{k: v for k, v in IDEFICS.items() if k != "image_processor_type"})
-seq = FEATURES // 4
+if wanted("smolvlm"):
+    t = byte_level(SMOL_TOKENS)
+    hf = save("smolvlm", t, SMOL, dict(model_type="smolvlm", image_token_id=t.token_to_id("<image>"), scale_factor=2,
+                                       vision_config=dict(VISION, model_type="smolvlm_vision"), text_config=dict(model_type="llama", vocab_size=t.get_vocab_size(), **LM)),
+              "<end_of_utterance>", "<|im_start|>", IDEFICS)
+    idefics = transformers.Idefics3ImageProcessor(**{k: v for k, v in IDEFICS.items() if k != "image_processor_type"})
+    seq = FEATURES // 4
 
+    def tiles(im):
+        out = idefics([[im]], return_row_col_info=True)
+        return processing_smolvlm.get_image_prompt_string(out["rows"][0][0], out["cols"][0][0], seq, "<fake_token_around_image>", "<image>", "<global-img>")
 
-def tiles(im):
-    out = idefics([[im]], return_row_col_info=True)
-    return processing_smolvlm.get_image_prompt_string(out["rows"][0][0], out["cols"][0][0], seq, "<fake_token_around_image>", "<image>", "<global-img>")
+    result = by_processor(hf, SMOL, transformers.Idefics3Processor(idefics, hf, image_seq_len=seq), tiles, breaks=True)
 
+    def tiled(ims):
+        values = torch.tensor(idefics([ims], return_tensors="np")["pixel_values"])
+        return dict(pixel_values=values, pixel_attention_mask=torch.ones(*values.shape[:2], *values.shape[3:], dtype=torch.long))
 
-result = by_processor(hf, SMOL, transformers.Idefics3Processor(idefics, hf, image_seq_len=seq), tiles, breaks=True)
+    add_answers("smolvlm", result, tiled)
+    write("smolvlm", result)
 
-
-def tiled(ims):
-    values = torch.tensor(idefics([ims], return_tensors="np")["pixel_values"])
-    return dict(pixel_values=values, pixel_attention_mask=torch.ones(*values.shape[:2], *values.shape[3:], dtype=torch.long))
-
-
-add_answers("smolvlm", result, tiled)
-write("smolvlm", result)
+if wanted("internvl"):
+    t = byte_level(INTERN_TOKENS)
+    hf = save("internvl", t, INTERN, dict(model_type="internvl", image_token_id=t.token_to_id("<IMG_CONTEXT>"), downsample_ratio=0.5, tie_word_embeddings=False,
+                                          vision_config=dict(VISION, model_type="internvl_vision", image_size=[SIDE, SIDE], patch_size=[PATCH, PATCH], hidden_act="gelu"),
+                                          text_config=dict(model_type="qwen2", vocab_size=t.get_vocab_size(), **LM)),
+              "<|im_end|>", None, CROPS,
+              extra_special_tokens=dict(start_image_token="<img>", end_image_token="</img>", context_image_token="<IMG_CONTEXT>", video_token="<video>"))
+    crops = transformers.GotOcr2ImageProcessorPil(**{k: v for k, v in CROPS.items() if k != "image_processor_type"})
+    processor = transformers.InternVLProcessor(crops, hf, transformers.InternVLVideoProcessor(size=CROPS["size"]), image_seq_length=FEATURES // 4)
+    cropped = lambda ims: torch.tensor(crops(ims, crop_to_patches=True, return_tensors="np")["pixel_values"])
+    expected = by_processor(hf, INTERN, processor, lambda im: "<img>" + "<IMG_CONTEXT>" * (FEATURES // 4 * len(cropped([im]))) + "</img>", breaks=True, behind=False,
+                            place="<IMG_CONTEXT>")
+    add_answers("internvl", expected, lambda ims: dict(pixel_values=cropped(ims)))
+    write("internvl", expected)
 
 for name, start_end in ("original", False), ("start_end", True):
+    if not wanted(name):
+        continue
     t = like_llama(["<im_start>", "<im_end>"] if start_end else [])
     config = dict(model_type="llava_mistral", vocab_size=t.get_vocab_size(), mm_vision_tower=str(here / "tower"), mm_hidden_size=16, mm_projector_type="mlp2x_gelu",
                   mm_vision_select_layer=-2, mm_vision_select_feature="patch", image_aspect_ratio="pad", mm_use_im_start_end=start_end, **LM)

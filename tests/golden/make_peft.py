@@ -121,6 +121,8 @@ CASES = {
     "llava_nf4": case("llava_clip_mistral", "all-linear", r=2, nf4=NF4),
     "idefics3_tied_save": case("idefics3", ["k_proj"], r=2, modules_to_save=["lm_head"]),
     "smolvlm": case("smolvlm", ["q_proj", "fc2", "modality_projection.proj"], r=2),
+    "internvl": case("internvl", ["q_proj", "projection_layer", "linear_1"], r=2, modules_to_save=["linear_2"]),
+    "internvl_all": case("internvl_norms", "all-linear", r=1),
     "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),
     "train_dora": case("train_tied", ["q_proj", "down_proj"], use_dora=True, modules_to_save=["layers.1.mlp"], train=True),
     "train_nf4": case("train_untied", "all-linear", r=3, nf4=NF4, train=True),

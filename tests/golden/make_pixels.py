@@ -18,8 +18,9 @@ import tempfile
 
 import numpy as np
 from PIL import Image, __version__ as pillow_version
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -72,6 +73,8 @@ def processors(side, tile, longest):
             "preprocessor_config.json": old}),
         "smolvlm": (SmolVLMImageProcessorPil(**tiles, return_row_col_info=True), "idefics3", None),
         "smolvlm_whole": (SmolVLMImageProcessorPil(**tiles, do_image_splitting=False), "idefics3", None),
+        "internvl": (GotOcr2ImageProcessorPil(size=square, max_patches=5), "internvl", None),
+        "internvl_one": (GotOcr2ImageProcessorPil(size=square, min_patches=2, max_patches=3), "internvl", None),
         "idefics3": (Idefics3ImageProcessorPil(**tiles, resample=3, return_row_col_info=True), "idefics3", None),
     }
 
@@ -88,8 +91,12 @@ def write_folder(folder, processor, files):
 
 def processed(processor, image):
     """[images, 3, H, W] and rows and columns of tiles"""
-    batch = processor(images=[[image]] if hasattr(processor, "max_image_size") else image, return_tensors="np")
+    crops = {"crop_to_patches": True} if hasattr(processor, "crop_to_patches") else {}
+    batch = processor(images=[[image]] if hasattr(processor, "max_image_size") else image, return_tensors="np", **crops)
     a = np.asarray(batch["pixel_values"], dtype=np.float32)
+    if crops:
+        columns, rows = get_optimal_tiled_canvas(image.size[::-1], (processor.size.height, processor.size.width), processor.min_patches, processor.max_patches)
+        return a, rows * (rows * columns > 1), columns * (rows * columns > 1)
     return a.reshape(-1, *a.shape[-3:]), batch["rows"][0][0] if "rows" in batch else 0, batch["cols"][0][0] if "cols" in batch else 0
 
 
@@ -138,7 +145,7 @@ def make_files(rng, tensors):
     (out / "image.url").write_text("data:image/png;base64," + base64.b64encode(files["rgb.png"]).decode())
 
 
-def main():
+def main(only):
     rng = np.random.default_rng(21)
     tensors = {}
     out.mkdir(exist_ok=True)
@@ -146,20 +153,26 @@ def main():
               "line": paint(rng, 50, 1, "noise"), "column": paint(rng, 1, 33, "waves"), "odd": paint(rng, 7, 3, "noise")}
     for name, a in images.items():
         tensors["image." + name] = a
+    if only:  # the others stay as they are
+        kept = load_file(out / "pixels.safetensors")
+        tensors = {**kept, **tensors}
     for name, w, h in [("wide", 30, 20), ("wide", 17, 23), ("wide", 90, 61), ("wide", 61, 13), ("wide", 20, 40), ("tall", 8, 5), ("tall", 31, 77), ("grey", 14, 14),
                        ("grey", 60, 51), ("dot", 9, 4), ("line", 12, 6), ("line", 77, 1), ("column", 5, 11), ("odd", 1, 1), ("odd", 28, 28), ("odd", 7, 3)]:
         for f in filters:
             tensors[f"resize.{name}.{f}.{w}x{h}"] = np.array(Image.fromarray(images[name]).resize((w, h), filters[f]))
     for name, (processor, family, files) in processors(14, 8, 32).items():
+        if only and name not in only:
+            continue
         write_folder(out / name, processor, files)
         for path in (out / name).glob("*"):
             (corpus / "image_processor").mkdir(parents=True, exist_ok=True)
             if path.name != "config.json":
-                (corpus / "image_processor" / name).write_bytes(bytes([["clip", "siglip", "idefics3"].index(family)]) + path.read_bytes())
-        for image in ("wide", "tall", "dot", "line", "odd") if name in ("clip", "llava_pad", "smolvlm", "siglip") else ("wide", "tall"):
+                (corpus / "image_processor" / name).write_bytes(bytes([["clip", "siglip", "idefics3", "internvl"].index(family)]) + path.read_bytes())
+        for image in ("wide", "tall", "dot", "line", "odd") if name in ("clip", "llava_pad", "smolvlm", "siglip", "internvl") else ("wide", "tall"):
             a, rows, columns = processed(processor, Image.fromarray(images[image]))
             tensors[f"process.{name}.{family}.{image}.{rows}x{columns}"] = a
-    make_files(rng, tensors)
+    if not only:
+        make_files(rng, tensors)
     save_file(tensors, out / "pixels.safetensors", {"pillow": pillow_version})
 
 
@@ -220,5 +233,6 @@ if __name__ == "__main__":
     p.add_argument("--random", type=int, metavar="COUNT")
     p.add_argument("--tool", default=str(here.parent.parent / "build" / "tests" / "pixels"))
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--only", action="append", metavar="NAME", help="only this processor; the other files stay")
     o = p.parse_args()
-    random_sizes(o.random, o.tool, o.seed) if o.random else main()
+    random_sizes(o.random, o.tool, o.seed) if o.random else main(o.only)

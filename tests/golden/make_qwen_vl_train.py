@@ -6,11 +6,12 @@
 Run it from the repository's root: run.yaml holds paths as seen from there. Each case is one folder:
 
     config.json, model.safetensors, tokenizer.json, chat_template.jinja, preprocessor_config.json   the model before step 1
-    images/*.png, chats.jsonl        conversations with none to three images of mixed sizes
+    images/*.png, clips/*/*.png      images of mixed sizes, and videos: folders of frames
+    chats.jsonl                      conversations with none to three images, or videos
     run.yaml                         the run, as `plimsoll train` reads it
     losses.json                      per step: loss, learning rate, gradient norm
 
-What holds: transformers' image processor makes the pixels, each conversation is a forward of its own, and the loss of a
+What holds: transformers' image and video processors make the pixels, each conversation is a forward of its own, and the loss of a
 step is the sum over the labels of all conversations, divided by their number. A step has all conversations, so their
 order and how they share rows change nothing.
 """
@@ -25,7 +26,8 @@ import torch
 import yaml
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, PreTrainedTokenizerFast, get_linear_schedule_with_warmup
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoVideoProcessor, PreTrainedTokenizerFast, get_linear_schedule_with_warmup
+from transformers.video_utils import VideoMetadata
 
 import common
 import make_qwen_vl
@@ -33,19 +35,21 @@ import make_qwen_vl
 STEPS, ROWS, VOCABULARY = 6, 8, 300
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}"
-            "{% for c in m['content'] %}{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
+            "{% for c in m['content'] %}{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% elif c['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
             "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 SIZES = [(33, 20), (8, 8), (40, 64), (90, 12), (25, 70), (64, 64), (17, 41)]
-CHATS = [  # images, question, answer
+CLIPS = {"a": (4, 24, 18), "b": (3, 30, 12)}  # frames, width, height
+FPS = 24  # of a folder of frames
+CHATS = [  # images and videos, question, answer
     ([0], "what is this", "a red boat"), ([1, 2], "which is larger", "the second one is larger"), ([], "say hello", "hello there"),
     ([3], "how wide is it", "very wide"), ([4, 0, 1], "count them", "there are three images"), ([5], "is it square", "yes"),
-    ([6, 3], "compare", "one is tall"), ([2], "describe the image", "it shows a green field under grey clouds"),
+    ([6, "a"], "compare", "one is tall"), (["b"], "describe the video", "it shows a green field under grey clouds"),
 ]
 CASES = {
     "qwen2_vl": dict(model=make_qwen_vl.case(vocab=VOCABULARY, tied=True, patch=4), packing=False, sequence=112),
     "qwen2_5_vl": dict(model=make_qwen_vl.case(kind="qwen2_5_vl", vocab=VOCABULARY, patch=4, window=16), packing=True, sequence=140),
     "qwen3_vl": dict(model=make_qwen_vl.case(kind="qwen3_vl", names="memory", style=5, vocab=VOCABULARY, patch=4, head_dim=12, heads=2, kv_heads=1,
-                                                   layers=3, sections=[2, 2, 2]), packing=True, sequence=140),
+                                                   layers=3, sections=[2, 2, 2]), packing=True, sequence=160),
 }
 
 
@@ -69,13 +73,21 @@ def write_folder(folder, c):
     common.write_json(os.path.join(folder, "preprocessor_config.json"),
                       dict(image_processor_type=kind, patch_size=m["patch"], temporal_patch_size=2, merge_size=m["merge"], min_pixels=256, max_pixels=2560,
                            image_mean=[0.48, 0.45, 0.4], image_std=[0.26, 0.26, 0.27]))
+    common.write_json(os.path.join(folder, "video_preprocessor_config.json"),
+                      dict(video_processor_type="Qwen3VLVideoProcessor" if m["kind"] == "qwen3_vl" else "Qwen2VLVideoProcessor", patch_size=m["patch"], temporal_patch_size=2,
+                           merge_size=m["merge"], size=dict(shortest_edge=256, longest_edge=2560), image_mean=[0.48, 0.45, 0.4], image_std=[0.26, 0.26, 0.27]))
     r = numpy.random.RandomState(7)
     for i, (w, h) in enumerate(SIZES):
         coarse = Image.fromarray(r.randint(0, 256, (4, 4, 3), dtype=numpy.uint8))
         coarse.resize((w, h), Image.BICUBIC).save(os.path.join(folder, "images", f"{i}.png"))
+    for name, (frames, w, h) in CLIPS.items():
+        os.makedirs(os.path.join(folder, "clips", name), exist_ok=True)
+        for i in range(frames):
+            coarse = Image.fromarray(r.randint(0, 256, (4, 4, 3), dtype=numpy.uint8))
+            coarse.resize((w, h), Image.BICUBIC).save(os.path.join(folder, "clips", name, f"{i}.png"))
     with open(os.path.join(folder, "chats.jsonl"), "w") as f:
-        for images, q, a in chats_of(c):
-            user = [dict(type="image", image=f"images/{i}.png") for i in images] + [dict(type="text", text=q)]
+        for media, q, a in chats_of(c):
+            user = [dict(type="image", image=f"images/{i}.png") if isinstance(i, int) else dict(type="video", video=f"clips/{i}") for i in media] + [dict(type="text", text=q)]
             f.write(json.dumps({"messages": [{"role": "user", "content": user}, {"role": "assistant", "content": [dict(type="text", text=a)]}]}) + "\n")
     return t
 
@@ -85,7 +97,7 @@ def chats_of(c):
 
 
 def write_run(folder, c, path):
-    run = dict(model=dict(path=path), data=dict(format="conversations", train=path + "/chats.jsonl", sequence=c["sequence"], packing=c["packing"], shuffle=False),
+    run = dict(model=dict(path=path), data=dict(format="conversations", train=path + "/chats.jsonl", sequence=c["sequence"], packing=c["packing"], shuffle=False, max_frames=4),
                train=dict(steps=STEPS, effective_batch=ROWS, learning_rate=0.01, schedule="linear", warmup_steps=2, weight_decay=0.1, beta1=0.9,
                           beta2=0.95, eps=1e-4, clip_norm=2.0, seed=0, out="runs/" + os.path.basename(folder)),
                memory=dict(micro_batch=8, precision="f32"), device="cpu")
@@ -95,12 +107,33 @@ def write_run(folder, c, path):
     return run["train"]
 
 
-def encode(folder, hf, processor, images, q, a):
-    user = [dict(type="image")] * len(images) + [dict(type="text", text=q)]
+def read_clip(folder, videos, name):
+    frames = CLIPS[name][0]
+    images = [Image.open(os.path.join(folder, "clips", name, f"{i}.png")) for i in range(frames)]
+    values = torch.stack([torch.from_numpy(numpy.array(i.convert("RGB"))).permute(2, 0, 1) for i in images])
+    return videos(videos=[values], video_metadata=[VideoMetadata(total_num_frames=frames, fps=FPS, frames_indices=list(range(frames)))], do_sample_frames=False, return_tensors="pt")
+
+
+def clip_text(kind, grid, merge, frames):
+    """What stands for <|video_pad|>: Qwen3-VL names the time of each grid."""
+    n = int(grid[1] * grid[2]) // merge ** 2
+    if kind != "qwen3_vl":
+        return "<|video_pad|>" * (int(grid[0]) * n)
+    times = [i / FPS for i in list(range(frames)) + [frames - 1] * (frames % 2)]
+    return "".join(f"<{(times[2 * t] + times[2 * t + 1]) / 2:.1f} seconds><|vision_start|>" + "<|video_pad|>" * n + "<|vision_end|>" for t in range(int(grid[0])))
+
+
+def encode(folder, kind, hf, processor, videos, media, q, a):
+    images, clips = [i for i in media if isinstance(i, int)], [i for i in media if not isinstance(i, int)]
+    user = [dict(type="image" if isinstance(i, int) else "video") for i in media] + [dict(type="text", text=q)]
     messages = [{"role": "user", "content": user}, {"role": "assistant", "content": a}]
     before = hf.apply_chat_template(messages[:1], chat_template=TEMPLATE, tokenize=False, add_generation_prompt=True)
     whole = hf.apply_chat_template(messages, chat_template=TEMPLATE, tokenize=False)
     assert whole.startswith(before)
+    read = [read_clip(folder, videos, name) for name in clips]
+    for name, x in zip(clips, read):
+        text = clip_text(kind, x["video_grid_thw"][0], processor.merge_size, CLIPS[name][0])
+        before, whole = (s.replace("<|video_pad|>", text.replace("<|video_pad|>", "<|clip|>"), 1).replace("<|clip|>", "<|video_pad|>") if len(clips) == 1 else s for s in (before, whole))
     pixels = processor(images=[Image.open(os.path.join(folder, "images", f"{i}.png")) for i in images], return_tensors="pt") if images else None
     encoded, ids, labels, k = hf(whole, return_offsets_mapping=True, add_special_tokens=False), [], [], 0
     for token, (b, e) in zip(encoded["input_ids"], encoded["offset_mapping"]):
@@ -109,7 +142,12 @@ def encode(folder, hf, processor, images, q, a):
             n, k = int(pixels["image_grid_thw"][k].prod()) // processor.merge_size ** 2, k + 1
         ids += [token] * n
         labels += [token if b >= len(before) else common.IGNORE] * n
-    out = dict(input_ids=torch.tensor([ids]), mm_token_type_ids=(torch.tensor([ids]) == make_qwen_vl.IMAGE).int())
+    ids_ = torch.tensor([ids])
+    out = dict(input_ids=ids_, mm_token_type_ids=((ids_ == make_qwen_vl.IMAGE).int() + 2 * (ids_ == make_qwen_vl.VIDEO).int()))
+    if read:
+        out.update(pixel_values_videos=torch.cat([x["pixel_values_videos"].float() for x in read]), video_grid_thw=torch.cat([x["video_grid_thw"] for x in read]))
+        if kind == "qwen2_5_vl":
+            out.update(second_per_grid_ts=torch.tensor([2 / FPS for _ in read]))
     if images:
         out.update(pixel_values=pixels["pixel_values"].float(), image_grid_thw=pixels["image_grid_thw"])
     return out, torch.tensor(labels)
@@ -117,8 +155,8 @@ def encode(folder, hf, processor, images, q, a):
 
 def train(folder, c, t):
     hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    processor = AutoImageProcessor.from_pretrained(folder)
-    samples = [encode(folder, hf, processor, *chat) for chat in chats_of(c)]
+    processor, videos = AutoImageProcessor.from_pretrained(folder), AutoVideoProcessor.from_pretrained(folder)
+    samples = [encode(folder, c["model"]["kind"], hf, processor, videos, *chat) for chat in chats_of(c)]
     count = sum(int((labels[1:] != common.IGNORE).sum()) for _, labels in samples)
     model = make_qwen_vl.load_model(folder, torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=t["learning_rate"], betas=(t["beta1"], t["beta2"]), eps=t["eps"], weight_decay=t["weight_decay"])

@@ -4,7 +4,7 @@
  * A resize that is followed by a crop computes only the part that stays, so a very long image costs
  * no more than a square one. Padding to a square is never stored: the resize is fed rows with the
  * colour at both ends. Tiles need the image twice: at the size by its longer edge, and at multiples
- * of the tile.
+ * of the tile. InternVL's are both of the image itself.
  *
  *   scratch  | resized by the longer edge | multiples of a tile | result, bytes | one padded row |
  *            resize.h |
@@ -70,12 +70,36 @@ static struct size by_tiles(struct size s, uint32_t tile)
     return s;
 }
 
+/* Returns columns x rows tiles: the aspect ratio nearest to the image's; of several, the one with
+ * the most tiles as long as these have less than twice the image's area. The arithmetic is that of
+ * transformers, in double. */
+static struct size by_aspect(const struct image_processor *p, struct size s)
+{
+    const double aspect = (double)s.w / s.h, area = (double)s.w * s.h, tile = 0.5 * p->tile * p->tile;
+    double best = INFINITY;
+    struct size grid = {1, 1};
+    for (uint32_t n = p->min_tiles; n <= p->max_tiles; n++)
+        for (uint32_t w = 1; w <= n; w++) {
+            const double off = fabs(aspect - (double)w / (n / w));
+            if (n % w || off > best || (off == best && !(area > tile * n))) continue;
+            best = off;
+            grid = (struct size){w, n / w};
+        }
+    return (struct size){grid.w * p->tile, grid.h * p->tile};
+}
+
 static struct size resized(const struct image_processor *p, struct size s)
 {
     if (!p->resize) return s;
     if (p->shortest_edge) return by_shortest(s, p->shortest_edge);
     if (p->longest_edge) return by_longest(s, p->longest_edge);
     return (struct size){p->width, p->height};
+}
+
+/* Returns the size of all tiles of an image that is split. */
+static struct size tiled(const struct image_processor *p, struct size image)
+{
+    return p->max_tiles ? by_aspect(p, image) : by_tiles(resized(p, image), p->tile);
 }
 
 void image_processor_size(const struct image_processor *p, uint32_t *height, uint32_t *width)
@@ -96,7 +120,7 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
 {
     *rows = *columns = 0;
     if (!p->tile || !p->split) return 1;
-    struct size s = by_tiles(resized(p, (struct size){width, height}), p->tile);
+    const struct size s = tiled(p, (struct size){width, height});
     if (s.w <= p->tile && s.h <= p->tile) return 1;
     *rows = s.h / p->tile;
     *columns = s.w / p->tile;
@@ -209,11 +233,11 @@ static void resize_and_crop(const struct image_processor *p, const uint8_t *rgb,
 static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image, const struct scratch *s,
                       float *to)
 {
-    const struct size first = resized(p, image), tile = {p->tile, p->tile},
-                      second = p->split ? by_tiles(first, p->tile) : tile;
+    const struct size first = p->max_tiles ? image : resized(p, image), tile = {p->tile, p->tile},
+                      second = p->split ? tiled(p, image) : tile;
     const size_t plane = (size_t)3 * p->tile * p->tile;
-    resize_whole(p, rgb, image, first, s->first, s);
-    resize_whole(p, s->first, first, second, s->second, s);
+    if (!p->max_tiles) resize_whole(p, rgb, image, first, s->first, s);
+    resize_whole(p, p->max_tiles ? rgb : s->first, first, second, s->second, s);
     if (second.w <= p->tile && second.h <= p->tile) {
         put_planes(p, s->second, (size_t)tile.w * 3, tile, to);
         return;
@@ -221,7 +245,8 @@ static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struc
     for (uint32_t y = 0; y < second.h; y += p->tile)
         for (uint32_t x = 0; x < second.w; x += p->tile, to += plane)
             put_planes(p, s->second + ((size_t)y * second.w + x) * 3, (size_t)second.w * 3, tile, to);
-    resize_whole(p, s->second, second, tile, s->bytes, s);
+    if (p->max_tiles) resize_whole(p, rgb, image, tile, s->bytes, s);
+    else resize_whole(p, s->second, second, tile, s->bytes, s);
     put_planes(p, s->bytes, (size_t)tile.w * 3, tile, to);
 }
 
@@ -247,9 +272,10 @@ static size_t lay_out(const struct image_processor *p, struct size image, uint8_
     size_t used = 0, first = 0, second = 0;
     *s = (struct scratch){0};
     if (p->tile) {
-        const struct size a = resized(p, image), b = p->split ? by_tiles(a, p->tile) : result;
-        const size_t rooms[] = {resize_room(p, image, a), resize_room(p, a, b), resize_room(p, b, result)};
-        first = bytes_of(a), second = bytes_of(b);
+        const struct size a = p->max_tiles ? image : resized(p, image), b = p->split ? tiled(p, image) : result;
+        const size_t rooms[] = {resize_room(p, image, a), resize_room(p, a, b),
+                                resize_room(p, p->max_tiles ? image : b, result)};
+        first = p->max_tiles ? 0 : bytes_of(a), second = bytes_of(b);
         for (int i = 0; i < 3; i++)
             if (rooms[i] > s->resize_room) s->resize_room = rooms[i];
     } else {
@@ -294,7 +320,7 @@ void image_processor_run(const struct image_processor *p, const uint8_t *rgb, ui
  * default, as in transformers.
  */
 
-enum { SIDE_MOST = 4096, EDGE_MOST = 1 << 16 };
+enum { SIDE_MOST = 4096, EDGE_MOST = 1 << 16, TILES_MOST = 256 };
 
 static const double clip_mean[3] = {0.48145466, 0.4578275, 0.40821073},
                     clip_std[3] = {0.26862954, 0.26130258, 0.27577711};
@@ -302,17 +328,22 @@ static const double half[3] = {0.5, 0.5, 0.5};
 
 void image_processor_default(struct image_processor *p, enum image_family family, uint32_t side)
 {
-    const bool clip = family == IMAGES_CLIP;
+    const bool clip = family == IMAGES_CLIP, crops = family == IMAGES_INTERNVL;
     *p = (struct image_processor){.resize = true, .filter = RESIZE_BICUBIC, .rescale = true, .normalize = true,
                                   .factor = 1 / 255.0};
-    memcpy(p->mean, clip ? clip_mean : half, sizeof p->mean);
-    memcpy(p->std, clip ? clip_std : half, sizeof p->std);
-    if (!side) side = family == IMAGES_IDEFICS3 ? 364 : 224;
+    memcpy(p->mean, clip || crops ? clip_mean : half, sizeof p->mean);
+    memcpy(p->std, clip || crops ? clip_std : half, sizeof p->std);
+    if (!side) side = family == IMAGES_IDEFICS3 ? 364 : crops ? 384 : 224;
     if (clip) {
         p->crop = true;
         p->shortest_edge = p->crop_height = p->crop_width = side;
     } else if (family == IMAGES_SIGLIP) {
         p->height = p->width = side;
+    } else if (crops) {
+        p->height = p->width = p->tile = side;
+        p->split = true;
+        p->min_tiles = 1;
+        p->max_tiles = 12;
     } else {
         p->filter = RESIZE_LANCZOS;
         p->longest_edge = 4 * side;
@@ -331,6 +362,7 @@ static const struct class_name {
     {"CLIPImageProcessor", IMAGES_CLIP, false},         {"CLIPFeatureExtractor", IMAGES_CLIP, false},
     {"LlavaImageProcessor", IMAGES_CLIP, true},         {"SiglipImageProcessor", IMAGES_SIGLIP, false},
     {"Idefics3ImageProcessor", IMAGES_IDEFICS3, false}, {"SmolVLMImageProcessor", IMAGES_IDEFICS3, false},
+    {"GotOcr2ImageProcessor", IMAGES_INTERNVL, false},
 };
 
 static const struct class_name *find_class(const char *name)
@@ -338,6 +370,15 @@ static const struct class_name *find_class(const char *name)
     for (size_t i = 0; i < COUNT(classes); i++)
         if (processor_is_class(name, classes[i].name)) return &classes[i];
     return NULL;
+}
+
+/* Says what images of a family become. */
+static const char *kind_of(enum image_family family)
+{
+    static const char one[] = "makes one image of each";
+    static const char *const kinds[] = {one, one, "splits images into tiles of their size",
+                                        "splits images into tiles of their shape"};
+    return kinds[family];
 }
 
 static int read_class(const struct value *v, enum image_family family, struct class_name *out, struct error *e)
@@ -352,11 +393,11 @@ static int read_class(const struct value *v, enum image_family family, struct cl
         return error_set(e, PL_USAGE,
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
                          "LlavaImageProcessor, SiglipImageProcessor, "
-                         "Idefics3ImageProcessor or SmolVLMImageProcessor", name);
+                         "Idefics3ImageProcessor, SmolVLMImageProcessor or GotOcr2ImageProcessor", name);
     if (c) *out = *c;
-    if ((out->family == IMAGES_IDEFICS3) != (family == IMAGES_IDEFICS3))
-        return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects the opposite", name,
-                         out->family == IMAGES_IDEFICS3 ? "splits images into tiles" : "makes one image of each");
+    if (kind_of(out->family) != kind_of(family))
+        return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects one that %s", name,
+                         kind_of(out->family), kind_of(family));
     return PL_OK;
 }
 
@@ -447,9 +488,14 @@ static int read_values(const struct value *v, const struct class_name *c, struct
         processor_three(v, "image_mean", p->mean, e) || processor_three(v, "image_std", p->std, e) ||
         read_size(v, c->family, p, e) || read_crop(v, p, e))
         return e->code;
-    if (p->tile && (read_side(v, "max_image_size.longest_edge", SIDE_MOST, &p->tile, e) ||
-                    value_opt_bool(v, "do_image_splitting", &p->split, e)))
+    if (c->family == IMAGES_IDEFICS3 && (read_side(v, "max_image_size.longest_edge", SIDE_MOST, &p->tile, e) ||
+                                         value_opt_bool(v, "do_image_splitting", &p->split, e)))
         return e->code;
+    /* crop_to_patches is true in transformers, whatever the file says: InternVLProcessor sets it */
+    if (c->family == IMAGES_INTERNVL && (read_side(v, "min_patches", TILES_MOST, &p->min_tiles, e) ||
+                                         read_side(v, "max_patches", TILES_MOST, &p->max_tiles, e)))
+        return e->code;
+    if (c->family == IMAGES_INTERNVL) p->tile = p->height;
     if (c->pads && value_opt_bool(v, "do_pad", &pad, e)) return e->code;
     p->pad_square = pad;
     if (p->tile) p->crop = false; /* its class has no crop */
@@ -468,6 +514,12 @@ static int check(const struct image_processor *p, uint32_t side, struct error *e
         return error_set(e, PL_USAGE,
                          "images would keep their shape, and a tower takes one size: set do_center_crop with "
                          "crop_size, or size with height and width");
+    if (p->max_tiles && (p->height != p->width || !p->height))
+        return error_set(e, PL_USAGE, "size is %u x %u, expected equal height and width: tiles are squares", p->width,
+                         p->height);
+    if (p->max_tiles < p->min_tiles)
+        return error_set(e, PL_USAGE, "max_patches is %u, less than min_patches, which is %u", p->max_tiles,
+                         p->min_tiles);
     if (p->crop && (!p->crop_height || !p->crop_width))
         return error_set(e, PL_USAGE, "do_center_crop needs crop_size with height and width");
     image_processor_size(p, &h, &w);
@@ -533,7 +585,7 @@ int image_processor_read_frames(struct image_processor *p, const char *folder, e
     const struct value *v = NULL;
     const char *name = NULL;
     int rc = image_processor_read(p, folder, family, side, e);
-    if (!rc && family == IMAGES_IDEFICS3) {
+    if (!rc && (family == IMAGES_IDEFICS3 || family == IMAGES_INTERNVL)) {
         rc = processor_file_find(folder, true, &b, &v, &name, e);
         if (!rc && v && from_video_value(p, v, family, side, e)) rc = error_prepend(e, "%s/%s", folder, name);
         p->split = false;

@@ -6,6 +6,8 @@
  *             std
  *   Idefics3  longer edge to L ─ sides to multiples of S ─ tiles S x S ──┘
  *                                and the whole image resized to S x S
+ *   InternVL  columns x rows of tiles S x S, whose shape is nearest to the image's,
+ *             and the whole image resized to S x S
  *
  * What it does is what transformers' processors do with Pillow, read from the same files. The bytes
  * are Pillow's where the filter is bicubic or Lanczos (resize.h).
@@ -16,7 +18,7 @@
 
 #include "data/images/resize.h"
 
-enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3 };
+enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL };
 
 /* Sizes are in pixels; 0: not set. */
 struct image_processor {
@@ -30,6 +32,7 @@ struct image_processor {
     uint32_t crop_height, crop_width;
     uint32_t tile;                /* side of tiles (max_image_size.longest_edge); 0: a model without tiles */
     bool split;                   /* into tiles and the whole; false: only the whole */
+    uint32_t min_tiles, max_tiles; /* InternVL: how many tiles; 0: as many as the resized image has */
     bool rescale, normalize;
     double factor;                /* of rescale */
     double mean[3], std[3];

@@ -12,6 +12,7 @@
 static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
+           : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
                                                 : IMAGES_CLIP;
 }
@@ -23,19 +24,23 @@ int image_source_processor(struct image_processor *p, const struct model *m, str
     return PL_OK;
 }
 
-int image_source_patches(struct patch_rules *p, const struct model *m, uint64_t min_pixels, uint64_t max_pixels,
+int image_source_patches(struct patch_rules *p, const struct model *m, bool videos, const struct patch_overrides *o,
                          struct error *e)
 {
     const struct grid_model *g = m->images->grids;
-    const struct patch_overrides o = {.min_pixels = min_pixels, .max_pixels = max_pixels};
     const enum patch_family family = g->apart ? PATCHES_QWEN3_VL : PATCHES_QWEN2_VL;
-    TRY(patch_rules_read(p, m->path, family, false, &o, e));
+    TRY(patch_rules_read(p, m->path, family, videos, o, e));
     if (p->patch == g->patch && p->temporal == g->temporal && p->merge == g->merge) return PL_OK;
     return error_set(e, PL_USAGE,
-                     "%s: the image processor makes patches of %u pixels and %u frames, of which %u x %u are a token; "
+                     "%s: the %s processor makes patches of %u pixels and %u frames, of which %u x %u are a token; "
                      "vision_config has patch_size %lld, temporal_patch_size %lld and spatial_merge_size %lld", m->path,
-                     p->patch, p->temporal, p->merge, p->merge, (long long)g->patch, (long long)g->temporal,
-                     (long long)g->merge);
+                     videos ? "video" : "image", p->patch, p->temporal, p->merge, p->merge, (long long)g->patch,
+                     (long long)g->temporal, (long long)g->merge);
+}
+
+int64_t image_source_patches_per_token(const struct image_source *s)
+{
+    return s->text.any_size ? (int64_t)s->patches.merge * s->patches.merge : 0;
 }
 
 int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e)
@@ -52,10 +57,13 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     const struct image_model *x = m->images;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
-                                        .any_size = image_own_tokens(x), .start_end = x->start_end, .timed = x->timed}};
+                                        .any_size = image_own_tokens(x), .video = x->grids ? x->grids->video : -1,
+                                        .around = {x->around[0], x->around[1]}, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
-        rc = x->grids ? image_source_patches(&s->patches, m, scope->min_pixels, scope->max_pixels, e)
+        rc = x->grids ? image_source_patches(&s->patches, m, false,
+                                             &(struct patch_overrides){.min_pixels = scope->min_pixels,
+                                                                       .max_pixels = scope->max_pixels}, e)
                       : image_source_processor(&s->processor, m, e);
     if (!rc) rc = image_files_open(&s->files, scope, e);
     return rc;
@@ -64,17 +72,34 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 /* Reports whether a model takes videos at all. */
 static bool takes_videos(const struct image_text *x)
 {
-    return !x->any_size && (x->layout != IMAGE_AS_TILES || x->timed);
+    return x->layout != IMAGE_AS_TILES || x->timed;
+}
+
+/* Takes videos of any size, with frames that the folder's video processor chooses. */
+static int take_patch_videos(struct image_source *s, const struct model *m, const struct video_options *o,
+                             int64_t tokens, struct error *e)
+{
+    const struct patch_overrides over = {.fps = o->fps, .max_frames = o->max_frames};
+    if (!s->text.video_content)
+        return error_set(e, PL_USAGE, "the tokenizer lacks the video token: config.json has its id, %d (video_token_id)",
+                         s->text.video);
+    if (tokens)
+        return error_set(e, PL_USAGE,
+                         "data.tokens_per_frame is %lld, and the size of a frame decides how many tokens it has in a %s: "
+                         "leave it out", (long long)tokens, m->family->model_type);
+    s->videos = *o;
+    return image_source_patches(&s->video_patches, m, true, &over, e);
 }
 
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
                              int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if (m->images->grids || !takes_videos(&s->text))
+    if ((m->images->grids && m->images->grids->tokens) || !takes_videos(&s->text))
         return error_set(e, PL_USAGE,
                          "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
                          o->max_frames, m->family->model_type);
+    if (s->text.any_size) return take_patch_videos(s, m, o, tokens, e);
     if (images_frame_tokens(m, tokens, &features, e) || image_source_frame_processor(&s->frame_processor, m, e))
         return e->code;
     if (s->text.timed && !own && template_open(&s->video_template, NULL, "smolvlm", NULL, e)) return e->code;
@@ -94,11 +119,13 @@ void image_source_close(struct image_source *s)
 uint64_t image_source_fingerprint(const struct image_source *s)
 {
     const struct image_processor *p = &s->processor;
-    const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
+    const uint32_t tiles[] = {p->tile,   p->split, p->resize,    p->longest_edge,
+                              p->height, p->width, p->min_tiles, p->max_tiles};
     uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
-    if (s->text.layout == IMAGE_AS_TILES) hash = hash_bytes(tiles, sizeof tiles, hash);
+    if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
-    if (s->videos.max_frames) {
+    if (s->text.any_size && s->videos.max_frames) hash += patch_rules_hash(&s->video_patches);
+    else if (s->videos.max_frames) {
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
         hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
     }
@@ -110,18 +137,24 @@ uint64_t image_source_fingerprint(const struct image_source *s)
 
 /* --- videos ----------------------------------------------------------------------------------- */
 
-/* Scans a video: with `b` also for the times of its frames. */
-static int scan_video(const struct image_source *s, const char *reference, struct bump *b, struct video_times *out,
-                      struct error *e)
+/* Finds a video, which the caller frees. */
+static int find_video(const struct image_source *s, const char *reference, struct video_at *v, struct error *e)
 {
-    struct video_at v;
     if (!takes_videos(&s->text))
         return error_set(e, PL_USAGE, "%.100s: the model takes no videos: give frames as images", reference);
     if (!s->videos.max_frames)
         return error_set(e, PL_USAGE,
                          "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if "
                          "they were set in training", reference);
-    TRY(image_files_video(s->files, reference, &v, e));
+    return image_files_video(s->files, reference, v, e);
+}
+
+/* Scans a video: with `b` also for the times of its frames. */
+static int scan_video(const struct image_source *s, const char *reference, struct bump *b, struct video_times *out,
+                      struct error *e)
+{
+    struct video_at v;
+    TRY(find_video(s, reference, &v, e));
     int rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
     video_at_free(&v);
     return rc;
@@ -201,6 +234,56 @@ static int read_rgb(const struct image_source *s, const char *reference, struct 
     return rc ? error_prepend(e, "%.100s", reference) : PL_OK;
 }
 
+/* Finds the grid of a video of any size, and the times of its grids in `b`. */
+static int scan_patches(const struct image_source *s, const char *reference, struct bump *b, struct patch_grid *grid,
+                        const double **times, struct error *e)
+{
+    const struct patch_rules *p = &s->video_patches;
+    struct video_options o = s->videos;
+    struct video_at v;
+    struct video_choice c;
+    TRY(find_video(s, reference, &v, e));
+    o.choose = patch_frames_choose, o.chooser = p;
+    int rc = video_list(&v, &o, b, &c, e);
+    if (!rc && patch_grid_video(p, c.n, c.facts.width, c.facts.height, grid, e))
+        rc = error_prepend(e, "%.100s", reference);
+    if (!rc && p->family == PATCHES_QWEN3_VL) {
+        double *seconds = bump_alloc(b, grid->t * sizeof *seconds);
+        patch_grid_seconds(p, &c.facts, c.chosen, c.n, seconds);
+        *times = seconds;
+    }
+    video_at_free(&v);
+    return rc;
+}
+
+/* Reads the patches of a video, as the loader of training does. */
+static int read_patch_video(const struct image_source *s, const char *reference, image_take *take, void *user,
+                            struct image_pixels *out, struct error *e)
+{
+    const struct image_reader_options o = {.patches = &s->patches, .video_patches = &s->video_patches,
+                                           .range = s->videos.image.range, .room = s->videos.room};
+    struct patch_grid grid;
+    const double *times;
+    struct bump b = {0};
+    int rc = scan_patches(s, reference, &b, &grid, &times, e);
+    bump_free(&b);
+    TRY(rc);
+    const uint64_t size = patch_grid_patches(&grid) * patch_floats(&s->video_patches) * sizeof(float);
+    if (size > s->room) return too_large(s, reference, size, e);
+    struct patches_read x = {.to = mem_alloc(size), .tokens = patch_grid_tokens(&s->video_patches, &grid)};
+    void *room = mem_alloc(image_reader_bytes(&o));
+    struct image_reader *r = image_reader_new(&o, room);
+    const enum data_fault fault = image_reader_video_patches(r, s->files, reference, &x, e);
+    *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid, true, x.seconds,
+                                 image_reader_bytes(&o) + size};
+    image_reader_free(r);
+    mem_free(room);
+    if (fault && e->code != PL_FAIL) e->code = PL_USAGE;
+    rc = fault ? e->code : take ? take(user, x.to, out->count, e) : PL_OK;
+    mem_free(x.to);
+    return rc;
+}
+
 /* Reads the patches of an image of any size. */
 static int read_any_size(const struct image_source *s, const char *reference, image_take *take, void *user,
                          struct image_pixels *out, struct error *e)
@@ -209,7 +292,7 @@ static int read_any_size(const struct image_source *s, const char *reference, im
     struct image image = {0};
     struct patch_grid grid;
     size_t bytes = 0;
-    if (media_is_video(reference)) return scan_video(s, reference, NULL, NULL, e);
+    if (media_is_video(reference)) return read_patch_video(s, reference, take, user, out, e);
     TRY(read_rgb(s, reference, &image, &bytes, e));
     int rc = patch_grid_image(p, image.width, image.height, &grid, e);
     const uint64_t scratch = rc ? 0 : patch_scratch(p, &grid, image.width, image.height),
@@ -219,7 +302,7 @@ static int read_any_size(const struct image_source *s, const char *reference, im
         void *work = mem_alloc(scratch + 1);
         float *values = mem_alloc(size);
         patch_image(p, &grid, image.rgb, image.width, image.height, work, scratch, values);
-        *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid,
+        *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid, false, 0,
                                      bytes + 8ull * image.width * image.height + scratch + size};
         rc = take ? take(user, values, out->count, e) : PL_OK;
         mem_free(values);
@@ -261,7 +344,7 @@ int image_source_read(const struct image_source *s, const char *reference, image
 static int stored_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {
     struct packed_output x;
-    if (s->text.layout != IMAGE_AS_TILES && !media_is_video(reference)) return PL_OK;
+    if (!image_is_tiled(s->text.layout) && !media_is_video(reference)) return PL_OK;
     if (s->text.timed && media_is_video(reference))
         return error_set(e, PL_USAGE,
             "%.100s: the text names the times of a video's frames, which a store of embeddings does not have",
@@ -276,6 +359,12 @@ static int describe_video(const struct image_source *s, const char *reference, s
                           struct error *e)
 {
     struct video_times t = {0};
+    struct patch_grid grid;
+    if (s->text.any_size) {
+        TRY(scan_patches(s, reference, b, &grid, &out->times, e));
+        out->tokens = (uint32_t)patch_grid_tokens(&s->video_patches, &grid), out->grids = grid.t;
+        return PL_OK;
+    }
     if (scan_video(s, reference, s->text.timed ? b : NULL, &t, e)) return e->code;
     *out = (struct image_tiles){.frames = t.frames, .seconds = t.seconds, .duration = t.duration};
     return PL_OK;
@@ -300,7 +389,7 @@ int image_source_tiles(const struct image_source *s, const char *reference, stru
     *out = (struct image_tiles){0};
     if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
     if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
-    if (s->text.layout != IMAGE_AS_TILES && !s->text.any_size) return PL_OK;
+    if (!image_is_tiled(s->text.layout) && !s->text.any_size) return PL_OK;
     if (read_file(s, reference, &file, &n, &width, &height, e)) return e->code;
     mem_free(file);
     if (s->text.any_size) return count_tokens(s, reference, width, height, out, e);

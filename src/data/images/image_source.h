@@ -12,7 +12,8 @@
 struct image_source {
     struct image_text text;
     struct image_processor processor;
-    struct patch_rules patches;      /* of a model that takes images of any size, instead; else merge is 0 */
+    struct patch_rules patches;      /* of a model that takes images of any size, instead; else merge is 0... */
+    struct patch_rules video_patches; /* ...and of its videos (text.any_size) */
     struct image_files *files;
     uint64_t room;                   /* of image_scope */
     bool anywhere;
@@ -28,7 +29,8 @@ struct image_source {
  * the image token, the folder's image processor does not fit, or there is no such folder or tar. */
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
                       const struct template *template, const struct image_scope *scope, struct error *e);
-/* Takes videos, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by
+/* Takes videos, too: `tokens` for each frame, 0: as an image (with images of any size the folder's
+ * video processor decides). `own`: the template was chosen by
  * the user, and renders videos, too. PL_USAGE: frames cannot have `tokens` tokens, or the model
  * takes no videos. */
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
@@ -37,9 +39,11 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
 void image_source_close(struct image_source *s);
 /* Reads the processor of a model that takes images: of its folder, or its tower's usual one. */
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
-/* Reads the rules for images of any size. */
-int image_source_patches(struct patch_rules *p, const struct model *m, uint64_t min_pixels, uint64_t max_pixels,
+/* Reads the rules for images of any size, or for videos. `o` may be NULL. */
+int image_source_patches(struct patch_rules *p, const struct model *m, bool videos, const struct patch_overrides *o,
                          struct error *e);
+/* Returns how many patches become a token; 0: images have one size. */
+int64_t image_source_patches_per_token(const struct image_source *s);
 /* Reads the processor of the frames of its videos. */
 int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e);
 /* Returns a hash of everything that decides ids, apart from the sizes of images. */
@@ -51,12 +55,14 @@ uint64_t image_source_fingerprint(const struct image_source *s);
 struct image_pixels {
     uint32_t count;      /* of all */
     struct patch_grid grid; /* of patches; known before `take` is called */
+    bool video;
+    double seconds;      /* of a video, that one of grid.t lasts */
     uint64_t used;       /* bytes of memory that reading took, at most */
 };
 int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
                       struct image_pixels *out, struct error *e);
 
-/* Finds the tiles of an image, by its size in the file, or the frames of a video, whose times are
- * in `b`. Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
+/* Finds the tiles of an image, by its size in the file, or the frames or grids of a video, whose
+ * times are in `b`. Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
 int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
                        struct error *e);

@@ -49,7 +49,8 @@ static struct byte_range clip(struct byte_range r, struct byte_range part)
 /* Reports whether a token is of an image: it has no label, also where all tokens have one. */
 static bool is_image(const struct conversations *c, int32_t token)
 {
-    return c->o.images.features && token == c->o.images.token;
+    const struct image_rule *o = &c->o.images;
+    return o->features && (token == o->token || (o->patches && token == o->video));
 }
 
 static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
@@ -69,7 +70,7 @@ static uint32_t count_labels(const struct conversations *c, const struct stored_
 static uint32_t count_image_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
     uint32_t n = 0;
-    for (uint32_t k = part.begin; k < part.end; k++) n += c->store.ids[x->first + k] == c->o.images.token;
+    for (uint32_t k = part.begin; k < part.end; k++) n += is_image(c, c->store.ids[x->first + k]);
     return n;
 }
 
@@ -440,7 +441,7 @@ struct sample_image conversations_image(const struct conversations *c, const str
     uint32_t before = 0;
     for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
         const struct byte_range r = c->store.images[x->first_image + k];
-        if (r.begin < u->begin || media_is_video(name)) continue;
+        if (r.begin < u->begin || (!c->o.images.patches && media_is_video(name))) continue;
         const struct sample_image image = {name, count_images(c, x, r).images};
         if (before == nth && image.count) return image;
         before += image.count;

@@ -59,7 +59,10 @@ struct image_rule {
     int32_t token;      /* the id of an image token */
     uint32_t features;  /* tokens of an image; 0: all conversations are text */
     uint32_t most;      /* images of a row */
-    uint32_t patches;   /* of a token, with images of any size: `features` is 1, and images are counted in tokens */
+    /* With images of any size: how many patches become a token (else 0), and the id of a video's;
+     * `features` is 1, and images and videos are counted in tokens. */
+    uint32_t patches;
+    int32_t video;
     uint32_t frame_features, most_frames; /* the same of frames of videos; 0: there are no videos */
     enum too_many too_many;
 };

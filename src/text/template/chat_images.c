@@ -4,6 +4,7 @@
 #include "text/template/chat_images.h"
 
 #include "text/template/chat.h"
+#include "text/template/vision_text.h"
 
 /* ---- the description of a video ---- */
 
@@ -73,6 +74,8 @@ static void video_text(const struct video_words *v, struct text *out)
 
 #define AROUND "<fake_token_around_image>"
 #define WHOLE "<global-img>"
+#define VISION_START "<|vision_start|>"
+#define VISION_END "<|vision_end|>"
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -138,10 +141,12 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 {
     x->content = IMAGE_PLACEHOLDER;
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
-    if (x->start_end && (tokenizer_id(t, "<im_start>") < 0 || tokenizer_id(t, "<im_end>") < 0))
-        return error_set(e, PL_USAGE,
-                         "config.json has mm_use_im_start_end, and the tokenizer lacks <im_start> or <im_end>: use the "
-                         "model's own tokenizer");
+    if (x->any_size && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
+    for (int i = 0; i < 2 && x->around[i]; i++)
+        if (tokenizer_id(t, x->around[i]) < 0)
+            return error_set(e, PL_USAGE, "the model's images stand between %s and %s%s, and the tokenizer lacks %s: "
+                                          "use the model's own tokenizer", x->around[0], x->around[1],
+                             x->layout == IMAGE_AS_PIECES ? " (mm_use_im_start_end in config.json)" : "", x->around[i]);
     x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) &&
                probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
     return PL_OK;
@@ -149,9 +154,9 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts,
+    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL, x->parts,
                               x->before, x->after};
-    return hash_bytes(facts, sizeof facts, x->any_size);
+    return hash_bytes(facts, sizeof facts, x->any_size ? 1 + (uint64_t)x->video : 0);
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -173,22 +178,29 @@ static void add_part(struct value *parts, const char *type, const char *text, si
     value_append(b, parts, p);
 }
 
-/* Reports whether image i is a video that is described. */
+/* Reports whether image i is a video that is described: each frame has an image token. */
 static bool is_described(const struct text_images *images, uint32_t i)
 {
-    return images->how->timed && images->tiles && i < images->n && images->tiles[i].frames;
+    const struct image_text *x = images->how;
+    return (x->timed || x->layout == IMAGE_AS_CROPS) && images->tiles && i < images->n && images->tiles[i].frames;
 }
 
-static bool has_described(const struct text_images *images)
+/* Reports whether image i is a video that templates take as one. */
+static bool is_video(const struct text_images *images, uint32_t i)
+{
+    return is_described(images, i) || (images->tiles && i < images->n && images->tiles[i].grids);
+}
+
+static bool has_videos(const struct text_images *images)
 {
     for (uint32_t i = 0; i < images->n; i++)
-        if (is_described(images, i)) return true;
+        if (is_video(images, i)) return true;
     return false;
 }
 
 const struct template *image_text_template(const struct text_images *images, const struct template *template)
 {
-    return images->how->video_template && has_described(images) ? images->how->video_template : template;
+    return images->how->video_template && has_videos(images) ? images->how->video_template : template;
 }
 
 /* Writes a content as parts: without a line break beside an image where the template has one
@@ -203,7 +215,7 @@ static struct value *split_content(const struct text_images *images, const char 
         if (image && images->how->before && n && s[n - 1] == '\n') n--;
         if (n || (!image && !parts->count)) add_part(parts, "text", s, n, b);
         if (!image) return parts;
-        add_part(parts, is_described(images, (*k)++) ? "video" : "image", NULL, 0, b);
+        add_part(parts, is_video(images, (*k)++) ? "video" : "image", NULL, 0, b);
         s = image + strlen(IMAGE_PLACEHOLDER);
     }
 }
@@ -233,12 +245,14 @@ static bool inside(const struct rendered *r, uint32_t at)
 }
 
 /* Finds the next image from byte `at`: <image> anywhere, or outside of the data the token's own
- * text, and <video> of a video that is described. */
+ * text, and that of a video, or <video> of one that is described. */
 static bool find_place(const struct text_images *images, const struct rendered *r, uint32_t at, struct byte_range *out)
 {
     const char *const names[] = {IMAGE_PLACEHOLDER,
                                  strcmp(IMAGE_PLACEHOLDER, images->how->content) ? images->how->content : NULL,
-                                 has_described(images) ? VIDEO_PLACEHOLDER : NULL};
+                                 !has_videos(images)            ? NULL
+                                 : images->how->video_content ? images->how->video_content
+                                                              : VIDEO_PLACEHOLDER};
     bool found = false;
     for (size_t k = 0; k < COUNT(names); k++) {
         const uint32_t n = names[k] ? (uint32_t)strlen(names[k]) : 0;
@@ -257,15 +271,41 @@ static bool find_place(const struct text_images *images, const struct rendered *
     return found;
 }
 
+/* Returns the image tokens that the text has for image k before they become features. */
+static uint32_t tokens_of(const struct text_images *images, uint32_t k)
+{
+    const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
+    if (!image_is_tiled(images->how->layout)) return t.times ? t.grids : 1;
+    return t.frames ? t.frames : t.rows * t.columns + 1;
+}
+
+/* Writes an image token `times`, with what stands around them. */
+static void put_tokens(const struct image_text *x, uint32_t times, struct text *out)
+{
+    text_printf(out, "%s", x->around[0] ? x->around[0] : "");
+    for (uint32_t k = 0; k < times; k++) text_printf(out, "%s", x->content);
+    text_printf(out, "%s", x->around[1] ? x->around[1] : "");
+}
+
 static void put_image(const struct text_images *images, uint32_t i, struct text *out)
 {
     const struct image_text *x = images->how;
     const struct image_tiles t = images->tiles ? images->tiles[i] : (struct image_tiles){0};
-    if (x->layout != IMAGE_AS_TILES) {
-        text_printf(out, "%s%s%s", x->start_end ? "<im_start>" : "", x->content, x->start_end ? "<im_end>" : "");
+    const bool described = is_described(images, i);
+    if (t.grids) {
+        vision_text_put(&(struct vision_text){x->video_content, VISION_START, VISION_END, t.times ? t.grids : 1, 1,
+                                              t.times}, out);
         return;
     }
-    if (is_described(images, i)) {
+    if (x->layout != IMAGE_AS_TILES) {
+        for (uint32_t k = 0; k < t.frames && described; k++) {
+            text_printf(out, "%sFrame%u: ", k ? "\n" : "", k + 1);
+            put_tokens(x, 1, out);
+        }
+        if (!described) put_tokens(x, tokens_of(images, i), out);
+        return;
+    }
+    if (described) {
         video_text(&(struct video_words){t.seconds, t.frames, t.duration, x->content, AROUND WHOLE, AROUND}, out);
         return;
     }
@@ -367,24 +407,22 @@ static int encode_piece(const struct tokenizer *t, const struct rendered *r, str
     return rc;
 }
 
-/* Returns the image tokens that the text has for image k before they become features. */
-static uint32_t tokens_of(const struct text_images *images, uint32_t k)
+/* Reports whether a token stands for a feature. */
+static bool is_feature(const struct image_text *x, int32_t token)
 {
-    const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
-    if (images->how->layout != IMAGE_AS_TILES) return 1;
-    return t.frames ? t.frames : t.rows * t.columns + 1;
+    return token == x->token || (x->any_size && token == x->video);
 }
 
-/* Returns the features of a token of image k: of the image or a tile, of a frame, or of all frames
- * of a video. */
-static void put_features(const struct text_images *images, uint32_t k, struct byte_range at, struct token_list *out)
+/* Puts the features of a token of image k: of the image or a tile, of a frame or a grid, or of all
+ * frames of a video. */
+static void put_features(const struct text_images *images, uint32_t k, struct token at, struct token_list *out)
 {
     const struct image_text *x = images->how;
-    const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0,
-                   n = x->any_size ? images->tiles[k].tokens
-                       : !frames   ? x->features
-                                   : (is_described(images, k) ? 1 : frames) * x->frame_features;
-    for (uint32_t i = 0; i < n; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
+    const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
+    const uint32_t n = x->any_size ? t.tokens / tokens_of(images, k)
+                       : !t.frames ? x->features
+                                   : (is_described(images, k) ? 1 : t.frames) * x->frame_features;
+    for (uint32_t i = 0; i < n; i++) vec_push(out, at);
 }
 
 /* Appends BOS, if the tokenizer begins texts with it. */
@@ -402,7 +440,7 @@ static int encode_pieces(const struct text_images *images, const struct tokenize
                          const struct range_list *spans, struct token_list *out, struct error *e)
 {
     const struct image_text *x = images->how;
-    const uint32_t before = x->start_end ? (uint32_t)strlen("<im_start>") : 0;
+    const uint32_t before = x->around[0] ? (uint32_t)strlen(x->around[0]) : 0;
     uint32_t at = 0;
     int rc = wants_special(t, r) ? put_bos(t, out, e) : PL_OK;
     for (uint32_t i = 0; i <= spans->n && !rc; i++) {
@@ -410,7 +448,7 @@ static int encode_pieces(const struct text_images *images, const struct tokenize
         const uint32_t end = last ? (uint32_t)r->text.n : spans->at[i].begin + before;
         rc = encode_piece(t, r, (struct byte_range){at, end}, false, out, e);
         at = last ? end : end + (uint32_t)strlen(x->content);
-        if (!rc && !last) put_features(images, i, (struct byte_range){end, at}, out);
+        if (!rc && !last) put_features(images, i, (struct token){x->token, end, at}, out);
     }
     return rc;
 }
@@ -424,11 +462,11 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
     uint32_t k = 0, seen = 0; /* the image, and how many of its tokens are before */
     int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n}, wants_special(t, r), &once, e);
     for (uint32_t i = 0; i < once.n && !rc; i++) {
-        if (once.at[i].id != x->token) {
+        if (!is_feature(x, once.at[i].id)) {
             vec_push(out, once.at[i]);
             continue;
         }
-        put_features(images, k, (struct byte_range){once.at[i].begin, once.at[i].end}, out);
+        put_features(images, k, once.at[i], out);
         if (++seen == tokens_of(images, k)) k++, seen = 0;
     }
     token_list_free(&once);
@@ -444,7 +482,7 @@ static bool find_images(const struct image_text *x, const struct range_list *spa
         const uint32_t begin = i < spans->n ? spans->at[i].begin : UINT32_MAX,
                        end = i < spans->n ? spans->at[i].end : 0;
         for (; k < l->n && (l->at[k].begin < begin || l->at[k].begin == l->at[k].end); k++)
-            if (l->at[k].id == x->token) return false;
+            if (is_feature(x, l->at[k].id)) return false;
         const uint32_t first = k;
         while (k < l->n && l->at[k].begin < end) k++;
         if (i < spans->n) vec_push(tokens, ((struct byte_range){first, k}));

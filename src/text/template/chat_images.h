@@ -6,12 +6,14 @@
  *                                      whole image:
  *                                      <fake_token_around_image><row_1_col_1><image>...\n\n
  *                                      <fake_token_around_image><global-img><image>...<fake_token_around_image>
+ *     crops    InternVL                the same tiles, between two tokens: <img><IMG_CONTEXT>...</img>
  *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features
  *                                      of the image stand between them
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
- * described instead, each frame by its time and as an image without tiles; Idefics3
- * takes none.
+ * described instead, each frame by its time and as an image without tiles, and InternVL's by the
+ * numbers of its frames; Idefics3 takes none.
+ * Those of Qwen-VL have a token of their own (vision_text.h).
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
  * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
@@ -25,26 +27,36 @@
 #define IMAGE_PLACEHOLDER "<image>"
 #define VIDEO_PLACEHOLDER "<video>"
 
-enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES };
+enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_CROPS, IMAGE_AS_PIECES };
+
+/* Reports whether an image is several tiles and itself as a whole. */
+static inline bool image_is_tiled(enum image_layout layout)
+{
+    return layout == IMAGE_AS_TILES || layout == IMAGE_AS_CROPS;
+}
 
 struct image_text {
     enum image_layout layout;
     int32_t token;       /* placeholder id of a feature */
     uint32_t features;   /* of an image, or of a tile; any_size: 1, and image_tiles has how many */
-    bool any_size;       /* tokens: images of any size, each with tokens of its own number */
+    bool any_size;       /* tokens: images and videos of any size, each with tokens of its own number... */
+    int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
     uint32_t frame_features; /* of a frame of a video */
-    bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
-    bool timed;          /* tiles: videos are described */
+    const char *around[2]; /* what stands before and behind an image; NULL: nothing */
+    /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
+     * time */
+    bool timed;
     /* renders conversations with videos, from lists of parts; NULL: the template that renders the
      * others */
     const struct template *video_template;
     /* What image_text_open finds: */
     const char *content; /* the token as text */
+    const char *video_content; /* any_size: the same of a video's */
     bool parts;          /* the template takes lists of parts, */
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
 
-/* Fills the rest of *x, whose layout, token, features and start_end are set. `template` may be
+/* Fills the rest of *x, whose layout, token, features and around are set. `template` may be
  * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
  * id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
@@ -57,12 +69,14 @@ const char *image_text_joint(const struct image_text *x);
 /* Counts the images that a text asks for. */
 uint32_t image_text_count(const char *text);
 
-/* The tiles of an image; 0 and 0: only the whole image. A video has frames instead. */
+/* The tiles of an image; 0 and 0: only the whole image. A video has frames instead, or grids. */
 struct image_tiles {
     uint32_t rows, columns, frames;
     const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
     uint32_t duration;       /* its seconds */
-    uint32_t tokens;         /* of an image of any size */
+    uint32_t tokens;         /* of an image or a video of any size, */
+    uint32_t grids;          /* and of a video its grids in time */
+    const double *times;     /* [grids] the times that the text names; NULL: it names none */
 };
 /* The images of one text, in their order. */
 struct text_images {
