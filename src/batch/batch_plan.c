@@ -10,8 +10,7 @@
 #include "batch/embed.h"
 #include "batch/feed.h"
 #include "graph/emit.h"
-#include "base/allocation.h"
-#include "models/image_grid.h"
+#include "models/allocator.h"
 
 enum {
     IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
@@ -270,14 +269,13 @@ static int find_most_patches(const struct config *c, const struct model *m, cons
                              struct error *e)
 {
     const struct grid_model *g = m->images->grids;
-    const uint64_t unit = (uint64_t)(g->merge * g->merge), pixels = unit * (uint64_t)(g->patch * g->patch);
-    const uint64_t least = (uint64_t)allocation_least(g->tokens, g->most, (int64_t)unit);
-    *most = p->max_pixels / pixels * unit;
-    if (p->min_pixels >= least * pixels) return PL_OK;
+    const uint64_t unit = (uint64_t)(g->merge * g->merge), least = (uint64_t)allocator_least_pixels(g);
+    *most = p->max_pixels / (unit * (uint64_t)(g->patch * g->patch)) * unit;
+    if (p->min_pixels >= least) return PL_OK;
     error_set(e, PL_USAGE,
-              "images of %" PRIu64 " pixels have fewer than %" PRIu64 " features, which num_visual_tokens %" PRId64
-              " needs: set data.min_pixels to at least %" PRIu64,
-              p->min_pixels, least, g->tokens, least * pixels);
+              "images of %" PRIu64 " pixels have too few patches for num_visual_tokens %" PRId64
+              ": expected data.min_pixels of at least %" PRIu64 ", or none",
+              p->min_pixels, g->tokens, least);
     return config_at_key(c, KEY_data_min_pixels, e);
 }
 

@@ -70,6 +70,9 @@ id allocator_levels(struct graph *g, const struct level_tower *t, struct token_r
 void allocator_cells(const struct image_grid *grids, int64_t n, const struct grid_row *row, int64_t P,
                      int32_t (*cells)[4], float (*weights)[4]);
 
+/* Returns the pixels that an image must have, so that there are patches for all of its tokens; 0: any. To
+ * so many smaller images are enlarged. */
+int64_t allocator_least_pixels(const struct grid_model *m);
 /* Returns PL_USAGE if the image has too few features for its tokens. */
 int allocator_check(const struct grid_model *m, const struct image_grid *x, struct error *e);
 

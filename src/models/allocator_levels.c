@@ -164,13 +164,17 @@ void allocator_cells(const struct image_grid *grids, int64_t n, const struct gri
     memset(weights + p, 0, (size_t)(P - p) * sizeof *weights);
 }
 
+int64_t allocator_least_pixels(const struct grid_model *m)
+{
+    const int64_t unit = m->merge * m->merge;
+    return m->tokens ? allocation_least(m->tokens, m->most, unit) * unit * m->patch * m->patch : 0;
+}
+
 int allocator_check(const struct grid_model *m, const struct image_grid *x, struct error *e)
 {
-    const int64_t unit = m->merge * m->merge, least = m->tokens ? allocation_least(m->tokens, m->most, unit) : 0;
-    if (grid_features(m, x) >= least) return PL_OK;
+    const int64_t pixels = x->h * x->w * m->patch * m->patch, least = allocator_least_pixels(m);
+    if (pixels >= least) return PL_OK;
     return error_set(e, PL_USAGE,
-                     "an image of %lld x %lld patches is too small for num_visual_tokens %lld: with %lld tokens a patch at "
-                     "most it needs %lld patches; set data.min_pixels to %lld",
-                     (long long)x->h, (long long)x->w, (long long)m->tokens, (long long)unit, (long long)(least * unit),
-                     (long long)(least * unit * m->patch * m->patch));
+                     "an image of %lld x %lld patches has %lld pixels; num_visual_tokens %lld needs at least %lld",
+                     (long long)x->h, (long long)x->w, (long long)pixels, (long long)m->tokens, (long long)least);
 }

@@ -19,6 +19,7 @@
 #include "io/json.h"
 #include "base/allocation.h"
 #include "models/allocator.h"
+#include "models/catalogue.h"
 #include "models/images.h"
 #include "models/layers.h"
 #include "models/llava.h"
@@ -224,33 +225,48 @@ static int parse_2(struct model *m, const struct value *v, struct error *e) { re
 static int parse_25(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_25, e); }
 static int parse_3(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_3, e); }
 
-/* Reads the config.json of the folder that a token allocator is added to, and puts the given keys
- * over it; the model is then in that folder, but for the new weights. */
-static int read_base(struct model *m, const struct value *given, const char *path, struct value **out, struct error *e)
+/* Reads the config.json of the folder, or in a preset of the published model, that a token allocator is
+ * added to. */
+static int read_base(struct model *m, const char *path, char folder[1024], struct value **out, struct error *e)
+{
+    const char *preset = *m->path ? NULL : preset_config(path);
+    char file[1100], *text;
+    size_t n;
+    *folder = 0;
+    if (preset) return json_parse(preset, strlen(preset), &m->memory, out, e);
+    path = *path == '/' || !*m->path ? path : bump_format(&m->memory, "%s/%s", m->path, path);
+    snprintf(folder, 1024, "%s", path);
+    snprintf(file, sizeof file, "%s/config.json", folder);
+    if (!dir_exists(folder)) return model_missing(folder, e);
+    if (!file_exists(file)) return model_missing_config(folder, e);
+    TRY(file_read(file, 16u << 20, &text, &n, e));
+    const int rc = json_parse(text, n, &m->memory, out, e);
+    mem_free(text);
+    return rc ? error_prepend(e, "%s", file) : PL_OK;
+}
+
+/* Puts the given keys over the base's; the model is then in the base's folder, but for the new
+ * weights. */
+static int join_base(struct model *m, const struct value *given, const char *path, struct value **out, struct error *e)
 {
     static const char *const own[] = {"model_type", "architectures", "num_visual_tokens", "max_patches",
                                       "texture_adapter_width"};
     static const char *const fresh[] = {"scorer", "balancer", "texture_adapter", NULL};
-    const char *folder = *path == '/' || !*m->path ? path : bump_format(&m->memory, "%s/%s", m->path, path), *type = "";
-    const char *expected = m->family->model_type + strlen(ARR_COC);
-    char file[1100], *text;
-    size_t n;
-    snprintf(file, sizeof file, "%s/config.json", folder);
-    if (!dir_exists(folder)) return model_missing(folder, e) ? error_prepend(e, "base_path") : PL_OK;
-    if (!file_exists(file)) return model_missing_config(folder, e) ? error_prepend(e, "base_path") : PL_OK;
-    TRY(file_read(file, 16u << 20, &text, &n, e));
-    int rc = json_parse(text, n, &m->memory, out, e);
-    mem_free(text);
+    const char *expected = m->family->model_type + strlen(ARR_COC), *type = "";
+    char folder[1024];
+    int rc = read_base(m, path, folder, out, e);
     if (!rc) rc = value_opt_string(*out, "model_type", &type, e);
-    if (rc) return error_prepend(e, "%s", file);
-    if (strcmp(type, expected))
-        return error_set(e, PL_USAGE, "base_path: %s is a %.40s, expected a %s for a %s", folder, type, expected,
-                         m->family->model_type);
-    for (size_t i = 0; i < COUNT(own); i++)
-        if (value_get(given, own[i])) value_put(&m->memory, *out, own[i], value_copy(&m->memory, value_get(given, own[i])));
+    if (!rc && strcmp(type, expected))
+        rc = error_set(e, PL_USAGE, "%.900s is a %.40s, expected a %s for a %s", path, type, expected,
+                       m->family->model_type);
+    if (rc) return error_prepend(e, "base_path");
+    for (size_t i = 0; i < COUNT(own); i++) {
+        const struct value *v = value_get(given, own[i]);
+        if (v) value_put(&m->memory, *out, own[i], value_copy(&m->memory, v));
+    }
     model_gather(m, *out);
     snprintf(m->path, sizeof m->path, "%s", folder);
-    m->fresh = fresh;
+    if (*folder) m->fresh = fresh;
     return PL_OK;
 }
 
@@ -262,7 +278,7 @@ static int parse_with(struct model *m, const struct value *config, struct qwen_v
     defaults.grid.tokens = 1;
     TRY(value_opt_string(config, "base_path", &path, e));
     if (!path) return parse(m, config, defaults, e);
-    TRY(read_base(m, config, path, &whole, e));
+    TRY(join_base(m, config, path, &whole, e));
     return parse(m, whole, defaults, e);
 }
 static int parse_coc_2(struct model *m, const struct value *v, struct error *e) { return parse_with(m, v, usual_2, e); }

@@ -5,6 +5,7 @@
 
 #include "data/formats/packed.h"
 #include "data/images/image.h"
+#include "models/allocator.h"
 #include "models/image_grid.h"
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -30,6 +31,11 @@ int image_source_patches(struct patch_rules *p, const struct model *m, bool vide
     const struct grid_model *g = m->images->grids;
     const enum patch_family family = g->apart ? PATCHES_QWEN3_VL : PATCHES_QWEN2_VL;
     TRY(patch_rules_read(p, m->path, family, videos, o, e));
+    const uint64_t least = (uint64_t)allocator_least_pixels(g);
+    if (p->min_pixels < least && !(o && o->min_pixels)) p->min_pixels = least;
+    if (p->max_pixels < p->min_pixels)
+        return error_set(e, PL_USAGE, "max_pixels is %llu, and num_visual_tokens %lld needs images of at least %llu",
+                         (unsigned long long)p->max_pixels, (long long)g->tokens, (unsigned long long)least);
     if (p->patch == g->patch && p->temporal == g->temporal && p->merge == g->merge) return PL_OK;
     return error_set(e, PL_USAGE,
                      "%s: the %s processor makes patches of %u pixels and %u frames, of which %u x %u are a token; "
