@@ -66,7 +66,7 @@ def share(scores, tokens, most, unit):
 class Levels(torch.nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.c = c
+        self.c, self.gap = c, GAP
         self.base = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**make_qwen_vl.config_json(c)))
         self.base.set_attn_implementation("eager")
         D, W = c["hidden"], c["width"]
@@ -112,8 +112,8 @@ class Levels(torch.nn.Module):
         chosen = share(half.tolist(), c["tokens"], c["most"], unit)
         noise = torch.Generator().manual_seed(0)
         for _ in range(100):
-            other = score.detach().float() + GAP * (2 * torch.rand(score.shape, generator=noise) - 1)
-            self.stable &= share(other.tolist(), c["tokens"], c["most"], unit) == chosen
+            other = score.detach().float() + self.gap * (2 * torch.rand(score.shape, generator=noise) - 1)
+            self.stable &= share(other.half().tolist(), c["tokens"], c["most"], unit) == chosen
         feature = torch.tensor([f for f, _ in chosen])
         wide = patches.reshape(-1, unit, patches.shape[-1]).mean(1)
         own = torch.stack([torch.cat([patches[p], at[p, 1:]]) if p is not None else torch.cat([wide[f], mean[f, 1:]]) for f, p in chosen])
