@@ -3,7 +3,7 @@
  * tests/golden/make_pixels.py:
  *
  *     pixels decode white|drop IMAGE OUT            prints WIDTH HEIGHT; OUT: bytes [h][w][3]
- *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   FILTER: bilinear, bicubic, lanczos, torch; OUT: bytes [HEIGHT][WIDTH][3]
+ *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   bilinear, bicubic, lanczos, torch; [HEIGHT][WIDTH][3]
  *     pixels process FOLDER FAMILY SIDE IMAGE OUT   FAMILY: clip, siglip, idefics3, internvl; prints
  *                                                   COUNT ROWS COLUMNS H W;
  *                                                   OUT: f32 [count][3][H][W]

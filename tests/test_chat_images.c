@@ -190,7 +190,10 @@ TEST(test_token)
     struct image_text x = {.token = right, .features = 2};
     assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "the tokenizer lacks the image token"));
-    x = (struct image_text){.layout = IMAGE_AS_PIECES, .token = -200, .features = 2, .around = {"<im_start>", "<im_end>"}};
+    x = (struct image_text){.layout = IMAGE_AS_PIECES,
+                            .token = -200,
+                            .features = 2,
+                            .around = {"<im_start>", "<im_end>"}};
     assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "<im_start>"));
     tokenizer_close(without);

@@ -912,7 +912,8 @@ TEST(test_effects_of_runs)
          "train.beta1 is given, but memory.optimizer is sgd, expected adamw"},
         {"llama-tiny",
          {"memory.encode=2"},
-         "memory.encode is given, but the model is a llama, expected one that takes images of one size among its tokens "
+         "memory.encode is given, but the model is a llama, expected one that takes images of one size among its "
+         "tokens "
          "(llava) or prs_med"},
         {"llava-tiny",
          {"data.format=conversations", "memory.mask_chunks=2"},

@@ -393,8 +393,8 @@ static int read_grids(struct step *s, const struct model *m, bool video, struct 
         patches += grid_patches(&s->grids[s->n_grids++]);
     }
     if (patches == found) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: %s has %lld rows; expected %lld, the patches of the %lld grids of %s", s->in.path,
-                     pixels, (long long)found, (long long)patches, (long long)n, name);
+    return error_set(e, PL_USAGE, "%s: %s has %lld rows; expected %lld, the patches of the %lld grids of %s",
+                     s->in.path, pixels, (long long)found, (long long)patches, (long long)n, name);
 }
 
 /* A row's tokens, and what follows of them. */
@@ -427,10 +427,11 @@ static int find_features(struct step *s, const struct model *m, int64_t r, struc
                              s->in.path, (long long)r, (long long)i, (long long)raw[i], out->ids[i], expected);
     }
     if (grid_document(walk, out->ids + begin, end - begin, out->positions + begin, out->index + begin)) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "%s: the image tokens (id %d) and video tokens (id %d) of row %lld do not match the grids: expected "
-                     "the patches / %lld of the next image or video wherever such tokens begin",
-                     s->in.path, g->image, g->video, (long long)r, (long long)(g->merge * g->merge));
+    return error_set(
+        e, PL_USAGE,
+        "%s: the image tokens (id %d) and video tokens (id %d) of row %lld do not match the grids: expected "
+        "the patches / %lld of the next image or video wherever such tokens begin",
+        s->in.path, g->image, g->video, (long long)r, (long long)(g->merge * g->merge));
 }
 
 static struct grid_tokens make_tokens(struct step *s)

@@ -138,11 +138,12 @@
     "\"num_attention_heads\": 25, \"use_qk_norm\": true, \"norm_type\": \"rms_norm\""
 
 /* Qwen2-VL and Qwen2.5-VL: the keys of the text model lie beside vision_config. */
-#define QWEN_VL(class, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, sections, vision)   \
-    DECODER(class, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied,                         \
+#define QWEN_VL(class, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied, sections, vision)    \
+    DECODER(class, type, vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied,                          \
             SILU EPS(1e-06) THETA(1000000) ",\n  \"use_sliding_window\": false,\n"                                     \
-            "  \"image_token_id\": 151655,\n  \"video_token_id\": 151656,\n"                                         \
-            "  \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": " sections "},\n  \"vision_config\": {" vision "}")
+                                           "  \"image_token_id\": 151655,\n  \"video_token_id\": 151656,\n"            \
+                                           "  \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": " sections    \
+                                           "},\n  \"vision_config\": {" vision "}")
 #define QWEN2_VL(vocabulary, hidden, inner, layers, heads, kv_heads, tied)                                           \
     QWEN_VL("Qwen2VL", "qwen2_vl", vocabulary, hidden, inner, layers, heads, kv_heads, 32768, tied, "[16, 24, 24]",   \
             "\"depth\": 32, \"embed_dim\": 1280, \"mlp_ratio\": 4, \"num_heads\": 16, \"hidden_size\": " #hidden)
@@ -150,21 +151,21 @@
     QWEN_VL("Qwen2_5_VL", "qwen2_5_vl", vocabulary, hidden, inner, layers, heads, kv_heads, 128000, tied,             \
             "[16, 24, 24]", "\"depth\": 32, \"hidden_size\": 1280, \"intermediate_size\": " #tower                   \
             ", \"num_heads\": 16, \"out_hidden_size\": " #hidden)
-#define QWEN3_VL(hidden, inner, layers, heads, tied, tower, tower_inner, depth, blocks)                              \
-    "{\n"                                                                                                           \
-    "  \"architectures\": [\"Qwen3VLForConditionalGeneration\"],\n"                                                 \
-    "  \"model_type\": \"qwen3_vl\",\n"                                                                             \
-    "  \"image_token_id\": 151655,\n"                                                                              \
-    "  \"video_token_id\": 151656,\n"                                                                              \
-    "  \"tie_word_embeddings\": " tied ",\n"                                                                       \
-    "  \"vision_config\": {\"depth\": " #depth ", \"hidden_size\": " #tower ", \"intermediate_size\": "             \
-    #tower_inner ", \"num_heads\": 16, \"out_hidden_size\": " #hidden ", \"deepstack_visual_indexes\": " blocks "},\n"  \
-    "  \"text_config\": {\"model_type\": \"qwen3_vl_text\", \"vocab_size\": 151936, \"hidden_size\": " #hidden      \
-    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads       \
-    ", \"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-06, "   \
-    "\"hidden_act\": \"silu\", \"rope_theta\": 5000000, "                                                           \
-    "\"rope_scaling\": {\"rope_type\": \"default\", \"mrope_interleaved\": true, \"mrope_section\": [24, 20, 20]}},\n"  \
-    "  \"torch_dtype\": \"float32\"\n"                                                                            \
+#define QWEN3_VL(hidden, inner, layers, heads, tied, tower, tower_inner, depth, blocks)                                \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"Qwen3VLForConditionalGeneration\"],\n"                                                    \
+    "  \"model_type\": \"qwen3_vl\",\n"                                                                                \
+    "  \"image_token_id\": 151655,\n"                                                                                  \
+    "  \"video_token_id\": 151656,\n"                                                                                  \
+    "  \"tie_word_embeddings\": " tied ",\n"                                                                           \
+    "  \"vision_config\": {\"depth\": " #depth ", \"hidden_size\": " #tower ", \"intermediate_size\": " #tower_inner   \
+    ", \"num_heads\": 16, \"out_hidden_size\": " #hidden ", \"deepstack_visual_indexes\": " blocks "},\n"              \
+    "  \"text_config\": {\"model_type\": \"qwen3_vl_text\", \"vocab_size\": 151936, \"hidden_size\": " #hidden         \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads        \
+    ", \"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-06, "  \
+    "\"hidden_act\": \"silu\", \"rope_theta\": 5000000, "                                                              \
+    "\"rope_scaling\": {\"rope_type\": \"default\", \"mrope_interleaved\": true, \"mrope_section\": [24, 20, 20]}},\n" \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 #define QWEN3_VL_SMALL 1024, 4096, 24, "[5, 11, 17]"
 #define QWEN3_VL_LARGE 1152, 4304, 27, "[8, 16, 24]"

@@ -87,12 +87,15 @@ static int take_patch_videos(struct image_source *s, const struct model *m, cons
 {
     const struct patch_overrides over = {.fps = o->fps, .max_frames = o->max_frames};
     if (!s->text.video_content)
-        return error_set(e, PL_USAGE, "the tokenizer lacks the video token: config.json has its id, %d (video_token_id)",
+        return error_set(e, PL_USAGE,
+                         "the tokenizer lacks the video token: config.json has its id, %d (video_token_id)",
                          s->text.video);
     if (tokens)
-        return error_set(e, PL_USAGE,
-                         "data.tokens_per_frame is %lld, and the size of a frame decides how many tokens it has in a %s: "
-                         "leave it out", (long long)tokens, m->family->model_type);
+        return error_set(
+            e, PL_USAGE,
+            "data.tokens_per_frame is %lld, and the size of a frame decides how many tokens it has in a %s: "
+            "leave it out",
+            (long long)tokens, m->family->model_type);
     s->videos = *o;
     return image_source_patches(&s->video_patches, m, true, &over, e);
 }

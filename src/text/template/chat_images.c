@@ -407,7 +407,7 @@ static int encode_piece(const struct tokenizer *t, const struct rendered *r, str
     return rc;
 }
 
-/* Reports whether a token stands for a feature. */
+/* Reports whether a token is the placeholder of a feature. */
 static bool is_feature(const struct image_text *x, int32_t token)
 {
     return token == x->token || (x->any_size && token == x->video);

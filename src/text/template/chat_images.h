@@ -13,7 +13,7 @@
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
  * described instead, each frame by its time and as an image without tiles, and InternVL's by the
  * numbers of its frames; Idefics3 takes none.
- * Those of Qwen-VL have a token of their own (vision_text.h).
+ * A video of Qwen-VL has a token of its own (vision_text.h).
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
  * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
@@ -43,8 +43,8 @@ struct image_text {
     int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
     uint32_t frame_features; /* of a frame of a video */
     const char *around[2]; /* what stands before and behind an image; NULL: nothing */
-    /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows its
-     * time */
+    /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows
+     * its time */
     bool timed;
     /* renders conversations with videos, from lists of parts; NULL: the template that renders the
      * others */
