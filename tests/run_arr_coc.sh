@@ -37,7 +37,7 @@ techniques() {
 }
 for m in $all; do check "$m: techniques: the same bytes" techniques "$m"; done
 
-# Padding changes nothing: of images, of which the others of the row have more patches, and of tokens.
+# Padding changes nothing: that of patches, in a row with room for more images, and of tokens.
 room() {
     expect 0 '' run whole "$1" --set data.packing=false --set data.max_images=3 && expect 0 '' run other "$1" --set data.packing=false --set data.max_images=6 --set data.sequence=170 || return 1
     "$tools/compare" "$(weights whole)" "$(weights other)" --logits 1e-4
@@ -74,7 +74,7 @@ for m in $all; do check "$m: resume, the same bytes" resumes "$m"; done
 half() { expect 0 '' run other "$1" --set memory.precision=bf16 --set train.eval_every=2 --set data.holdout=0.25 && grep -o '"eval_loss": *[0-9.e-]*' "$tmp/other/metrics.jsonl" | tail -n 1; }
 for m in $all; do check "$m: bf16, evaluation" half "$m"; done
 
-# With the base frozen the loss still has gradients for the new modules by itself. reached MODEL FROZEN
+# With the base frozen the loss still has gradients for the new modules. reached MODEL FROZEN
 reached() {
     expect 0 '' "$binary" step --model "tests/golden/allocator_$1" --batch "tests/golden/allocator_$1/batch.safetensors" --out "$tmp/step.safetensors" \
         --set "model.freeze=[$2]" --set memory.precision=f32 || return 1

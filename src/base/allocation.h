@@ -1,6 +1,6 @@
 /*
- * allocation.h: how the tokens of an image are shared among its patches (ALLOCATE of graph/ops.def),
- * written once for the host and for GPUs.
+ * allocation.h: how the tokens of an image are shared among its patches (ALLOCATE of
+ * graph/ops.def), written once for the host and for GPUs.
  *
  * A patch here is a feature of the tower: unit = merge^2 of the tower's patches. A kept one has a
  * token, or at the finer level `unit` tokens. The first token of a patch is worth its score, and
@@ -32,8 +32,8 @@ SHARED int64_t allocation_most(int64_t n, int64_t tokens, int64_t most, int64_t 
 struct allocation {
     int64_t kept, fine;
 };
-/* Shares the tokens: best[] are the scores of at least min(tokens, allocation_most) patches, from the
- * highest on. */
+/* Shares the tokens: best[] are the scores of at least min(tokens, allocation_most) patches, from
+ * the highest on. */
 SHARED struct allocation allocation_share(const float *best, int64_t n, int64_t tokens, int64_t most, int64_t unit)
 {
     const int64_t cap = allocation_most(n, tokens, most, unit), step = unit - 1;

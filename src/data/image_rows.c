@@ -153,8 +153,8 @@ static enum data_fault read_videos(struct worker *w, const struct image_rows_sou
     return FAULT_NONE;
 }
 
-/* Returns where the pixels of the next image go, behind `images` others of its conversation, which are
- * `files` files. */
+/* Returns where the pixels of the next image go, behind `images` others of its conversation, which
+ * are `files` files. */
 static char *next_pixels(const struct worker *w, const struct row_slot *s, uint32_t images, uint32_t files)
 {
     uint64_t patches = 0;

@@ -480,8 +480,8 @@ static int open_folder(struct weights *w, const struct graph *g, const struct mo
     return model_files_count_others(&w->in, &w->other_bytes, e);
 }
 
-/* Lists the parts of a model folder that have folders of their own, and behind them the modules that
- * are in none. */
+/* Lists the parts of a model folder that have folders of their own, and behind them the modules
+ * that are in none. */
 static void list_outside(struct weights *w, const struct model *m)
 {
     uint32_t fresh = 0;

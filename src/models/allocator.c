@@ -220,8 +220,8 @@ static void build_allocator(const struct model *m, struct graph *g, const struct
 
 /* --- for who fills a batch -------------------------------------------------------------------- */
 
-void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, int32_t slot,
-                      float *weights)
+void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T,
+                      int32_t slot, float *weights)
 {
     int64_t image = 0, n = 0;
     memset(weights, 0, (size_t)T * sizeof *weights);
@@ -344,7 +344,8 @@ void texture_of(const float *rgb, int64_t height, int64_t width, float *texture)
     CHECK(width <= WIDEST, "an image of %lld pixels across has no texture", (long long)width);
     for (int c = 0; c < 3; c++)
         for (int row = 0; row < TEXTURE_SIDE; row++)
-            put_means(rgb + c * height * width, height, width, row, texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
+            put_means(rgb + c * height * width, height, width, row,
+                      texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
     for (int i = 0; i < TEXTURE_CELLS; i++) {
         float *cell = texture + i * TEXTURE_CHANNELS;
         put_lab(cell);

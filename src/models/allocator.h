@@ -32,8 +32,8 @@ enum { TEXTURE_EDGES = 7 }; /* the channel that is the perspectival score */
 /* --- images of any size: levels of detail (allocator_levels.c) ----------------------------------
  *
  * arr_coc_qwen2_vl and its kin have rows of several images, and every image has as many tokens
- * (grid_model.tokens). They are shared among its features, of which at most grid_model.most are kept:
- * by their scores a feature gets none, one, or at the finer level as many as it has patches.
+ * (grid_model.tokens). They are shared among its features, of which at most grid_model.most are
+ * kept: by their scores a feature gets none, one, or at the finer level as many as it has patches.
  *
  *     texture_adapter.up(gelu(texture_adapter.down([what the tower saw, texture])))
  *
@@ -65,13 +65,13 @@ struct level_tower {
 /* Returns the tokens [rows,I*tokens,C]. *rows gets the positions of its tokens; its features, which
  * belong to those of the tower, become those of the tokens. */
 id allocator_levels(struct graph *g, const struct level_tower *t, struct token_rows *rows);
-/* Finds, for each of the patches of a row that grid_lay_out has laid out, the cells around it; of
- * images alone. */
+/* Finds, for each of the patches of a row that grid_lay_out has laid out, the cells around it. There
+ * are no videos. */
 void allocator_cells(const struct image_grid *grids, int64_t n, const struct grid_row *row, int64_t P,
                      int32_t (*cells)[4], float (*weights)[4]);
 
-/* Returns the pixels that an image must have, so that there are patches for all of its tokens; 0: any. To
- * so many smaller images are enlarged. */
+/* Returns the pixels that an image must have, so that there are patches for all of its tokens; 0:
+ * any. Smaller images are enlarged to these. */
 int64_t allocator_least_pixels(const struct grid_model *m);
 /* Returns PL_USAGE if the image has too few features for its tokens. */
 int allocator_check(const struct grid_model *m, const struct image_grid *x, struct error *e);

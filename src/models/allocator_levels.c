@@ -83,7 +83,7 @@ static id mean(const struct levels *l, id x)
     return op_reshape(l->g, op_avgpool_adaptive(l->g, x, l->F, 1), 3, (int64_t[]){l->R, l->F, C});
 }
 
-/* Returns what the slots' adapters read of x [R,P,C]: of patches at the finer level, else the mean. */
+/* Returns what the slots' adapters read of x [R,P,C]: of patches at the finer level, else means. */
 static id at_level(const struct levels *l, id x, id slots)
 {
     struct graph *g = l->g;
@@ -136,7 +136,7 @@ id allocator_levels(struct graph *g, const struct level_tower *t, struct token_r
 
 /* --- for who fills a batch -------------------------------------------------------------------- */
 
-/* The neighbours of position `at` of `size` among the cells, and the share of the second. */
+/* Returns the cell before position `at` of `size`, and the share of the next one. */
 static int between(int64_t at, int64_t size, float *share)
 {
     const float x = fmaxf(0, ((float)at + 0.5f) * TEXTURE_SIDE / (float)size - 0.5f);

@@ -56,7 +56,7 @@ struct image_model {
     const struct grid_model *grids;
 };
 
-/* Reports whether an image has tokens by its size: images of any size, without a token allocator. */
+/* Reports whether an image has tokens by its size: any size, and no token allocator. */
 bool image_own_tokens(const struct image_model *x);
 
 /* What a batch of such a model holds (batch.own). */

@@ -238,8 +238,10 @@ const struct preset presets[] = {
     {"smolvlm-256m-shape", SMOLVLM_256M},                                                                  /* 256 M */
     {"grounding-tiny", GROUNDING_TINY},                                                                    /* 0.3 M */
     {"allocator-tiny", ALLOCATOR_TINY},                                                                    /* 0.3 M */
-    {"arr-coc-2b", LEVELS("arr_coc_qwen2_vl", "Qwen/Qwen2-VL-2B", 17664)},                 /* 2.3 B, 50 M of the adapter */
-    {"arr-coc-qwen3-2b", LEVELS("arr_coc_qwen3_vl", "Qwen/Qwen3-VL-2B-Instruct", 16128)}, /* 2.2 B, 50 M of the adapter */
+    /* 2.3 B, 50 M of them in the adapter */
+    {"arr-coc-2b", LEVELS("arr_coc_qwen2_vl", "Qwen/Qwen2-VL-2B", 17664)},
+    /* 2.2 B, 50 M of them in the adapter */
+    {"arr-coc-qwen3-2b", LEVELS("arr_coc_qwen3_vl", "Qwen/Qwen3-VL-2B-Instruct", 16128)},
     {"grounding-7b", GROUNDING_7B},                                                                        /* 7.4 B */
     {"tinysam", TINYSAM},           /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY}, /* 0.4 M */

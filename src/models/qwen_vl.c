@@ -153,7 +153,8 @@ static void describe(struct model *m, const struct qwen_vl *c)
             model_add_port(m, &ports[i]);
     if (g->tokens) {
         m->images->features = g->tokens;
-        model_add_port(m, &(struct port){"texture", VALUES_REAL, 3, {OPEN_IMAGES, TEXTURE_CELLS, TEXTURE_CHANNELS}, true});
+        model_add_port(m, &(struct port){"texture", VALUES_REAL, 3, {OPEN_IMAGES, TEXTURE_CELLS, TEXTURE_CHANNELS},
+                                         true});
         model_add_port(m, &(struct port){"information", VALUES_REAL, 2, {OPEN_IMAGES, TEXTURE_CELLS}, true});
         model_add_port(m, &(struct port){"query_weights", VALUES_REAL, 3, {OPEN_IMAGES, OPEN('B'), OPEN('T')}, true});
     } else if (c->kind == QWEN2_5_VL)
@@ -227,8 +228,8 @@ static int parse_2(struct model *m, const struct value *v, struct error *e) { re
 static int parse_25(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_25, e); }
 static int parse_3(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_3, e); }
 
-/* Reads the config.json of the folder, or in a preset of the published model, that a token allocator is
- * added to. */
+/* Reads the config.json of the folder, or in a preset of the published model, that a token allocator
+ * is added to. */
 static int read_base(struct model *m, const char *path, char folder[1024], struct value **out, struct error *e)
 {
     const char *preset = *m->path ? NULL : preset_config(path);
@@ -467,13 +468,16 @@ static id allocate(const struct tower *t, const struct batch *batch, id embeddin
                    struct token_rows *rows)
 {
     const struct image_batch *own = batch->own;
-    const struct level_tower l = {.grid = &t->c->grid, .any = t->any, .shared = t->shared, .patches = patches, .features = features,
+    struct graph *g = t->g;
+    if (!t->any) embeddings = op_slice(g, op_slice(g, embeddings, 0, 0, 1), 1, 0, 1);
+    const struct level_tower l = {.grid = &t->c->grid, .any = t->any, .shared = t->shared, .patches = patches,
+                                  .features = features,
                                   .images = !t->any ? 1 : batch->size ? batch->size['N'] : own->images,
                                   .ranges = t->ranges, .places = t->positions,
-                                  .embeddings = t->any ? embeddings : op_slice(t->g, op_slice(t->g, embeddings, 0, 0, 1), 1, 0, 1),
+                                  .embeddings = embeddings,
                                   .inner = t->c->adapter, .std = t->c->std};
     id tokens = 0;
-    IN_SCOPE(t->g, "allocator", 0) tokens = allocator_levels(t->g, &l, rows);
+    IN_SCOPE(g, "allocator", 0) tokens = allocator_levels(g, &l, rows);
     return tokens;
 }
 
@@ -510,7 +514,8 @@ const struct family qwen2_5_vl_family =
 const struct family qwen3_vl_family = {"qwen3_vl", parse_3, build, "", true, .generates = true};
 
 /* With ARR-COC's token allocator (allocator.h). */
-const struct family arr_coc_qwen2_vl_family = {"arr_coc_qwen2_vl", parse_coc_2, build, "", true, .spellings = spellings};
+const struct family arr_coc_qwen2_vl_family =
+    {"arr_coc_qwen2_vl", parse_coc_2, build, "", true, .spellings = spellings};
 const struct family arr_coc_qwen2_5_vl_family =
     {"arr_coc_qwen2_5_vl", parse_coc_25, build, "", true, .spellings = spellings};
 const struct family arr_coc_qwen3_vl_family = {"arr_coc_qwen3_vl", parse_coc_3, build, "", true};

@@ -12,7 +12,7 @@ struct image_span {
     int64_t begin, end; /* features */
 };
 
-/* Returns the features of image m; begin = end: there are not so many images. */
+/* Returns the features of image m; begin = end: there is no such image. */
 static struct image_span span_of(const struct launch *l, int64_t r, int64_t m, int64_t F)
 {
     const int64_t unit = l->attr->allocate.merge * l->attr->allocate.merge;

@@ -1,7 +1,7 @@
 /*
- * allocate.cu: ALLOCATE, as cpu/rows/allocate.c does it. A block has one image: its threads find the
- * best features one after the other, each by a reduction over the image, and one thread shares the
- * tokens among them. A second launch places the tokens of the text.
+ * allocate.cu: ALLOCATE, as cpu/rows/allocate.c does it. A block has one image: its threads find
+ * the best features one after the other, each by a reduction over the image, and one thread shares
+ * the tokens among them. A second launch places the tokens of the text.
  */
 #include "base/allocation.h"
 #include "cuda/device/kernel.cuh"
