@@ -20,12 +20,15 @@
 static bool takes_tokens(const struct model *m) { return model_port(m, "input_ids"); }
 static bool takes_images(const struct model *m) { return m->images && !m->images->grids && !prs_model(m); }
 static bool takes_any_size(const struct model *m) { return m->images && m->images->grids; }
+static bool takes_own_tokens(const struct model *m) { return m->images && image_own_tokens(m->images); }
+static bool shares_tokens(const struct model *m) { return takes_any_size(m) && !takes_own_tokens(m); }
 static bool has_masks(const struct model *m) { return m->masks; }
 static bool matches_texts(const struct model *m) { return m->ground; }
 static bool answers_questions(const struct model *m) { return prs_model(m); }
 static bool has_head(const struct model *m) { return m->head; }
 static bool has_classes(const struct model *m) { return m->head && m->head->kind == HEAD_CLASSES; }
 static bool normalizes_batches(const struct model *m) { return m->batch_norm; }
+static bool balances_experts(const struct model *m) { return m->balances; }
 
 /* The words of model=WORD. */
 static const struct {
@@ -35,11 +38,14 @@ static const struct {
     {"tokens", "a model that takes tokens", takes_tokens},
     {"images", "one that takes images of one size among its tokens (llava)", takes_images},
     {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
+    {"sizes", "one whose images have tokens by their size (qwen2_vl)", takes_own_tokens},
+    {"shares", "one that shares tokens among patches (arr_coc_qwen2_vl)", shares_tokens},
     {"masks", "a mask model (sam, tinysam)", has_masks},
     {"ground", "arr_coc", matches_texts},
     {"questions", "prs_med", answers_questions},
     {"head", "a vision tower with a head (clip, siglip)", has_head},
     {"classes", "one with a head for classes", has_classes},
+    {"experts", "a mixture of experts with output_router_logits in its config.json", balances_experts},
     {"batch_norm", "one with batch normalization (tinysam, prs_med)", normalizes_batches},
 };
 
@@ -66,7 +72,7 @@ static bool is_set(const struct config *c, enum config_key key)
 {
     const void *member = config_member(c, key);
     switch (config_rows[key].type) {
-    case ROW_STRING: return *(char *const *)member;
+    case ROW_STRING: case ROW_MAP: return *(char *const *)member;
     case ROW_LIST: return ((const struct config_list *)member)->n > 0;
     case ROW_INTS: return ((const struct config_ints *)member)->n > 0;
     case ROW_GROUPS: return ((const struct config_groups *)member)->n > 0;

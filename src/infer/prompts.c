@@ -43,7 +43,11 @@ static int open_template(struct prompts *p, const struct config *c, const char *
         if (path_dir(path, folder, sizeof folder, e)) return e->code;
         path = folder;
     }
-    if (!template_open(&p->template, path, c->data_template, NULL, &p->no_template) || !c->data_template) return PL_OK;
+    if (!template_open(&p->template, path, c->data_template, NULL, &p->no_template)) {
+        const int rc = template_set_kwargs(p->template, c->data_chat_template_kwargs, e);
+        return rc ? error_prepend(e, "data.chat_template_kwargs") : PL_OK;
+    }
+    if (!c->data_template) return PL_OK;
     *e = p->no_template;
     return error_prepend(e, "data.template");
 }

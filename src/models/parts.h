@@ -52,6 +52,13 @@ struct token_rows {
      * token gets the one at its index [B,T]; below 0: none. */
     int n_features;
     id features[FEATURES_MOST], index;
+    /* rows of a group whose loads of experts decoder_states sums over the layers; 0: none */
+    int64_t group;
+    struct expert_loads *loads;
+};
+/* The sums of EXPERT_LOAD over all layers with experts, [groups,experts]; 0: there are none. */
+struct expert_loads {
+    id chance, load;
 };
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);

@@ -2,6 +2,7 @@
  * plan_tokens.c: embeddings, rotary position embedding, the KV cache, the rows of experts, cross
  * entropy.
  */
+#include "base/allocation.h"
 #include "cuda/plan_kernels.h"
 #include "cuda/rows/expert_blocks.h"
 #include "cuda/rows/norm_blocks.h"
@@ -54,6 +55,15 @@ static bool match_topk(const struct query *q)
            is_dense(q->out[0], DT_I32);
 }
 
+/* Matches rows of which everything is counted in 32 bits. */
+static bool match_allocate(const struct query *q)
+{
+    for (int i = 1; i < 5; i++)
+        if (!is_dense(q->in[i], DT_I32) || tensor_elements(q->in[i]) > INT32_MAX) return false;
+    return is_storable(q->in[0]) && is_dense(q->out[0], DT_I32) && is_dense(q->out[1], DT_I32) &&
+           tensor_elements(q->out[0]) <= INT32_MAX && q->attr->allocate.most <= ALLOCATION_MOST;
+}
+
 /* Matches choices that are counted in 32 bits. */
 static bool match_expert_rows(const struct query *q)
 {
@@ -83,6 +93,32 @@ static bool match_combine_bwd(const struct query *q)
     const enum dtype t = q->in[0]->dtype;
     return is_storable(q->in[0]) && is_dense(q->in[1], t) && is_dense(q->in[2], DT_I32) && is_dense(q->in[3], t) &&
            is_dense(q->out[0], t) && is_dense(q->out[1], t);
+}
+
+static bool has_ranges(const struct query *q) { return !given(q, 2) || is_dense(given(q, 2), DT_I32); }
+
+/* Matches groups that are a dimension of one CUDA grid. */
+static bool match_expert_load(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && has_ranges(q) && q->in[0]->dim[1] <= EXPERTS_MOST &&
+           q->out[0]->dim[0] <= GROUPS_MOST && is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32);
+}
+
+static uint64_t work_expert_load(const struct query *q)
+{
+    return load_work(q->in[0]->dim[0], q->attr->expert_load.rows, q->in[0]->dim[1]);
+}
+
+static bool match_expert_load_bwd(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_storable(q->in[1]) && has_ranges(q) && q->in[1]->dim[1] <= EXPERTS_MOST &&
+           is_dense(q->out[0], q->in[1]->dtype);
+}
+
+static bool match_balance(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], DT_F32) &&
+           q->in[0]->dim[0] <= GROUPS_MOST && q->in[0]->dim[1] <= EXPERTS_MOST;
 }
 
 static bool match_xent(const struct query *q)

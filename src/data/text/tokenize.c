@@ -60,13 +60,13 @@ static int hash_file(const char *path, char *block, uint64_t *h, struct error *e
 int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, struct error *e)
 {
     struct names files;
-    const char *source = o->template ? template_source(o->template) : NULL, *system = o->system ? o->system : "";
+    const char *system = o->system ? o->system : "";
     if (tokenize_files(o->paths, o->n_paths, &files, e)) return e->code;
     char *block = mem_alloc(HASH_BLOCK);
     int rc = PL_OK;
     *out = (struct token_store_key){.data = files.n, .tokenizer = tokenizer_fingerprint(o->tokenizer)};
     for (uint32_t i = 0; i < files.n && !rc; i++) rc = hash_file(files.at[i], block, &out->data, e);
-    if (source) out->template = hash_bytes(source, strlen(source), 1);
+    if (o->template) out->template = template_fingerprint(o->template);
     out->options = hash_bytes(system, strlen(system), (o->images ? image_source_fingerprint(o->images) : 0) + o->text);
     mem_free(block);
     names_free(&files);

@@ -8,9 +8,9 @@
  *     tokens   w w w w   t t t t newline   t t t t newline     a whole of 2 x 2 features, and a map
  *              [ whole ] [ row of the map]                     of 2 x 4 without padding
  *
- * How many tokens an image takes follows from its size. Where tokens are kept (token_store.h), those
- * of the map and the ends of its rows have ids of their own, which say which size was chosen: so the
- * shape of an image follows from its ids.
+ * How many tokens an image takes follows from its size. Where tokens are kept (token_store.h),
+ * those of the map and the ends of its rows have ids of their own, which say which size was chosen:
+ * so the shape of an image follows from its ids.
  */
 #pragma once
 
