@@ -523,8 +523,8 @@ static int put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t
         for (int64_t k = 0; k < n; k++)
             if (*next >= s->n_shapes || i + k >= s->T || ids[i + k] != a->token)
                 return error_set(e, PL_USAGE,
-                                 "%s: input_ids, sample %lld: image %lld has %lld tokens, one after the other", s->in.path,
-                                 (long long)r, (long long)*next, (long long)n);
+                                 "%s: input_ids, sample %lld: image %lld has %lld tokens, one after the other",
+                                 s->in.path, (long long)r, (long long)*next, (long long)n);
         anyres_put(a, shape, ids + i);
         ++*next;
         i += n;

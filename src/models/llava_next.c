@@ -26,8 +26,9 @@ static int parse_next(struct model *m, const struct value *config, struct error 
     TRY(llava_describe(m, &c->llava, token, IMAGE_AS_ANYRES, e));
     if (m->images->features != s.side * s.side)
         return error_set(e, PL_USAGE,
-                         "vision_feature_select_strategy: an image has %lld features, expected %lld x %lld, a grid without a "
-                         "class token", (long long)m->images->features, (long long)s.side, (long long)s.side);
+                         "vision_feature_select_strategy: an image has %lld features, expected %lld x %lld, a grid "
+                         "without a class token", (long long)m->images->features, (long long)s.side,
+                         (long long)s.side);
     for (uint32_t i = 0; i < c->anyres.n; i++)
         for (int k = 0; k < 2; k++)
             if (c->anyres.sizes[i][k] % s.image)
