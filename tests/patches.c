@@ -11,9 +11,9 @@
  * FPS is the video's (0: a folder of images), SET_FPS and SET_MAX_FRAMES are the user's. Prints the
  * grid, t h w, and the tokens; of a video also the seconds of a grid, the frames and the text.
  *
- * `list` prints what is known of a video file or folder, FRAMES FPS WIDTH HEIGHT, and the frames that
- * are taken. The last two read lines, and print the grid or the frames of each, or 0 where it is refused:
- * FRAMES WIDTH HEIGHT, of an image if FRAMES is 0; FRAMES FPS SET_FPS SET_MAX_FRAMES.
+ * `list` prints what is known of a video file or folder, FRAMES FPS WIDTH HEIGHT, and the frames
+ * that are taken. The last two read lines, and print the grid or the frames of each, or 0 where it
+ * is refused: FRAMES WIDTH HEIGHT, of an image if FRAMES is 0; FRAMES FPS SET_FPS SET_MAX_FRAMES.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -95,7 +95,7 @@ images_split() {
     for micro in 8 4 2 1 3; do
         expect 0 '' "$binary" train "$name/run.yaml" --set "train.out=$tmp/images-$micro" --set "device.kind=$DEVICE" --set train.steps=1 --set train.warmup_steps=0 \
             --set train.clip_norm=0 --set train.learning_rate=1 --set train.weight_decay=0 --set memory.optimizer=sgd --set train.momentum=0 \
-            --set data.packing=false --set data.sequence=112 --set train.schedule=constant --set "memory.micro_batch=$micro" || return 1
+            --set data.packing=false --set data.sequence=160 --set train.schedule=constant --set "memory.micro_batch=$micro" || return 1
         "$tools/compare" "$tmp/images-8/model/model.safetensors" "$tmp/images-$micro/model/model.safetensors" --logits $near || return 1
     done
     rm -rf "$tmp"/images-*

@@ -132,6 +132,31 @@ crops() {
     grep '^loss' "$tmp/out"
 }
 check 'InternVL: tiles by the shape of an image; train, resume, eval' crops
+# The tokens of an image see each other, in packed rows and in others: a step of SGD subtracts the
+# same gradient. Its windows are smaller than an image.
+both() {
+    make_model gemma3_images "$tmp/gemma3" || return 1
+    sed -i 's/<fake_token_around_image>/<start_of_image>/; s/<global-img>/<end_of_image>/' "$tmp/gemma3/tokenizer.json"
+    echo '{"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 12, "width": 12}}' >"$tmp/gemma3/preprocessor_config.json"
+    local with=(--set "model.path=$tmp/gemma3" --set data.sequence=96) sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    expect 0 ' in 17 rows' run plain "${with[@]}" "${sgd[@]}" --set train.effective_batch=17 && expect 0 ' in 40 rows' run other "${with[@]}" "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    local more=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.eval_samples=3 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
+    expect 0 '' run plain "${with[@]}" "${more[@]}" --set train.steps=4 --set memory.encode=inline && expect 0 '' run other "${with[@]}" "${more[@]}" --set train.steps=2 --set memory.encode=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${with[@]}" "${more[@]}" --set train.steps=4 --set memory.encode=2 && same "$(weights plain)" "$(weights other)"
+}
+check 'Gemma 3: packed rows, a frozen tower, answers, resume' both
+# All of a prompt is seen in both directions, up to the first label.
+prompts() {
+    make_model paligemma "$tmp/paligemma" && echo '{"image_processor_type": "SiglipImageProcessor", "size": {"height": 12, "width": 12}}' >"$tmp/paligemma/preprocessor_config.json" || return 1
+    local with=(--set "model.path=$tmp/paligemma" --set data.sequence=96 --set data.template=paligemma) sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    expect 0 ' in 15 rows' run plain "${with[@]}" "${sgd[@]}" --set train.effective_batch=15 && expect 0 ' in 40 rows' run other "${with[@]}" "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    local more=(--set data.holdout=0.2 --set train.eval_every=2 --set train.eval_samples=3 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
+    expect 0 '' run plain "${with[@]}" "${more[@]}" --set train.steps=4 && expect 0 '' run other "${with[@]}" "${more[@]}" --set train.steps=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${with[@]}" "${more[@]}" --set train.steps=4 && same "$(weights plain)" "$(weights other)"
+}
+check 'PaliGemma: packed rows, answers, resume' prompts
 # Its image token, -200, is not in the vocabulary.
 original() { make_model llava_original "$tmp/original" && expect 0 '60 images, [0-9.]* a row' run plain --set "model.path=$tmp/original"; }
 check "LLaVA's original layout" original

@@ -173,8 +173,8 @@ bad=$tmp/wrong
 mkdir -p "$bad/empty" && cp -r "$(of qwen2_5_vl)/images" "$(of qwen2_5_vl)/clips" "$bad" || exit 2
 head -c 60 "$bad/images/1.png" >"$bad/images/cut.png"
 one() { printf '{"messages": [{"role": "user", "content": [%s]}, {"role": "assistant", "content": "yes"}]}\n' "$1"; }
-# refused STATUS PATTERN PARTS [ARGUMENT...]: a run on a good conversation and one with these parts, where nothing may
-# be bad.
+# refused STATUS PATTERN PARTS [ARGUMENT...]: a run on a good conversation and one with these parts,
+# where nothing may be bad.
 refused() {
     { one '{"type": "image", "image": "images/0.png"}, {"type": "text", "text": "what"}'; one "$3"; } >"$bad/chats.jsonl"
     expect "$1" "$2" run bad qwen2_5_vl --set "data.train=$bad/chats.jsonl" --set data.max_bad=0 "${@:4}"

@@ -113,6 +113,7 @@ static const char everything[] =
     "  token_dtype: int32\n"
     "  tokenizer: models/small/tokenizer.json\n"
     "  template: chatml\n"
+    "  chat_template_kwargs: {enable_thinking: false, effort: [1, x]}\n"
     "  system: 'Be kind, and brief'\n"
     "  train_on: last\n"
     "  packing: false\n"
@@ -273,6 +274,7 @@ TEST(test_every_key)
     assert_string_equal(c.memory_head_chunks.value, "8");
     assert_string_equal(c.memory_mask_chunks.value, "2");
     assert_string_equal(c.memory_encode.value, "4");
+    assert_string_equal(c.data_chat_template_kwargs, "{\"enable_thinking\": false, \"effort\": [1, \"x\"]}");
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
@@ -914,7 +916,8 @@ TEST(test_effects_of_runs)
          "train.beta1 is given, but memory.optimizer is sgd, expected adamw"},
         {"llama-tiny",
          {"memory.encode=2"},
-         "memory.encode is given, but the model is a llama, expected one that takes images of one size among its tokens "
+         "memory.encode is given, but the model is a llama, expected one that takes images of one size among its "
+         "tokens "
          "(llava) or prs_med"},
         {"llava-tiny",
          {"data.format=conversations", "memory.mask_chunks=2"},

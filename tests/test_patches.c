@@ -1,6 +1,6 @@
 /*
- * test_patches.c: images and videos as the patches of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The expected
- * values are transformers', in tests/golden/qwen_vl_pixels.json, which
+ * test_patches.c: images and videos as the patches of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The
+ * expected values are transformers', in tests/golden/qwen_vl_pixels.json, which
  * tests/golden/make_qwen_vl_pixels.py made: pixel values as their CRC-32, bit for bit.
  */
 #include <zlib.h>

@@ -137,7 +137,6 @@ run_golden() {
         run "golden.sh $precision" env "PRECISION=$precision" sh tests/golden.sh
         run "golden.sh adapters $precision" env "PRECISION=$precision" GOLDEN=tests/golden/peft sh tests/golden.sh
     done
-    run "golden.sh images of any size" env GOLDEN=tests/golden/qwen_vl sh tests/golden.sh
 }
 run_run() {
     local script

@@ -311,7 +311,8 @@ static int measure_part(struct suggestion *s, struct config *c, enum feed_role r
         token_store_close(&store);
     }
     if (!rc && role == FEED_TRAIN) {
-        const int64_t most = choose_images(c, &t, path, s->model.vocabulary), unit = image_source_patches_per_token(&t.images);
+        const int64_t most = choose_images(c, &t, path, s->model.vocabulary),
+                      unit = image_source_patches_per_token(&t.images);
         if (unit) c->data_max_patches = s->max_patches = most * unit;
         else if ((s->max_images = most)) c->data_max_images = most;
     }

@@ -52,7 +52,7 @@ struct batch_record {
     const struct image_run *runs;
     uint32_t n_runs;
     /* Images of any size (models/image_grid.h), whose patches ROW_PIXELS has in the order of the
-     * processors, none behind them. What follows then needs ROW_POSITIONS: a document begins at 0. */
+     * processors, none behind them. They need ROW_POSITIONS, where a document begins at 0. */
     const struct image_grid *grids;
     int64_t n_grids;
     int64_t *feature;    /* how many image tokens came before this row, which moves on; NULL: none */

@@ -269,7 +269,8 @@ static const struct option OPTIONS[] = {
 
 const struct command command_fits = {
     "fits",
-    "fits MODEL | RUN.yaml --gpu LIST [--tokens N] [--images N] [--image-size WxH] [--batch N] [--set key=value]... [--json]",
+    "fits MODEL | RUN.yaml --gpu LIST [--tokens N] [--images N] [--image-size WxH] [--batch N] "
+    "[--set key=value]... [--json]",
     "Shows whether a model can be fine-tuned on a GPU, which need not be here: full fine-tuning, with a\n"
     "frozen vision tower, with LoRA and with QLoRA. Each row is a plan with exact bytes and a predicted\n"
     "speed, and has a command that runs it. MODEL is a model folder or a name of `plimsoll models`, which\n"

@@ -85,7 +85,8 @@ static void put_rows(const struct suggestion *r, struct text *out)
         text_printf(out, "  max_images: %" PRId64 "                  # images in a row; memory grows with it\n",
                     r->max_images);
     if (r->max_patches)
-        text_printf(out, "  max_patches: %" PRId64 "               # patches of images in a row; memory grows with it\n",
+        text_printf(out,
+                    "  max_patches: %" PRId64 "               # patches of images in a row; memory grows with it\n",
                     r->max_patches);
     if (r->max_frames)
         text_printf(out,

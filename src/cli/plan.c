@@ -148,8 +148,8 @@ const struct command command_plan = {
     "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set "
     "key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
-    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] [--frames N] [--image-size WxH] [--masks N] "
-    "[--json]",
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] [--frames N] "
+    "[--image-size WxH] [--masks N] [--json]",
     "Finds the training step with the shortest predicted time that fits the memory budget, and prints\n"
     "where every byte goes, before anything runs. It searches combinations of gradient accumulation\n"
     "(memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"

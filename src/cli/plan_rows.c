@@ -38,7 +38,8 @@ static int plan_images(struct config *c, const struct model *m, const struct med
 }
 
 /* Does the same for patches of a model that takes images of any size; the frames are one video. */
-static int plan_patches(struct config *c, const struct model *m, const struct media *x, int64_t *tokens, struct error *e)
+static int plan_patches(struct config *c, const struct model *m, const struct media *x, int64_t *tokens,
+                        struct error *e)
 {
     const struct grid_model *g = m->images->grids;
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,

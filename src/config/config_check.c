@@ -68,7 +68,7 @@ static bool is_set(const struct config *c, enum config_key key)
 {
     const void *member = config_member(c, key);
     switch (config_rows[key].type) {
-    case ROW_STRING: return *(char *const *)member;
+    case ROW_STRING: case ROW_MAP: return *(char *const *)member;
     case ROW_LIST: return ((const struct config_list *)member)->n > 0;
     case ROW_INTS: return ((const struct config_ints *)member)->n > 0;
     case ROW_GROUPS: return ((const struct config_groups *)member)->n > 0;

@@ -103,8 +103,8 @@ static id keep(const struct at *a, id x, const char *name)
  * those of its own. */
 static int64_t window(const struct at *a)
 {
-    const int64_t own = a->layer->window;
     const struct token_rows *rows = &a->b->rows;
+    const int64_t own = rows->windows ? 0 : a->layer->window;
     if (rows->texts <= a->b->B) return own;
     return own ? min_i64(own, rows->cache) : rows->cache;
 }
@@ -127,8 +127,9 @@ static id attend(const struct at *a, id x)
     q = grow(b, rotate(a, q));
     k = rotate(a, k);
     const double scale = c->attention_scale ? c->attention_scale : 1 / sqrt((double)c->head_dim);
-    struct attention_options options = {.scale = (float)scale, .causal = !b->rows.ranges,
-                                        .window = window(a), .ranges = b->rows.ranges,
+    struct attention_options options = {.scale = (float)scale, .causal = !b->rows.ranges, .window = window(a),
+                                        .ranges = a->layer->window && b->rows.windows ? b->rows.windows
+                                                                                      : b->rows.ranges,
                                         .cap = (float)c->attention_cap};
     id o = op_attention_with(b->g, q, keep(a, k, "k_cache"), keep(a, v, "v_cache"), 0, options);
     o = op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->heads * c->head_dim});
@@ -364,6 +365,14 @@ void decoder_describe(struct model *m, const struct model *decoder)
                                                            : 0;
     model_add_output(m, "logits");
     if (m->balances) model_add_output(m, "aux_loss");
+}
+
+int64_t decoder_window(const struct model *m)
+{
+    const struct decoder *c = m->config;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].window) return c->layer[i].window;
+    return 0;
 }
 
 int64_t decoder_width(const struct model *m) { return ((const struct decoder *)m->config)->hidden; }

@@ -70,7 +70,8 @@ static int gemma3_parse(struct model *m, const struct value *config, struct erro
         return error_set(e, PL_USAGE, "sliding_window_pattern is %lld, it must be 1 or more", (long long)c->full_every);
     TRY(parse_gemma2(m, c, config, e));
     if (!c->attention_cap) return PL_OK;
-    return error_set(e, PL_USAGE, "attn_logit_softcapping is %g, and the attention of this family has no soft cap: null",
+    return error_set(e, PL_USAGE,
+                     "attn_logit_softcapping is %g, and the attention of this family has no soft cap: set it to null",
                      c->attention_cap);
 }
 

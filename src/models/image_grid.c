@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* --- patches ----------------------------------------------------------------------------------- */
+/* --- patches ---------------------------------------------------------------------------------- */
 
 /* Visits the features of a frame of h x w of them, window by window: `at` counts visits, `feature`
  * is row * w + column. Without windows the frame is one. */
@@ -38,8 +38,8 @@ struct laying {
     int64_t first; /* patch of the frame, in the row */
 };
 
-/* Finds the entries of the table around a position, and their weights: bilinear, with the corners of
- * image and table on each other. In f32, as published. */
+/* Finds the entries of the table around a position, and their weights: bilinear, with the corners
+ * of image and table on each other. In f32, as published. */
 static void corners_of(const struct grid_model *m, const struct image_grid *g, int64_t y, int64_t x, int32_t corner[4],
                        float weight[4])
 {
@@ -104,10 +104,10 @@ void grid_lay_out(const struct grid_model *m, const struct image_grid *grids, in
     lay_padding(out, l.first, P);
 }
 
-/* --- tokens ------------------------------------------------------------------------------------ */
+/* --- tokens ----------------------------------------------------------------------------------- */
 
-/* Returns the next image or video, and in *begin its first feature; NULL: there are no more. Of a
- * video whose grids are apart it is the next of them. */
+/* Returns the next image or video, and in *begin its first feature; NULL: there are no more. For
+ * a video whose grids are apart it is the next of them. */
 static struct image_grid next_grid(struct grid_walk *w, bool video, int64_t *begin)
 {
     const struct grid_model *m = w->model;

@@ -1,6 +1,6 @@
 /*
- * image_grid.h: images and videos of any size in a vision-language model: each is a grid of patches,
- * and how many tokens it takes is data of the sample.
+ * image_grid.h: images and videos of any size in a vision-language model: each is a grid of
+ * patches, and how many tokens it takes is data of the sample.
  *
  * The tower reads one row of patches, in which images are packed as documents are packed into a row
  * of tokens: the ranges of its attention say who sees whom. merge x merge neighbouring patches
@@ -17,9 +17,9 @@
  * A token has three positions, by time, row and column: those of a text are equal and go up by one;
  * those of an image are its feature's in the grid, and the text goes on behind the largest.
  *
- * The inputs of the graph (batch/inputs.def), where P patches have K = channels * temporal * patch^2
- * values, and rows are samples; or one row of all images, where a batch says how many patches there
- * are (batch.size['P']; `step`):
+ * The inputs of the graph (batch/inputs.def), where P patches have K = channels * temporal *
+ * patch^2 values, and rows are samples; or one row of all images, where a batch says how many
+ * patches there are (batch.size['P']; `step`):
  *
  *     pixel_values      f32 [rows,P,K]
  *     patch_ranges      i32 [rows,P,2]   the patches that a patch sees: those of its image or frame
@@ -56,13 +56,15 @@ struct image_grid {
     double seconds; /* of a video, that one of its t lasts; 0: not known */
 };
 
-/* Return patches, and features. */
 static inline int64_t grid_patches(const struct image_grid *x) { return x->t * x->h * x->w; }
 static inline int64_t grid_features(const struct grid_model *m, const struct image_grid *x)
 {
     return grid_patches(x) / (m->merge * m->merge);
 }
-static inline int64_t grid_values(const struct grid_model *m) { return m->channels * m->temporal * m->patch * m->patch; }
+static inline int64_t grid_values(const struct grid_model *m)
+{
+    return m->channels * m->temporal * m->patch * m->patch;
+}
 
 /* A row of P patches. Each array may be NULL. */
 struct grid_row {
@@ -87,8 +89,9 @@ struct grid_walk {
     int64_t part;           /* grids of that video that were seen, where they are apart */
     int64_t position;       /* of the document's next token; 0 begins another document */
 };
-/* Finds the three positions and the feature (below 0: none) of each of the document's next T tokens,
- * which cut no image. Either may be NULL. Returns false if image tokens and grids do not match. */
+/* Finds the three positions and the feature (below 0: none) of each of the document's next T
+ * tokens, which cut no image. Either may be NULL. Returns false if image tokens and grids do not
+ * match. */
 bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index);
 /* Does the same for a whole document. */
 bool grid_document(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index);

@@ -1,8 +1,8 @@
 /*
  * qwen.c: Qwen2 (biases on q, k and v; optional sliding window in its upper layers), Qwen3 (norms
  * of the heads of q and k instead of the biases), Qwen3-MoE (Qwen3 with experts in all or some of
- * its layers; a sliding window is in all of them). The decoders of Qwen2-VL, Qwen2.5-VL and Qwen3-VL
- * (qwen_vl.c) are Qwen2's and Qwen3's, and their tokens have three positions.
+ * its layers; a sliding window is in all of them). The decoders of Qwen2-VL, Qwen2.5-VL and
+ * Qwen3-VL (qwen_vl.c) are Qwen2's and Qwen3's, and their tokens have three positions.
  */
 #include "models/decoder.h"
 #include "models/layers.h"

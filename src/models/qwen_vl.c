@@ -82,12 +82,14 @@ static int parse_tower(struct qwen_vl *c, const struct value *v, struct error *e
         {"in_chans", &g->channels, 1, 16}, {"in_channels", &g->channels, 1, 16},
         {"patch_size", &g->patch, 1, 1 << 10}, {"temporal_patch_size", &g->temporal, 1, 64},
         {"spatial_merge_size", &g->merge, 1, 64}};
-    const struct size_key own2[] = {{"embed_dim", &c->width, 1, 1 << 16}, {"mlp_ratio", &ratio, 1, 64},
+    const struct size_key own2[] = {{"embed_dim", &c->width, 1, 1 << 16},
+                                    {"mlp_ratio", &ratio, 1, 64},
                                     {"hidden_size", &c->out, 1, 1 << 20}},
                           others[] = {{"hidden_size", &c->width, 1, 1 << 16},
                                       {"intermediate_size", &c->inner, 1, 1 << 20},
                                       {"out_hidden_size", &c->out, 1, 1 << 20}},
-                          own25[] = {{"window_size", &window, 1, 1 << 20}, {"tokens_per_second", &g->per_second, 1, 1 << 20}},
+                          own25[] = {{"window_size", &window, 1, 1 << 20},
+                                     {"tokens_per_second", &g->per_second, 1, 1 << 20}},
                           own3[] = {{"num_position_embeddings", &entries, 1, 1 << 24}};
     TRY(layer_parse_sizes(v, shared, COUNT(shared), e));
     if (c->kind == QWEN2_VL) TRY(layer_parse_sizes(v, own2, COUNT(own2), e));
@@ -234,8 +236,8 @@ static id linear(const struct tower *t, id x, const char *prefix, const char *na
     return layer_linear_init(t->g, x, prefix, name, out, (struct linear_init){.std = t->c->std});
 }
 
-/* Returns the embeddings of patches. The kernel of a convolution that is as large as its stride is a
- * matrix. */
+/* Returns the embeddings of patches. The kernel of a convolution that is as large as its stride is
+ * a matrix. */
 static id embed(const struct tower *t)
 {
     const struct qwen_vl *c = t->c;
@@ -248,7 +250,8 @@ static id embed(const struct tower *t)
     x = op_linear(g, x, op_reshape(g, w, 2, (int64_t[]){c->width, grid_values(m)}), bias);
     if (!m->table) return x;
     id table = layer_param(g, c->prefix, "pos_embed.weight", 2, (int64_t[]){m->table * m->table, c->width}, c->std);
-    id corners = input(t, "patch_corners", DT_I32, 4), weights = op_cast(g, input(t, "corner_weights", DT_F32, 4), DT_NONE);
+    id corners = input(t, "patch_corners", DT_I32, 4),
+       weights = op_cast(g, input(t, "corner_weights", DT_F32, 4), DT_NONE);
     for (int i = 0; i < 4; i++) {
         id at = op_reshape(g, op_dense(g, op_slice(g, corners, 2, i, 1)), 2, (int64_t[]){t->R, t->P});
         x = op_add(g, x, op_mul(g, op_embedding(g, at, table), op_slice(g, weights, 2, i, 1)));
@@ -348,7 +351,8 @@ static struct tower begin(const struct model *m, struct graph *g, const struct b
     t.any = t.P && !program_is(g->at.program, PROGRAM_SINGLE);
     if (!t.any) t.R = 1, t.P = c->grid.merge * c->grid.merge;
     float *table = mem_alloc((size_t)(D / 2) * sizeof *table);
-    for (int64_t i = 0; i < D / 2; i++) table[i] = (float)pow(TOWER_THETA, -2.0 * (double)(i % (D / 4)) / (double)(D / 2));
+    for (int64_t i = 0; i < D / 2; i++)
+        table[i] = (float)pow(TOWER_THETA, -2.0 * (double)(i % (D / 4)) / (double)(D / 2));
     t.inv_freq = graph_const(g, "rope.inv_freq.tower", DT_F32, 1, (int64_t[]){D / 2}, table);
     mem_free(table);
     t.ranges = input(&t, "patch_ranges", DT_I32, 2);

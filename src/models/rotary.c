@@ -75,8 +75,9 @@ static int parse_sections(struct rotary *r, const struct value *map, int64_t hea
     if (list->count != 3) return error_set(e, PL_USAGE, "%s has %u entries, expected 3", key, list->count);
     for (uint32_t i = 0; i < 3; i++) TRY(value_as_int(value_at(list, i), key, &pairs[i], e));
     if (pairs[0] >= 0 && pairs[1] >= 0 && pairs[2] >= 0 && pairs[0] + pairs[1] + pairs[2] == head_dim / 2) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is [%lld, %lld, %lld], expected three counts that add up to %lld, half of head_dim",
-                     key, (long long)pairs[0], (long long)pairs[1], (long long)pairs[2], (long long)(head_dim / 2));
+    return error_set(e, PL_USAGE,
+                     "%s is [%lld, %lld, %lld], expected three counts that add up to %lld, half of head_dim", key,
+                     (long long)pairs[0], (long long)pairs[1], (long long)pairs[2], (long long)(head_dim / 2));
 }
 
 static int require_positive(const char *name, double x, struct error *e)

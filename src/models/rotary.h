@@ -21,8 +21,8 @@ struct rotary {
     bool truncate;                       /* yarn */
     float *short_factor, *long_factor;   /* longrope: of each frequency, in texts up to the training length, beyond */
     double partial;                      /* the part of a head that is rotated; 0: all, and the key is refused */
-    /* The pairs that turn by each of a token's three positions (M-RoPE), where positions have three;
-     * `sectioned`: the family has them, else the key is refused. */
+    /* The pairs that turn by each of a token's three positions (M-RoPE), where positions have
+     * three; `sectioned`: the family has them, else the key is refused. */
     bool sectioned;
     struct rope_sections sections;
 };

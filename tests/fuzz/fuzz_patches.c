@@ -1,7 +1,8 @@
 /*
- * fuzz_patches.c: any text as preprocessor_config.json of Qwen-VL; the first byte chooses the family
- * and whether it is of videos, and the next ones sizes and rates. Rules that are accepted find grids
- * for sizes of any kind, choose frames, and make patches of small images. Built like fuzz_json.c.
+ * fuzz_patches.c: any text as preprocessor_config.json of Qwen-VL; the first byte chooses the
+ * family and whether it is of videos, and the next ones sizes and rates. Rules that are accepted
+ * find grids for sizes of any kind, choose frames, and make patches of small images. Built like
+ * fuzz_json.c.
  */
 #include "data/images/patches.h"
 

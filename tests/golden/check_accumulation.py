@@ -28,6 +28,7 @@ import make_qwen_vl
 import make_qwen_vl_train as made
 
 BINARY = os.path.join(os.environ.get("BUILD", "build"), "plimsoll")
+made.CLIPS = {}
 LONG = "the boat is red and the two oars lie across it while a man in a green coat looks for the rope that holds it to the pier"
 made.CHATS = [  # images, question, answer: the first micro-batches have few labels, the last one many
     ([0], "is it a boat", "yes"), ([5], "is it square", "no"), ([1, 2], "which is larger", "the second"), ([], "say hello", "hello there"),
@@ -94,7 +95,7 @@ def check(kind):
         t = made.write_run(folder, c, folder)
         hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
         processor = AutoImageProcessor.from_pretrained(folder)
-        samples = [made.encode(folder, hf, processor, *chat) for chat in made.chats_of(c)]
+        samples = [made.encode(folder, kind, hf, processor, None, *chat) for chat in made.chats_of(c)]
         counts = [int((labels[1:] != common.IGNORE).sum()) for _, labels in samples]
         (whole, asks), (split, _) = theirs(folder, samples, t, 1), theirs(folder, samples, t, 4)
         rows = [whole, split, ours(folder, t, 1), ours(folder, t, 4)]

@@ -125,7 +125,7 @@ def load_model(folder, dtype):
 
 
 def random_row(c, grids, videos, generator):
-    """Text, with the tokens of images and videos in it. Of a Qwen3-VL text is between the grids of a video."""
+    """Text, with the tokens of images and videos in it. Qwen3-VL has text between the grids of a video."""
     unit, parts = c["merge"] ** 2, []
     for (t, h, w), video in zip(grids, videos):
         n = t * h * w // unit

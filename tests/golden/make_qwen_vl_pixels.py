@@ -35,7 +35,8 @@ half = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 patch14 = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
 patch16 = {"patch_size": 16, "temporal_patch_size": 2, "merge_size": 2}
 
-# The files that the models are published with. Qwen2-VL and 2.5 have no file for videos: the one for images counts.
+# The files that the models are published with. Qwen2-VL and 2.5 have none for videos: that of
+# images counts.
 families = {
     "qwen2_vl": {"preprocessor_config.json": {
         "min_pixels": 3136, "max_pixels": 12845056, **patch14, **clip, "image_processor_type": "Qwen2VLImageProcessor",
@@ -95,7 +96,7 @@ def reference_image(p, rgb):
 
 
 def reference_video(p, rgb, fps, set_fps, set_max):
-    """What transformers makes of all frames of a video; fps 0: a folder of images, which it never samples."""
+    """Returns transformers' values of all frames of a video; fps 0: a folder of images, which it never samples."""
     kwargs = {"do_sample_frames": False} if not fps else {}
     if set_fps and fps:
         kwargs.update(do_sample_frames=True, fps=set_fps)

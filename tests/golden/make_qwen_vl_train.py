@@ -115,7 +115,7 @@ def read_clip(folder, videos, name):
 
 
 def clip_text(kind, grid, merge, frames):
-    """What stands for <|video_pad|>: Qwen3-VL names the time of each grid."""
+    """Returns the text that replaces <|video_pad|>: Qwen3-VL names the time of each grid."""
     n = int(grid[1] * grid[2]) // merge ** 2
     if kind != "qwen3_vl":
         return "<|video_pad|>" * (int(grid[0]) * n)

@@ -13,6 +13,7 @@ static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
            : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
+           : m->images->bilinear                ? IMAGES_GEMMA3
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
                                                 : IMAGES_CLIP;
 }
@@ -58,7 +59,8 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = x->grids ? 1 : (uint32_t)x->features,
                                         .any_size = x->grids, .video = x->grids ? x->grids->video : -1,
-                                        .around = {x->around[0], x->around[1]}, .timed = x->timed}};
+                                        .around = {x->around[0], x->around[1]}, .place = x->place,
+                                        .bos_behind = x->bos_behind, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
         rc = x->grids ? image_source_patches(&s->patches, m, false,
@@ -69,24 +71,21 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     return rc;
 }
 
-/* Reports whether a model takes videos at all. */
-static bool takes_videos(const struct image_text *x)
-{
-    return x->layout != IMAGE_AS_TILES || x->timed;
-}
-
 /* Takes videos of any size, with frames that the folder's video processor chooses. */
 static int take_patch_videos(struct image_source *s, const struct model *m, const struct video_options *o,
                              int64_t tokens, struct error *e)
 {
     const struct patch_overrides over = {.fps = o->fps, .max_frames = o->max_frames};
     if (!s->text.video_content)
-        return error_set(e, PL_USAGE, "the tokenizer lacks the video token: config.json has its id, %d (video_token_id)",
+        return error_set(e, PL_USAGE,
+                         "the tokenizer lacks the video token: config.json has its id, %d (video_token_id)",
                          s->text.video);
     if (tokens)
-        return error_set(e, PL_USAGE,
-                         "data.tokens_per_frame is %lld, and the size of a frame decides how many tokens it has in a %s: "
-                         "leave it out", (long long)tokens, m->family->model_type);
+        return error_set(
+            e, PL_USAGE,
+            "data.tokens_per_frame is %lld, and the size of a frame decides how many tokens it has in a %s: "
+            "leave it out",
+            (long long)tokens, m->family->model_type);
     s->videos = *o;
     return image_source_patches(&s->video_patches, m, true, &over, e);
 }
@@ -95,7 +94,7 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
                              int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if (!takes_videos(&s->text))
+    if (!image_text_takes_videos(&s->text))
         return error_set(e, PL_USAGE,
                          "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
                          o->max_frames, m->family->model_type);
@@ -140,7 +139,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
 /* Finds a video, which the caller frees. */
 static int find_video(const struct image_source *s, const char *reference, struct video_at *v, struct error *e)
 {
-    if (!takes_videos(&s->text))
+    if (!image_text_takes_videos(&s->text))
         return error_set(e, PL_USAGE, "%.100s: the model takes no videos: give frames as images", reference);
     if (!s->videos.max_frames)
         return error_set(e, PL_USAGE,

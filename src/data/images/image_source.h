@@ -63,6 +63,7 @@ int image_source_read(const struct image_source *s, const char *reference, image
                       struct image_pixels *out, struct error *e);
 
 /* Finds the tiles of an image, by its size in the file, or the frames or grids of a video, whose
- * times are in `b`. Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
+ * times are in `b`. Thread-safe. PL_USAGE, with the reference: it is missing, or no image or
+ * video. */
 int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
                        struct error *e);

@@ -1,6 +1,6 @@
 /*
- * patch_config.c: reads the processors of Qwen2-VL, Qwen2.5-VL and Qwen3-VL from a model folder (see
- * patches.h).
+ * patch_config.c: reads the processors of Qwen2-VL, Qwen2.5-VL and Qwen3-VL from a model folder
+ * (see patches.h).
  *
  * What a file does not state is the class's default, as in transformers, and not what is published
  * with a model: Qwen2VLImageProcessor has patches of 14 pixels, and Qwen3-VL's file states 16.

@@ -36,9 +36,9 @@ static uint32_t count(const struct patch_rules *p, const struct video_facts *v)
     return p->most_frames && v->frames > p->most_frames ? whole_grids(p, p->most_frames) : v->frames;
 }
 
-/* Returns number i of torch.arange(0, frames, step) with `count` numbers, on a CPU. PyTorch computes 16
- * at a time, eight of them from the first one, which is rounded; the last ones one by one. Beyond
- * 2^14 frames the rounding decides on frames. */
+/* Returns number i of torch.arange(0, frames, step) with `count` numbers, on a CPU. PyTorch
+ * computes 16 at a time, eight of them from the first one, which is rounded; the last ones one by
+ * one. Beyond 2^14 frames the rounding decides on frames. */
 static float arange(double step, uint32_t i, uint32_t count)
 {
     const uint32_t first = i < count / 16 * 16 ? i / 8 * 8 : 0;

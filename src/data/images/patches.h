@@ -1,6 +1,6 @@
 /*
- * patches.h: from an image or a video of any size to the patches that the vision towers of Qwen2-VL,
- * Qwen2.5-VL and Qwen3-VL take.
+ * patches.h: from an image or a video of any size to the patches that the vision towers of
+ * Qwen2-VL, Qwen2.5-VL and Qwen3-VL take.
  *
  *     RGB, any size ─ resized to h * patch x w * patch ─ / 255, (x - mean) / std ─ patches
  *
@@ -68,7 +68,8 @@ int patch_rules_read(struct patch_rules *p, const char *folder, enum patch_famil
 /* Reads the same from the text of one file, whose path is for messages. */
 int patch_rules_parse(struct patch_rules *p, const char *json, size_t n, const char *path, enum patch_family family,
                       bool videos, const struct patch_overrides *o, struct error *e);
-/* Compares with the patches that the model's vision tower takes. PL_USAGE names the key that differs. */
+/* Compares with the patches that the model's vision tower takes. PL_USAGE names the key that
+ * differs. */
 int patch_rules_check(const struct patch_rules *p, uint32_t patch, uint32_t temporal, uint32_t merge, struct error *e);
 /* Returns a hash of everything that decides how many tokens an image or a video has. */
 uint64_t patch_rules_hash(const struct patch_rules *p);
@@ -81,7 +82,8 @@ struct patch_grid {
 };
 
 /* Finds the grid of an image of this size: it is resized to grid->w * patch by grid->h * patch
- * pixels. PL_USAGE names the size: a side is 0, or one is more than PATCH_ASPECT times the other. */
+ * pixels. PL_USAGE names the size: a side is 0, or one is more than PATCH_ASPECT times the
+ * other. */
 int patch_grid_image(const struct patch_rules *p, uint32_t width, uint32_t height, struct patch_grid *grid,
                      struct error *e);
 /* Finds the grid of `frames` frames of this size, those that were chosen. PL_USAGE also: there are
@@ -99,8 +101,8 @@ uint32_t patch_floats(const struct patch_rules *p);
 /* Returns the bytes of scratch for an image or frame of this size that is resized to the grid;
  * UINT64_MAX where they do not fit into a uint64_t. */
 uint64_t patch_scratch(const struct patch_rules *p, const struct patch_grid *g, uint32_t width, uint32_t height);
-/* Writes the patches of an image, [patch_grid_patches][patch_floats], to `to`. Rows of the image are
- * 3 * width bytes apart. */
+/* Writes the patches of an image, [patch_grid_patches][patch_floats], to `to`. Rows of the image
+ * are 3 * width bytes apart. */
 void patch_image(const struct patch_rules *p, const struct patch_grid *g, const uint8_t *rgb, uint32_t width,
                  uint32_t height, void *scratch, uint64_t room, float *to);
 /* Writes frame i of `frames` to the patches of a video, of which `to` is the first. The frames may
@@ -118,7 +120,7 @@ int patch_frames_choose(const void *rules, const struct video_facts *v, uint32_t
                         struct error *e);
 /* Returns the seconds that one grid of n chosen frames lasts: Qwen2.5-VL's second_per_grid_ts. */
 double patch_seconds_per_grid(const struct patch_rules *p, const struct video_facts *v, uint32_t n);
-/* Writes the time of each grid of the n chosen frames, in seconds, to seconds[grid.t]: the middle of
- * its first and last frame, which Qwen3-VL's text names. */
+/* Writes the time of each grid of the n chosen frames, in seconds, to seconds[grid.t]: the middle
+ * of its first and last frame, which Qwen3-VL's text names. */
 void patch_grid_seconds(const struct patch_rules *p, const struct video_facts *v, const uint32_t *chosen, uint32_t n,
                         double *seconds);

@@ -46,7 +46,8 @@ static struct resize_window window_down(const struct resize_view *v)
 static bool is_down_first(const struct resize_view *v)
 {
     const struct resize_window x = window_across(v), y = window_down(v);
-    return (v->filter == RESIZE_BICUBIC || v->filter == RESIZE_LANCZOS) && y.length > y.to && y.length - y.to > 2 * (x.length - x.to);
+    return (v->filter == RESIZE_BICUBIC || v->filter == RESIZE_LANCZOS) && y.length > y.to &&
+           y.length - y.to > 2 * (x.length - x.to);
 }
 
 static uint32_t ring_width(const struct resize_view *v) { return is_down_first(v) ? v->width : result_width(v); }

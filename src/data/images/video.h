@@ -37,8 +37,8 @@ struct video_facts {
     uint32_t width, height; /* only from video_list: of a file as it says, of a folder as its first good image */
 };
 
-/* Chooses frames by a rule of its own: writes their numbers, ascending, to chosen[f->frames], and how
- * many they are to *n. */
+/* Chooses frames by a rule of its own: writes their numbers, ascending, to chosen[f->frames], and
+ * how many they are to *n. */
 typedef int video_chooser(const void *user, const struct video_facts *f, uint32_t *chosen, uint32_t *n,
                           struct error *e);
 
@@ -69,7 +69,7 @@ struct video_choice {
     const uint32_t *chosen; /* [n] */
     uint32_t n;
 };
-/* Does as video_scan, and gives the choice, in `b`. Of a folder it decodes images until one is
+/* Does as video_scan, and gives the choice, in `b`. For a folder it decodes images until one is
  * good. */
 int video_list(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_choice *out,
                struct error *e);
