@@ -63,6 +63,17 @@ quantized() {
 }
 check 'NF4: a folder of 4 bits, and weights quantized as they are loaded' quantized
 
+# Where weights are offloaded, experts in 4 bits are dequantized group by group.
+dequantized() { expect 0 '' "$binary" plan "$1/config.yaml" --explain all && grep -c ' = DEQUANTIZE' "$tmp/out"; }
+grouped() {
+    local case=$1 how=(--set 'adapter.target_modules=[q_proj,gate]' --set adapter.r=2 --set memory.quantize=nf4) once=$tmp/once-$1 groups=$tmp/groups-$1
+    expect 0 '' train_on "$cases/$case" "$once" "${how[@]}" --set memory.offload=none && expect 0 '' train_on "$cases/$case" "$groups" "${how[@]}" --set memory.offload=weights || return 1
+    same "$once/model/adapter_model.safetensors" "$groups/model/adapter_model.safetensors" && diff <(losses "$once") <(losses "$groups") || return 1
+    echo "$(dequantized "$once") and $(dequantized "$groups") are dequantized" && [ "$(dequantized "$groups")" -gt "$(dequantized "$once")" ]
+}
+check 'NF4: experts in groups: the same bytes' grouped mixtral
+check 'NF4: experts in groups of several, transposed too: the same bytes' grouped qwen3_moe
+
 # broken PATTERN CHANGE...: a folder whose weights forge has changed.
 broken() {
     local pattern=$1
