@@ -38,7 +38,7 @@ TEST(test_texture)
     if (st_open("tests/golden/texture.safetensors", &f, &e)) fail_msg("%s", e.text);
     read_tensor(&f, "image", image, 3 * IMAGE * IMAGE);
     read_tensor(&f, "texture", expected, TEXTURE_CELLS * TEXTURE_CHANNELS);
-    texture_of(image, IMAGE, texture);
+    texture_of(image, IMAGE, IMAGE, texture);
     assert_near("texture", texture, expected, TEXTURE_CELLS * TEXTURE_CHANNELS);
     read_tensor(&f, "information", expected, TEXTURE_CELLS);
     texture_information(texture, information);
@@ -50,7 +50,7 @@ TEST(test_texture)
 TEST(test_blank)
 {
     for (int i = 0; i < 3 * IMAGE * IMAGE; i++) image[i] = 0.5f;
-    texture_of(image, IMAGE, texture);
+    texture_of(image, IMAGE, IMAGE, texture);
     texture_information(texture, information);
     for (int i = 0; i < TEXTURE_CELLS; i++) {
         assert_true(texture[i * TEXTURE_CHANNELS + TEXTURE_EDGES] == 0);
@@ -69,10 +69,10 @@ TEST(test_question)
                   labels[T] = {-100, 5, -100, -100, -100, -100, 7, 8, -100, 9, -100, -100};
     const float half[T] = {0, 0, 0.5f, 0, 0, 0.5f}, zeros[T] = {0};
     float weights[T];
-    question_weights(positions, labels, index, T, weights);
+    question_weights(positions, labels, index, T, 0, weights);
     assert_memory_equal(weights, half, sizeof weights);
     const int32_t none[T] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-    question_weights(positions, labels, none, T, weights);
+    question_weights(positions, labels, none, T, 0, weights);
     assert_memory_equal(weights, zeros, sizeof weights);
 }
 

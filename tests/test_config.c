@@ -917,8 +917,7 @@ TEST(test_effects_of_runs)
         {"llama-tiny",
          {"memory.encode=2"},
          "memory.encode is given, but the model is a llama, expected one that takes images of one size among its "
-         "tokens "
-         "(llava) or prs_med"},
+         "tokens (llava), one whose images have any size (qwen2_vl) or prs_med"},
         {"llava-tiny",
          {"data.format=conversations", "memory.mask_chunks=2"},
          "memory.mask_chunks is given, but the model is a llava, expected prs_med"},

@@ -10,7 +10,7 @@
 #include "batch/embed.h"
 #include "batch/feed.h"
 #include "graph/emit.h"
-#include "models/image_grid.h"
+#include "models/allocator.h"
 
 enum {
     IMAGES_AHEAD = 16,        /* largest default of data.prefetch */
@@ -263,12 +263,64 @@ int64_t batch_patches(const struct config *c, int64_t unit)
     return c->data_max_patches >= 0 ? c->data_max_patches / unit * unit : c->data_sequence * unit;
 }
 
+/* Finds how many patches an image has at most, and checks that the smallest has enough for its
+ * tokens. */
+static int find_most_patches(const struct config *c, const struct model *m, const struct patch_rules *p, uint64_t *most,
+                             struct error *e)
+{
+    const struct grid_model *g = m->images->grids;
+    const uint64_t unit = (uint64_t)(g->merge * g->merge), least = (uint64_t)allocator_least_pixels(g);
+    *most = p->max_pixels / (unit * (uint64_t)(g->patch * g->patch)) * unit;
+    if (p->min_pixels >= least) return PL_OK;
+    error_set(e, PL_USAGE,
+              "images of %" PRIu64 " pixels have too few patches for num_visual_tokens %" PRId64
+              ": expected data.min_pixels of at least %" PRIu64 ", or none",
+              p->min_pixels, g->tokens, least);
+    return config_at_key(c, KEY_data_min_pixels, e);
+}
+
+/* Describes rows of text with images of any size, of which each has as many tokens: a row has room
+ * for data.max_images of the largest ones. */
+static int describe_shared(const struct config *c, const struct model *m, struct image_batches *b,
+                           struct run_batches *out, struct error *e)
+{
+    const bool room = config_text(c) || (c->data_max_images > 0 && !c->data_train.n);
+    if (c->data_max_frames) {
+        error_set(e, PL_USAGE, "data.max_frames is %" PRId64 ", and a %s takes no videos: set it to 0",
+                  c->data_max_frames, m->family->model_type);
+        return config_at_key(c, KEY_data_max_frames, e);
+    }
+    const struct patch_rules *p = &b->patches;
+    uint64_t most;
+    b->batch.images = room ? batch_images(c, m->images->features) : 0;
+    out->feed = b;
+    out->own = &b->batch;
+    if (!b->batch.images) return PL_OK;
+    const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
+                                          .max_pixels = (uint64_t)c->data_max_pixels};
+    TRY(image_source_patches(&b->patches, m, false, &sizes, e));
+    TRY(find_most_patches(c, m, p, &most, e));
+    b->batch.patches = b->batch.images * (int64_t)most;
+    if (!config_text(c)) return PL_OK;
+    b->rows = (struct image_rows_options){
+        .sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .most_patches = (uint32_t)most,
+        .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
+        .reader = {.patches = p, .range = feed_range(c), .room = batch_room(c),
+                   .processor = {.rescale = p->rescale, .normalize = p->normalize, .factor = p->factor}}};
+    memcpy(b->rows.reader.processor.mean, p->mean, sizeof p->mean);
+    memcpy(b->rows.reader.processor.std, p->std, sizeof p->std);
+    b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
+    out->loader_bytes = reading_bytes(&b->reading);
+    return PL_OK;
+}
+
 /* Describes rows of text with images of any size. Without data, and without data.max_patches, there
  * is only text. */
 static int describe_patches(const struct config *c, const struct model *m, struct image_batches *b,
                             struct run_batches *out, struct error *e)
 {
     const int64_t unit = m->images->grids->merge * m->images->grids->merge;
+    if (m->images->grids->tokens) return describe_shared(c, m, b, out, e);
     if (config_text(c) || (c->data_max_patches > 0 && !c->data_train.n)) b->batch.patches = batch_patches(c, unit);
     out->feed = b;
     out->own = &b->batch;

@@ -39,7 +39,11 @@ struct follow {
     int64_t patches;             /* of a row with images of any size... */
     struct grid_row grid;        /* ...and what follows from them */
     float *values;               /* [patches][grid_values] */
+    const float *given;          /* the record's, in the order of the processors */
     int32_t (*positions)[3];     /* [T] */
+    int64_t images;              /* of a row whose images share tokens (allocator.h)... */
+    int32_t (*cells)[4];         /* ...[patches] and what follows */
+    float (*cell_weights)[4];
 };
 
 /* Makes the room of a row of images of any size. */
@@ -57,6 +61,12 @@ static void make_grid_room(struct follow *f, const struct run *r)
                                 .positions = mem_alloc(P * sizeof *f->grid.positions),
                                 .feature = mem_alloc(P * sizeof *f->grid.feature)};
     if (g->window) f->grid.windows = mem_alloc(P * sizeof *f->grid.windows);
+    if (g->tokens && planned_input(&r->planned, batch_inputs[ROW_QUERY_WEIGHTS].name, &x)) {
+        f->images = (int64_t)(x.sample / sizeof(float)) / f->T;
+        f->cells = mem_alloc(P * sizeof *f->cells);
+        f->cell_weights = mem_alloc(P * sizeof *f->cell_weights);
+        f->rgb = mem_alloc(P * (size_t)(3 * g->patch * g->patch) * sizeof *f->rgb);
+    }
     if (!g->table) return;
     f->grid.corners = mem_alloc(P * sizeof *f->grid.corners);
     f->grid.weights = mem_alloc(P * sizeof *f->grid.weights);
@@ -85,7 +95,7 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
         f->ranges = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     if (m->images && m->images->grids) make_grid_room(f, r);
-    if (used[ROW_TEXTURE]) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
+    if (used[ROW_TEXTURE] && !f->rgb) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
     return f;
 }
 
@@ -96,7 +106,8 @@ void follow_free(struct follow *f)
     mem_free(f->ranges);
     mem_free(f->rgb);
     void *const grid[] = {f->grid.order, f->grid.ranges, f->grid.windows, f->grid.positions,
-                          f->grid.corners, f->grid.weights, f->grid.feature, f->values, f->positions};
+                          f->grid.corners, f->grid.weights, f->grid.feature, f->values, f->positions,
+                          f->cells, f->cell_weights};
     for (size_t i = 0; i < COUNT(grid); i++) mem_free(grid[i]);
     mem_free(f);
 }
@@ -255,6 +266,52 @@ static void follow_tokens(struct follow *f, struct batch_record *x)
 
 /* --- the token allocator -------------------------------------------------------------------- */
 
+/* Puts the pixels of an image, from 0 to 1, into f->rgb: of its patches in the order of the
+ * processors. */
+static void join_patches(struct follow *f, const struct image_grid *x, const float *values)
+{
+    const struct grid_model *g = f->model->images->grids;
+    const int64_t side = g->patch, unit = g->merge * g->merge, across = x->w / g->merge, width = x->w * side;
+    for (int64_t p = 0; p < grid_patches(x); p++, values += grid_values(g)) {
+        const int64_t feature = p / unit, i = p % unit, row = feature / across * g->merge + i / g->merge,
+                      column = feature % across * g->merge + i % g->merge;
+        for (int64_t c = 0; c < 3; c++)
+            for (int64_t k = 0; k < side * side; k++)
+                f->rgb[(c * x->h * side + row * side + k / side) * width + column * side + k % side] =
+                    (float)((double)values[c * g->temporal * side * side + k] * f->std[c] + f->mean[c]);
+    }
+}
+
+/* Describes the images of a row, whose tokens are at x->is[ROW_INDEX]; `documents`: the position of
+ * each token in its document. */
+static void follow_allocation(struct follow *f, struct batch_record *x, const int32_t *documents)
+{
+    const struct grid_model *g = f->model->images->grids;
+    const int64_t T = tokens_of(f, x);
+    float *texture = f->room[ROW_TEXTURE], *information = f->room[ROW_INFORMATION],
+          *weights = f->room[ROW_QUERY_WEIGHTS];
+    const float *values = f->given;
+    memset(texture, 0, f->bytes[ROW_TEXTURE]);
+    memset(information, 0, f->bytes[ROW_INFORMATION]);
+    memset(weights, 0, f->bytes[ROW_QUERY_WEIGHTS]);
+    for (int64_t i = 0; i < x->n_grids; i++) {
+        const struct image_grid *grid = &x->grids[i];
+        CHECK(i < f->images, "a row has room for %lld images", (long long)f->images);
+        join_patches(f, grid, values);
+        texture_of(f->rgb, grid->h * g->patch, grid->w * g->patch, texture + i * TEXTURE_CELLS * TEXTURE_CHANNELS);
+        texture_information(texture + i * TEXTURE_CELLS * TEXTURE_CHANNELS, information + i * TEXTURE_CELLS);
+        question_weights(documents, x->is[ROW_LABELS].at, x->is[ROW_INDEX].at, T, (int32_t)(i * g->tokens),
+                         weights + i * T);
+        values += grid_patches(grid) * grid_values(g);
+    }
+    allocator_cells(x->grids, x->n_grids, &f->grid, f->patches, f->cells, f->cell_weights);
+    x->is[ROW_PATCH_CELLS].at = f->cells;
+    x->is[ROW_CELL_WEIGHTS].at = f->cell_weights;
+    x->is[ROW_TEXTURE].at = texture;
+    x->is[ROW_INFORMATION].at = information;
+    x->is[ROW_QUERY_WEIGHTS].at = weights;
+}
+
 /* Describes the image. A row without one has a texture of zeros, and what follows from it is not
  * read. */
 static void follow_texture(struct follow *f, struct batch_record *x)
@@ -266,14 +323,14 @@ static void follow_texture(struct follow *f, struct batch_record *x)
     if (!pixels) return;
     for (int64_t k = 0; k < 3 * plane; k++)
         f->rgb[k] = (float)((double)pixels[k] * f->std[k / plane] + f->mean[k / plane]);
-    texture_of(f->rgb, side, f->room[ROW_TEXTURE]);
+    texture_of(f->rgb, side, side, f->room[ROW_TEXTURE]);
     texture_information(f->room[ROW_TEXTURE], f->room[ROW_INFORMATION]);
 }
 
 static void follow_weights(struct follow *f, struct batch_record *x)
 {
     question_weights(x->is[ROW_POSITIONS].at, x->is[ROW_LABELS].at, f->room[ROW_INDEX], tokens_of(f, x),
-                     f->room[ROW_QUERY_WEIGHTS]);
+                     0, f->room[ROW_QUERY_WEIGHTS]);
     x->is[ROW_QUERY_WEIGHTS].bytes = x->is[ROW_IDS].bytes;
 }
 
@@ -324,9 +381,14 @@ static const struct {
 
 void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {
-    if (f->positions && !x->is[ROW_INDEX].at) {
+    if (f->positions) {
+        const int32_t *documents = x->is[ROW_POSITIONS].at;
+        if (x->is[ROW_INDEX].at) return;
+        f->given = x->is[ROW_PIXELS].at;
         if (f->patches && (x->is[ROW_IDS].at || x->grids)) follow_patches(f, x);
         if (x->is[ROW_IDS].at) follow_tokens(f, x);
+        if (f->images && x->is[ROW_IDS].at) follow_allocation(f, x, documents);
+        return;
     }
     for (size_t i = 0; i < COUNT(rules); i++) {
         if (!used[rules[i].input] || !x->is[rules[i].of].at || x->is[rules[i].input].at) continue;

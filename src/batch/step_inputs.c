@@ -20,6 +20,7 @@
 
 #include "batch/writer.h"
 #include "graph/sizes.h"
+#include "models/allocator.h"
 #include "models/grounding.h"
 #include "models/heads.h"
 #include "models/images.h"
@@ -412,6 +413,7 @@ static int read_grids(struct step *s, const struct model *m, bool video, struct 
                                  "multiples of %lld", s->in.path, name, (long long)i, (long long)x[0], (long long)x[1],
                                  (long long)x[2], video ? "frames" : "1", (long long)merge);
         s->grids[s->n_grids] = (struct image_grid){x[0], x[1], x[2], video, (double)each};
+        TRY(allocator_check(m->images->grids, &s->grids[s->n_grids], e));
         patches += grid_patches(&s->grids[s->n_grids++]);
     }
     if (patches == found) return PL_OK;
@@ -665,6 +667,27 @@ static int put_images(struct step *s, const struct port *p, const struct st_entr
     return PL_OK;
 }
 
+/* Writes what the token allocator reads about images: the cells around each patch, and given
+ * tensors. */
+static int put_allocation(struct step *s, const struct grid_row *row, int64_t P, struct error *e)
+{
+    static const char *const names[] = {"texture", "information", "query_weights"};
+    const struct model *m = &s->run.planned.model;
+    int32_t (*cells)[4] = room(s, P, sizeof *cells);
+    float (*weights)[4] = room(s, P, sizeof *weights);
+    allocator_cells(s->grids, s->n_grids, row, P, cells, weights);
+    TRY(batch_write_all(&s->run, batch_inputs[ROW_PATCH_CELLS].name, cells, e));
+    TRY(batch_write_all(&s->run, batch_inputs[ROW_CELL_WEIGHTS].name, weights, e));
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const struct st_entry *t = given(s, m, names[i]);
+        if (!t)
+            return error_set(e, PL_USAGE, "%s has no %s, which a model of type %s reads besides images", s->in.path,
+                             names[i], m->family->model_type);
+        TRY(put_images(s, model_port(m, names[i]), t, e));
+    }
+    return PL_OK;
+}
+
 /* Writes the patches of all images and videos, in the order in which the tower reads them, and what
  * follows from the grids; returns where features lie. */
 static int put_grids(struct step *s, int32_t **feature, struct error *e)
@@ -692,6 +715,7 @@ static int put_grids(struct step *s, int32_t **feature, struct error *e)
     for (size_t i = 0; i < COUNT(inputs); i++)
         if (planned_input(&s->run.planned, batch_inputs[inputs[i].input].name, &x))
             TRY(batch_write_all(&s->run, batch_inputs[inputs[i].input].name, inputs[i].data, e));
+    if (g->tokens) TRY(put_allocation(s, &row, P, e));
     const struct row b = {room(s, K, 8), room(s, K, 4), K, 4 * K, K};
     for (int64_t p = 0; p < P; p++) {
         const bool video = row.order[p] >= s->size['P'];

@@ -10,9 +10,16 @@
 
 /* --- tokenizer and template ---------------------------------------------------------------- */
 
-static int open_tokenizer(struct text_source *s, const struct config *c, struct error *e)
+/* Returns the folder or file of the tokenizer: by default the folder that the weights are in. */
+static const char *tokenizer_path(const struct config *c, const struct model *m)
 {
-    const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
+    if (c->data_tokenizer) return c->data_tokenizer;
+    return c->model_path && m && *m->path ? m->path : c->model_path;
+}
+
+static int open_tokenizer(struct text_source *s, const struct config *c, const struct model *m, struct error *e)
+{
+    const char *path = tokenizer_path(c, m);
     if (!path)
         return error_set(e, PL_USAGE,
                          "data.format is text or conversations, and there is no tokenizer: a preset has none. Set "
@@ -22,9 +29,9 @@ static int open_tokenizer(struct text_source *s, const struct config *c, struct 
 }
 
 /* Opens the template in the folder of the tokenizer, if there is one. */
-static int open_template(struct text_source *s, const struct config *c, struct error *e)
+static int open_template(struct text_source *s, const struct config *c, const struct model *m, struct error *e)
 {
-    const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
+    const char *path = tokenizer_path(c, m);
     char folder[4096];
     if (!dir_exists(path)) {
         if (path_dir(path, folder, sizeof folder, e)) return e->code;
@@ -104,8 +111,8 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
                                           .n_paths = paths->n,
                                           .system = c->data_system}};
     int rc = tokenize_files(paths->at, paths->n, &files, e);
-    if (!rc) rc = open_tokenizer(s, c, e);
-    if (!rc) rc = open_template(s, c, e);
+    if (!rc) rc = open_tokenizer(s, c, m, e);
+    if (!rc) rc = open_template(s, c, m, e);
     if (!rc && m && m->images) rc = open_images(s, c, role, m, e);
     names_free(&files);
     s->options.tokenizer = s->tokenizer;

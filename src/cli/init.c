@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+#include "models/images.h"
 #include "cli/cli.h"
 #include "cli/data.h"
 #include "cli/data_samples.h"
@@ -175,7 +176,8 @@ static void put_train(const struct suggestion *r, const char *out_folder, struct
     if (r->held_out)
         text_printf(out, "  eval_every: %" PRIu64 "                # %s an epoch; the best model is kept\n", each,
                     r->samples % batch ? "about once" : "once");
-    if (r->held_out && (r->max_images || r->max_patches))
+    const bool answers = r->model.family->generates && !(r->model.images && r->model.images->single);
+    if (r->held_out && answers && (r->max_images || r->max_patches))
         text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; "
                          "report.html shows them with their images\n");
     text_printf(out, "  save_every: %" PRIu64 "\n", each);

@@ -49,6 +49,13 @@ static int plan_patches(struct config *c, const struct model *m, const struct me
     int64_t features = 0;
     TRY(image_source_patches(&p, m, false, &sizes, e));
     TRY(patch_grid_image(&p, x->width, x->height, &grid, e));
+    if (g->tokens) {
+        c->data_max_images = x->images;
+        c->data_max_frames = x->frames; /* which the model refuses */
+        if (!c->data_max_pixels) c->data_max_pixels = (int64_t)(grid.h * grid.w * p.patch * p.patch);
+        *tokens = x->images * (g->tokens + 2);
+        return PL_OK;
+    }
     features += x->images * (int64_t)patch_grid_tokens(&p, &grid);
     *tokens = features + 2 * x->images; /* <|vision_start|>, <|vision_end|> */
     if (x->frames) {

@@ -20,6 +20,8 @@
 static bool takes_tokens(const struct model *m) { return model_port(m, "input_ids"); }
 static bool takes_images(const struct model *m) { return m->images && !m->images->grids && !prs_model(m); }
 static bool takes_any_size(const struct model *m) { return m->images && m->images->grids; }
+static bool takes_own_tokens(const struct model *m) { return m->images && image_own_tokens(m->images); }
+static bool shares_tokens(const struct model *m) { return takes_any_size(m) && !takes_own_tokens(m); }
 static bool has_masks(const struct model *m) { return m->masks; }
 static bool matches_texts(const struct model *m) { return m->ground; }
 static bool answers_questions(const struct model *m) { return prs_model(m); }
@@ -36,6 +38,8 @@ static const struct {
     {"tokens", "a model that takes tokens", takes_tokens},
     {"images", "one that takes images of one size among its tokens (llava)", takes_images},
     {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
+    {"sizes", "one whose images have tokens by their size (qwen2_vl)", takes_own_tokens},
+    {"shares", "one that shares tokens among patches (arr_coc_qwen2_vl)", shares_tokens},
     {"masks", "a mask model (sam, tinysam)", has_masks},
     {"ground", "arr_coc", matches_texts},
     {"questions", "prs_med", answers_questions},

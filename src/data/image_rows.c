@@ -36,7 +36,7 @@ struct worker {
 uint64_t image_rows_each(const struct image_rows_options *o)
 {
     const struct patch_rules *p = o->reader.patches;
-    if (p) return (uint64_t)p->merge * p->merge * patch_floats(p) * sizeof(float);
+    if (p) return (uint64_t)(o->most_patches ? o->most_patches : p->merge * p->merge) * patch_floats(p) * sizeof(float);
     return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float);
 }
 
@@ -98,7 +98,8 @@ static struct row_size size_of(const struct conversations *c, struct row_samples
 static enum data_fault read_patches(struct worker *w, const struct image_rows_source *source, struct sample_image x,
                                     char *to, struct image_grid *grid, uint32_t *replaced, struct error *e)
 {
-    struct patches_read read = {.to = (float *)(void *)to, .tokens = x.count};
+    const uint32_t most = w->o.most_patches;
+    struct patches_read read = {.to = (float *)(void *)to, .tokens = most ? 0 : x.count, .most = most};
     const bool video = media_is_video(x.reference);
     const enum data_fault fault =
         (video ? image_reader_video_patches : image_reader_patches)(w->reader, source->files, x.reference, &read, e);
@@ -152,6 +153,16 @@ static enum data_fault read_videos(struct worker *w, const struct image_rows_sou
     return FAULT_NONE;
 }
 
+/* Returns where the pixels of the next image go, behind `images` others of its conversation, which
+ * are `files` files. */
+static char *next_pixels(const struct worker *w, const struct row_slot *s, uint32_t images, uint32_t files)
+{
+    uint64_t patches = 0;
+    if (!w->o.most_patches) return s->pixels + (s->out.images + images) * w->each;
+    for (uint32_t i = 0; i < s->out.n_grids + files; i++) patches += (uint64_t)grid_patches(&s->grids[i]);
+    return s->pixels + patches * patch_floats(w->o.reader.patches) * sizeof(float);
+}
+
 /* Adds a conversation to the row, if all of its images and videos can be read. */
 static enum data_fault add_sample(struct worker *w, const struct image_rows_source *source, uint32_t sample,
                                   struct row_slot *s, struct error *e)
@@ -161,8 +172,7 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
     for (; images < u->images; files++) {
         struct sample_image x = conversations_image(source->set, u, images);
         struct image_grid *grid = s->grids + s->out.n_grids + files;
-        enum data_fault fault =
-            read_image(w, source, x, s->pixels + (s->out.images + images) * w->each, grid, &replaced, e);
+        enum data_fault fault = read_image(w, source, x, next_pixels(w, s, images, files), grid, &replaced, e);
         if (fault) return fault;
         images += x.count;
     }

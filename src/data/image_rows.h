@@ -24,8 +24,10 @@
 
 /* The options that determine the memory. */
 struct image_rows_options {
-    /* room of a row; with reader.patches `images` counts features, merge^2 patches each */
+    /* room of a row; with reader.patches `images` counts features, merge^2 patches each, or where
+     * every image has as many tokens (most_patches) images */
     uint32_t sequence, images, frames;
+    uint32_t most_patches;     /* of an image; 0: as many as it has tokens for */
     uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
     struct image_reader_options reader;
     /* bytes of an image's embedding in the sources' store; 0: pixels, which the reader reads */

@@ -30,6 +30,8 @@ static const struct {
     const char *name, *same_as;
 } tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
             {"lm_head.weight", "model.text_model.embed_tokens.weight"},
+            {"lm_head.weight", "model.language_model.embed_tokens.weight"},
+            {"lm_head.weight", "transformer.wte.weight"},
             {"language_model.lm_head.weight", "language_model.model.embed_tokens.weight"},
             {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
@@ -66,7 +68,7 @@ static const char *own_name(const struct weights *w, const struct graph *g, cons
 {
     const char *name = weight_name(g, p);
     if (weight_is_constant(g, p) || (p->added && !w->is_adapter)) return NULL;
-    for (uint32_t i = 0; i < w->n_outside; i++)
+    for (uint32_t i = 0; i < w->n_outside + w->n_fresh; i++)
         if (name_in_part(name, w->outside[i])) return NULL;
     return name_in_part(name, w->part);
 }
@@ -484,13 +486,17 @@ static int open_folder(struct weights *w, const struct graph *g, const struct mo
     return model_files_count_others(&w->in, &w->other_bytes, e);
 }
 
-/* Lists the parts of a model folder that have folders of their own. */
+/* Lists the parts of a model folder that have folders of their own, and behind them the modules
+ * that are in none. */
 static void list_outside(struct weights *w, const struct model *m)
 {
-    const char **list = bump_alloc(&w->in.memory, (size_t)(m->n_parts + 1) * sizeof *list);
+    uint32_t fresh = 0;
+    while (m->fresh && m->fresh[fresh]) fresh++;
+    const char **list = bump_alloc(&w->in.memory, ((size_t)m->n_parts + fresh + 1) * sizeof *list);
     for (int i = 0; i < m->n_parts && *w->in.dir; i++)
         if (*m->parts[i].model.path)
             list[w->n_outside++] = bump_format(&w->in.memory, "%s%s%s", w->part, *w->part ? "." : "", m->parts[i].name);
+    for (; m->fresh && m->fresh[w->n_fresh]; w->n_fresh++) list[w->n_outside + w->n_fresh] = m->fresh[w->n_fresh];
     w->outside = list;
 }
 

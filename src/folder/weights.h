@@ -49,7 +49,7 @@ struct weights {
     /* of the parameters, those that begin with this name and a dot; "": all but those of... */
     const char *part;
     const char *const *outside;  /* ...these parts, which have folders of their own */
-    uint32_t n_outside;
+    uint32_t n_outside, n_fresh; /* ...and behind them the modules without weights (model.fresh) */
     struct weights *parts;       /* of a model that is put together from parts */
     uint32_t n_parts;
     struct weights *adapter;     /* the adapter's folder, dir "" if it is new; NULL: the run has no adapter */

@@ -324,9 +324,11 @@ static int save_adapter(const struct weights *w, const struct graph *g, struct t
     return model_files_copy_others(&w->adapter->in, w->adapter->in.dir, dir, NULL, e);
 }
 
-/* Reports whether a part that has a folder of its own beside the model's is trained. */
+/* Reports whether a part that has a folder of its own beside the model's is trained, or modules are
+ * in no folder yet. */
 static bool trains_outside(const struct weights *w, const struct graph *g)
 {
+    if (w->n_fresh) return true;
     for (uint32_t i = 0; i < g->params.n && w->n_outside; i++)
         if (weights_of(w, i) && weights_of(w, i) != w && (!g->params.at[i].frozen || g->params.at[i].running))
             return true;

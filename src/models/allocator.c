@@ -90,6 +90,13 @@ struct build {
     int64_t B, T, D;
 };
 
+/* What images are scored by. */
+struct scored {
+    struct graph *g;
+    int64_t n, D; /* images; the width of a question */
+    id texture, information, query;
+};
+
 static id unit(struct graph *g, id x)
 {
     return op_apply(g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-8f}}, &x, 1);
@@ -106,28 +113,25 @@ static id question(const struct build *b, id embeddings)
 }
 
 /* Returns the three scores of each cell, [B,cells,3]. */
-static id score_cells(const struct build *b, id query)
+static id score_cells(const struct scored *b)
 {
     struct graph *g = b->g;
-    const int64_t B = b->B;
-    id texture = graph_input(g, "texture", DT_F32, 3, (int64_t[]){B, TEXTURE_CELLS, TEXTURE_CHANNELS});
-    id information = graph_input(g, "information", DT_F32, 2, (int64_t[]){B, TEXTURE_CELLS});
-    id seen = layer_linear(g, op_act(g, layer_linear(g, texture, "scorer.", "fc1", SCORER_WIDTH), ACT_RELU), "scorer.",
-                           "fc2", b->D);
-    id cosine = op_bmm(g, unit(g, seen), unit(g, query), false, true, DT_F32);
+    id seen = layer_linear(g, op_act(g, layer_linear(g, b->texture, "scorer.", "fc1", SCORER_WIDTH), ACT_RELU),
+                           "scorer.", "fc2", b->D);
+    id cosine = op_bmm(g, unit(g, seen), unit(g, b->query), false, true, DT_F32);
     id half = op_fill(g, DT_F32, 1, (int64_t[]){1}, 0.5);
-    id scores[SCORES] = {wide(g, op_reshape(g, information, 3, (int64_t[]){B, TEXTURE_CELLS, 1})),
-                         wide(g, op_dense(g, op_slice(g, texture, 2, TEXTURE_EDGES, 1))),
+    id scores[SCORES] = {wide(g, op_reshape(g, b->information, 3, (int64_t[]){b->n, TEXTURE_CELLS, 1})),
+                         wide(g, op_dense(g, op_slice(g, b->texture, 2, TEXTURE_EDGES, 1))),
                          op_add(g, op_scale(g, cosine, 0.5), half)};
     return op_concat(g, scores, SCORES, 2);
 }
 
 /* Computes mean, largest value and standard deviation of each score, [B,9]. The length of a vector
  * is its product with itself divided by its length. */
-static id summarise(const struct build *b, id scores)
+static id summarise(const struct scored *b, id scores)
 {
     struct graph *g = b->g;
-    const int64_t rows = b->B * SCORES, cells = TEXTURE_CELLS;
+    const int64_t rows = b->n * SCORES, cells = TEXTURE_CELLS;
     float share[TEXTURE_CELLS];
     for (int i = 0; i < TEXTURE_CELLS; i++) share[i] = 1.0f / TEXTURE_CELLS;
     id x = op_reshape(g, op_dense(g, op_permute(g, scores, (int[]){0, 2, 1})), 3, (int64_t[]){rows, 1, cells});
@@ -137,20 +141,27 @@ static id summarise(const struct build *b, id scores)
     id first = op_topk(g, op_reshape(g, x, 2, (int64_t[]){rows, cells}), 1);
     id largest = op_gather(g, op_reshape(g, x, 3, (int64_t[]){rows, cells, 1}), first);
     return op_reshape(g, op_concat(g, (id[]){mean, largest, deviation}, STATISTICS, 2), 2,
-                      (int64_t[]){b->B, SCORES * STATISTICS});
+                      (int64_t[]){b->n, SCORES * STATISTICS});
 }
 
 /* Returns one score of each cell, [B,cells,1]. */
-static id balance(const struct build *b, id scores, id query)
+static id balance(const struct scored *b, id scores)
 {
     struct graph *g = b->g;
-    id x = op_concat(g,
-                  (id[]){op_cast(g, summarise(b, scores), DT_NONE), op_reshape(g, query, 2, (int64_t[]){b->B, b->D})},
-                  2, 1);
+    id x = op_concat(g, (id[]){op_cast(g, summarise(b, scores), DT_NONE),
+                               op_reshape(g, b->query, 2, (int64_t[]){b->n, b->D})}, 2, 1);
     x = op_act(g, layer_linear(g, x, "balancer.", "fc1", BALANCER_WIDTH), ACT_RELU);
     x = op_act(g, layer_linear(g, x, "balancer.", "fc2", BALANCER_WIDTH), ACT_RELU);
     id weights = op_softmax(g, wide(g, layer_linear(g, x, "balancer.", "fc3", SCORES)));
-    return op_bmm(g, scores, op_reshape(g, weights, 3, (int64_t[]){b->B, SCORES, 1}), false, false, DT_F32);
+    return op_bmm(g, scores, op_reshape(g, weights, 3, (int64_t[]){b->n, SCORES, 1}), false, false, DT_F32);
+}
+
+id allocator_scores(struct graph *g, id texture, id information, id query)
+{
+    if (!texture || !information || !query) return 0;
+    const struct tensor *q = tensor_at(g, query);
+    const struct scored b = {g, q->dim[0], tensor_last(q), texture, information, query};
+    return balance(&b, score_cells(&b));
 }
 
 /* --- tokens ----------------------------------------------------------------------------------- */
@@ -163,8 +174,10 @@ static id keep(const struct build *b, id tokens, id embeddings)
     if (b->c->random)
         return op_gather(g, tokens, op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})),
                                  b->c->kept));
-    id query = question(b, embeddings), scores = score_cells(b, query);
-    id map = op_reshape(g, balance(b, scores, query), 4, (int64_t[]){B, TEXTURE_SIDE, TEXTURE_SIDE, 1});
+    id texture = graph_input(g, "texture", DT_F32, 3, (int64_t[]){B, TEXTURE_CELLS, TEXTURE_CHANNELS});
+    id information = graph_input(g, "information", DT_F32, 2, (int64_t[]){B, TEXTURE_CELLS});
+    id map = op_reshape(g, allocator_scores(g, texture, information, question(b, embeddings)), 4,
+                        (int64_t[]){B, TEXTURE_SIDE, TEXTURE_SIDE, 1});
     map = side > TEXTURE_SIDE ? op_resize(g, map, side, side, false) : op_avgpool_adaptive(g, map, side, side);
     id score = op_reshape(g, map, 3, (int64_t[]){B, P, 1});
     /* equal up to rounding is equal */
@@ -207,11 +220,12 @@ static void build_allocator(const struct model *m, struct graph *g, const struct
 
 /* --- for who fills a batch -------------------------------------------------------------------- */
 
-void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights)
+void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T,
+                      int32_t slot, float *weights)
 {
     int64_t image = 0, n = 0;
     memset(weights, 0, (size_t)T * sizeof *weights);
-    while (image < T && index[image] < 0) image++;
+    while (image < T && index[image] != slot) image++;
     if (image == T) return;
     int64_t begin = image - positions[image], end = begin;
     while (end < T && (!labels || labels[end] == -100) &&
@@ -256,19 +270,19 @@ static struct between between(int i, int64_t side)
 
 /* Computes the means of a row of cells of one plane: first over the rows of the resized image,
  * then along them. */
-static void put_means(const float *plane, int64_t side, int row, float *cells)
+static void put_means(const float *plane, int64_t height, int64_t width, int row, float *cells)
 {
     float line[WIDEST];
-    for (int64_t x = 0; x < side; x++) line[x] = 0;
+    for (int64_t x = 0; x < width; x++) line[x] = 0;
     for (int i = 0; i < BLOCK; i++) {
-        const struct between y = between(row * BLOCK + i, side);
-        const float *above = plane + y.a * side, *below = plane + y.b * side, rest = 1 - y.share;
-        for (int64_t x = 0; x < side; x++) line[x] += above[x] * rest + below[x] * y.share;
+        const struct between y = between(row * BLOCK + i, height);
+        const float *above = plane + y.a * width, *below = plane + y.b * width, rest = 1 - y.share;
+        for (int64_t x = 0; x < width; x++) line[x] += above[x] * rest + below[x] * y.share;
     }
     for (int column = 0; column < TEXTURE_SIDE; column++) {
         float sum = 0;
         for (int i = 0; i < BLOCK; i++) {
-            const struct between x = between(column * BLOCK + i, side);
+            const struct between x = between(column * BLOCK + i, width);
             sum += line[x.a] * (1 - x.share) + line[x.b] * x.share;
         }
         cells[column * TEXTURE_CHANNELS] = sum / (BLOCK * BLOCK);
@@ -325,11 +339,13 @@ static void spread(float *x, int step)
     for (int i = 0; i < TEXTURE_CELLS; i++) x[i * step] = (x[i * step] - least) / (most - least + 1e-8f);
 }
 
-void texture_of(const float *rgb, int64_t side, float *texture)
+void texture_of(const float *rgb, int64_t height, int64_t width, float *texture)
 {
+    CHECK(width <= WIDEST, "an image of %lld pixels across has no texture", (long long)width);
     for (int c = 0; c < 3; c++)
         for (int row = 0; row < TEXTURE_SIDE; row++)
-            put_means(rgb + c * side * side, side, row, texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
+            put_means(rgb + c * height * width, height, width, row,
+                      texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
     for (int i = 0; i < TEXTURE_CELLS; i++) {
         float *cell = texture + i * TEXTURE_CHANNELS;
         put_lab(cell);

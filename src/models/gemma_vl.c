@@ -1,6 +1,6 @@
 /*
- * gemma_vl.c: Gemma 3 with images and PaliGemma (model_type gemma3, paligemma): SigLIP, a projector,
- * a decoder of Gemma's.
+ * gemma_vl.c: Gemma 3 with images and PaliGemma (model_type gemma3, paligemma): SigLIP, a
+ * projector, a decoder of Gemma's.
  *
  *     Gemma 3      features = norm(average of k x k neighbours) w    w [vision width,text width]; the
  *                  norm is times 1 + its weight

@@ -148,16 +148,19 @@ bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*p
         }
         int64_t begin;
         const struct image_grid g = next_grid(w, video, &begin);
-        const int64_t n = grid_features(m, &g), across = g.w / m->merge, frame = g.t ? n / g.t : 0;
+        const int64_t n = g.t && m->tokens ? m->tokens : grid_features(m, &g);
+        const int64_t across = g.w / m->merge, frame = g.t ? n / g.t : 0;
         if (!n || t + n > T) return false;
         for (int64_t i = 0; i < n; i++, t++) {
             if (ids[t] != (video ? m->video : m->image)) return false;
             if (positions) {
                 positions[t][0] = (int32_t)(position + i / frame * interval(m, &g));
-                positions[t][1] = (int32_t)(position + i % frame / across);
-                positions[t][2] = (int32_t)(position + i % frame % across);
+                positions[t][1] = (int32_t)(position + (m->tokens ? 0 : i % frame / across));
+                positions[t][2] = (int32_t)(position + (m->tokens ? 0 : i % frame % across));
             }
-            if (index) index[t] = w->feature ? w->feature[begin + i] : (int32_t)(begin + i);
+            if (!index) continue;
+            if (m->tokens) index[t] = (int32_t)((w->next[0] - 1) * m->tokens + i);
+            else index[t] = w->feature ? w->feature[begin + i] : (int32_t)(begin + i);
         }
         position += max_i64(g.h, g.w) / m->merge;
     }

@@ -47,6 +47,8 @@ struct grid_model {
     int64_t per_second;                /* positions in a second of video; 0: grids of a video are 1 apart */
     bool apart;                        /* a token of text is between the grids of a video */
     int32_t image, video;              /* placeholder token ids */
+    int64_t tokens;                    /* of every image, which the token allocator (allocator.h) shares... */
+    int64_t most;                      /* ...among this many features at most; 0: a feature is a token */
 };
 
 /* An image, t = 1, or a video. */
@@ -91,7 +93,8 @@ struct grid_walk {
 };
 /* Finds the three positions and the feature (below 0: none) of each of the document's next T
  * tokens, which cut no image. Either may be NULL. Returns false if image tokens and grids do not
- * match. */
+ * match. With the token allocator it is the token's slot, and the positions are the image's
+ * corner. */
 bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index);
 /* Does the same for a whole document. */
 bool grid_document(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index);

@@ -9,6 +9,7 @@
 #include "models/parts.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "models/image_grid.h"
 #include "models/masks.h"
 
 /* Returns the square root, rounded down. */
@@ -46,6 +47,7 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
     return PL_OK;
 }
 
+bool image_own_tokens(const struct image_model *x) { return x->grids && !x->grids->tokens; }
 bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches; }
 bool images_fit(const struct image_batch *room, const struct image_batch *b)
 {

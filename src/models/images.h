@@ -61,8 +61,13 @@ struct image_model {
      * pixel_attention_mask [B,M,side,side]. Images fill their squares here. */
     bool padded;
     bool single;           /* a sample has one image: the token allocator (allocator.h) */
-    const struct grid_model *grids; /* images of any size (image_grid.h), without `features` and `grid`; else NULL */
+    /* images of any size (image_grid.h), without `grid`; `features` is 0, or with a token allocator
+     * the tokens of every image. NULL: images of one size */
+    const struct grid_model *grids;
 };
+
+/* Reports whether an image has tokens by its size: any size, and no token allocator. */
+bool image_own_tokens(const struct image_model *x);
 
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {

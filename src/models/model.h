@@ -109,6 +109,9 @@ struct model {
     struct part *parts;     /* put together from these; each has weights of its own, if path is "" */
     int n_parts;
     bool answers_partly;    /* generation of text builds a part of it */
+    /* modules whose weights the folder does not have: they start from their inits; ended by NULL.
+     * NULL: it has all */
+    const char *const *fresh;
     bool partial;           /* only a part is built: the folder holds weights that the graph does not use */
 };
 

@@ -208,6 +208,17 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
+/* A published model with the token allocator. */
+#define LEVELS(type, base, width)                                                                                      \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"ArrCoc\"],\n"                                                                             \
+    "  \"model_type\": \"" type "\",\n"                                                                                \
+    "  \"base_path\": \"" base "\",\n"                                                                                 \
+    "  \"num_visual_tokens\": 256,\n"                                                                                  \
+    "  \"max_patches\": 200,\n"                                                                                        \
+    "  \"texture_adapter_width\": " #width "\n"                                                                        \
+    "}\n"
+
 const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, "true")},        /* byte-level vocabulary, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, "true")},  /* the GPT-2 small shape */
@@ -227,6 +238,10 @@ const struct preset presets[] = {
     {"smolvlm-256m-shape", SMOLVLM_256M},                                                                  /* 256 M */
     {"grounding-tiny", GROUNDING_TINY},                                                                    /* 0.3 M */
     {"allocator-tiny", ALLOCATOR_TINY},                                                                    /* 0.3 M */
+    /* 2.3 B, 50 M of them in the adapter */
+    {"arr-coc-2b", LEVELS("arr_coc_qwen2_vl", "Qwen/Qwen2-VL-2B", 17664)},
+    /* 2.2 B, 50 M of them in the adapter */
+    {"arr-coc-qwen3-2b", LEVELS("arr_coc_qwen3_vl", "Qwen/Qwen3-VL-2B-Instruct", 16128)},
     {"grounding-7b", GROUNDING_7B},                                                                        /* 7.4 B */
     {"tinysam", TINYSAM},           /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY}, /* 0.4 M */

@@ -15,7 +15,11 @@
 #include <stdio.h>
 
 #include "graph/emit.h"
-#include "models/image_grid.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "base/allocation.h"
+#include "models/allocator.h"
+#include "models/catalogue.h"
 #include "models/images.h"
 #include "models/layers.h"
 #include "models/llava.h"
@@ -34,8 +38,10 @@ struct qwen_vl {
     int64_t deep[FEATURES_MOST];  /* blocks whose output is merged besides */
     int n_deep;
     double std;
+    int64_t adapter;              /* width of the texture adapter, with a token allocator (grid.tokens) */
 };
 
+#define ARR_COC "arr_coc_"
 #define NORM_EPS 1e-6
 #define TOWER_THETA 10000.0
 
@@ -142,9 +148,36 @@ static void describe(struct model *m, const struct qwen_vl *c)
         {"video_grid_thw", VALUES_GRIDS, 2, {OPEN_FRAMES, 3}, true},
         {"mm_token_type_ids", VALUES_KINDS, 2, {OPEN('B'), OPEN('T')}, true},
     };
-    for (size_t i = 0; i < COUNT(ports); i++) model_add_port(m, &ports[i]);
-    if (c->kind == QWEN2_5_VL)
+    for (size_t i = 0; i < COUNT(ports); i++)
+        if (!g->tokens || (ports[i].dim[0] != OPEN_VIDEO_PATCHES && ports[i].dim[0] != OPEN_FRAMES))
+            model_add_port(m, &ports[i]);
+    if (g->tokens) {
+        m->images->features = g->tokens;
+        model_add_port(m, &(struct port){"texture", VALUES_REAL, 3, {OPEN_IMAGES, TEXTURE_CELLS, TEXTURE_CHANNELS},
+                                         true});
+        model_add_port(m, &(struct port){"information", VALUES_REAL, 2, {OPEN_IMAGES, TEXTURE_CELLS}, true});
+        model_add_port(m, &(struct port){"query_weights", VALUES_REAL, 3, {OPEN_IMAGES, OPEN('B'), OPEN('T')}, true});
+    } else if (c->kind == QWEN2_5_VL)
         model_add_port(m, &(struct port){"second_per_grid_ts", VALUES_REAL, 1, {OPEN_FRAMES}, true});
+}
+
+/* Parses the keys of the token allocator. */
+static int parse_allocator(struct qwen_vl *c, const struct value *config, struct error *e)
+{
+    struct grid_model *g = &c->grid;
+    const int64_t unit = g->merge * g->merge;
+    g->tokens = 256;
+    g->most = 200;
+    c->adapter = 4 * c->out;
+    const struct size_key keys[] = {{"num_visual_tokens", &g->tokens, 1, 1 << 16},
+                                    {"max_patches", &g->most, 1, ALLOCATION_MOST},
+                                    {"texture_adapter_width", &c->adapter, 1, 1 << 20}};
+    TRY(layer_parse_sizes(config, keys, COUNT(keys), e));
+    if (allocation_most(g->most, g->tokens, g->most, unit) * unit >= g->tokens) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "num_visual_tokens is %lld, and max_patches %lld have at most %lld tokens each: expected at most "
+                     "%lld tokens, or more patches", (long long)g->tokens, (long long)g->most, (long long)unit,
+                     (long long)(g->most * unit));
 }
 
 static int parse(struct model *m, const struct value *config, struct qwen_vl defaults, struct error *e)
@@ -177,33 +210,86 @@ static int parse(struct model *m, const struct value *config, struct qwen_vl def
     decoder_tie(decoder, tied);
     if (third) decoder_set_names(decoder, "", true);
     decoder_describe(m, decoder);
+    if (c->grid.tokens) TRY(parse_allocator(c, config, e));
     describe(m, c);
     return PL_OK;
 }
 
-static int parse_2(struct model *m, const struct value *config, struct error *e)
+static const struct qwen_vl
+    usual_2 = {.kind = QWEN2_VL, .prefix = "visual.", .decoder = "", .width = 1280, .act = ACT_QUICK_GELU,
+               .grid = {.patch = 14, .image = 151655, .video = 151656}},
+    usual_25 = {.kind = QWEN2_5_VL, .prefix = "visual.", .decoder = "", .width = 3584, .inner = 3420, .act = ACT_SILU,
+                .grid = {.patch = 14, .image = 151655, .video = 151656, .per_second = 4}},
+    usual_3 = {.kind = QWEN3_VL, .prefix = "model.visual.", .decoder = "model.language_model", .width = 1152,
+               .inner = 4304, .depth = 27, .act = ACT_GELU_TANH, .deep = {8, 16, 24}, .n_deep = 3,
+               .grid = {.patch = 16, .image = 151655, .video = 151656, .apart = true}};
+
+static int parse_2(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_2, e); }
+static int parse_25(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_25, e); }
+static int parse_3(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_3, e); }
+
+/* Reads the config.json of the folder, or in a preset of the published model, that a token
+ * allocator is added to. */
+static int read_base(struct model *m, const char *path, char folder[1024], struct value **out, struct error *e)
 {
-    return parse(m, config, (struct qwen_vl){.kind = QWEN2_VL, .prefix = "visual.", .decoder = "", .width = 1280,
-                                             .act = ACT_QUICK_GELU,
-                                             .grid = {.patch = 14, .image = 151655, .video = 151656}}, e);
+    const char *preset = *m->path ? NULL : preset_config(path);
+    char file[1100], *text;
+    size_t n;
+    *folder = 0;
+    if (preset) return json_parse(preset, strlen(preset), &m->memory, out, e);
+    path = *path == '/' || !*m->path ? path : bump_format(&m->memory, "%s/%s", m->path, path);
+    snprintf(folder, 1024, "%s", path);
+    snprintf(file, sizeof file, "%s/config.json", folder);
+    if (!dir_exists(folder)) return model_missing(folder, e);
+    if (!file_exists(file)) return model_missing_config(folder, e);
+    TRY(file_read(file, 16u << 20, &text, &n, e));
+    const int rc = json_parse(text, n, &m->memory, out, e);
+    mem_free(text);
+    return rc ? error_prepend(e, "%s", file) : PL_OK;
 }
 
-static int parse_25(struct model *m, const struct value *config, struct error *e)
+/* Puts the given keys over the base's; the model is then in the base's folder, but for the new
+ * weights. */
+static int join_base(struct model *m, const struct value *given, const char *path, struct value **out, struct error *e)
 {
-    return parse(m, config, (struct qwen_vl){.kind = QWEN2_5_VL, .prefix = "visual.", .decoder = "", .width = 3584,
-                                             .inner = 3420, .act = ACT_SILU,
-                                             .grid = {.patch = 14, .image = 151655, .video = 151656, .per_second = 4}},
-                 e);
+    static const char *const own[] = {"model_type", "architectures", "num_visual_tokens", "max_patches",
+                                      "texture_adapter_width"};
+    static const char *const fresh[] = {"scorer", "balancer", "texture_adapter", NULL};
+    const char *expected = m->family->model_type + strlen(ARR_COC), *type = "";
+    char folder[1024];
+    int rc = read_base(m, path, folder, out, e);
+    if (!rc) rc = value_opt_string(*out, "model_type", &type, e);
+    if (!rc && strcmp(type, expected))
+        rc = error_set(e, PL_USAGE, "%.900s is a %.40s, expected a %s for a %s", path, type, expected,
+                       m->family->model_type);
+    if (rc) return error_prepend(e, "base_path");
+    for (size_t i = 0; i < COUNT(own); i++) {
+        const struct value *v = value_get(given, own[i]);
+        if (v) value_put(&m->memory, *out, own[i], value_copy(&m->memory, v));
+    }
+    model_gather(m, *out);
+    snprintf(m->path, sizeof m->path, "%s", folder);
+    if (*folder) m->fresh = fresh;
+    return PL_OK;
 }
 
-static int parse_3(struct model *m, const struct value *config, struct error *e)
+/* Parses a model with the token allocator, which may begin from the folder of its base. */
+static int parse_with(struct model *m, const struct value *config, struct qwen_vl defaults, struct error *e)
 {
-    return parse(m, config, (struct qwen_vl){.kind = QWEN3_VL, .prefix = "model.visual.",
-                                             .decoder = "model.language_model", .width = 1152, .inner = 4304,
-                                             .depth = 27, .act = ACT_GELU_TANH, .deep = {8, 16, 24}, .n_deep = 3,
-                                             .grid = {.patch = 16, .image = 151655, .video = 151656, .apart = true}},
-                 e);
+    const char *path = NULL;
+    struct value *whole;
+    defaults.grid.tokens = 1;
+    TRY(value_opt_string(config, "base_path", &path, e));
+    if (!path) return parse(m, config, defaults, e);
+    TRY(join_base(m, config, path, &whole, e));
+    return parse(m, whole, defaults, e);
 }
+static int parse_coc_2(struct model *m, const struct value *v, struct error *e) { return parse_with(m, v, usual_2, e); }
+static int parse_coc_25(struct model *m, const struct value *v, struct error *e)
+{
+    return parse_with(m, v, usual_25, e);
+}
+static int parse_coc_3(struct model *m, const struct value *v, struct error *e) { return parse_with(m, v, usual_3, e); }
 
 /* --- the tower -------------------------------------------------------------------------------- */
 
@@ -291,8 +377,8 @@ static id mlp(const struct tower *t, id x, const char *prefix)
     return linear(t, x, prefix, third ? "mlp.linear_fc2" : "mlp.fc2", c->width);
 }
 
-/* Returns features: neighbours are joined, and normed before that or behind. */
-static id merge(const struct tower *t, id x, const char *name, bool norm_joined)
+/* Returns features: neighbours are joined, and normed before that, *normed, or behind. */
+static id merge(const struct tower *t, id x, const char *name, bool norm_joined, id *normed)
 {
     const struct qwen_vl *c = t->c;
     struct graph *g = t->g;
@@ -304,7 +390,7 @@ static id merge(const struct tower *t, id x, const char *name, bool norm_joined)
     snprintf(scope, sizeof scope, "%s%s", c->prefix, name);
     snprintf(prefix, sizeof prefix, "%s.", scope);
     IN_SCOPE(g, scope, 0) {
-        if (!norm_joined) x = norm(t, x, prefix, norm_name);
+        if (!norm_joined) *normed = x = norm(t, x, prefix, norm_name);
         x = op_reshape(g, op_dense(g, x), 3, (int64_t[]){t->R, t->P / unit, joined});
         if (norm_joined) x = norm(t, x, prefix, norm_name);
         x = op_act(g, linear(t, x, prefix, first, joined), ACT_GELU);
@@ -313,8 +399,8 @@ static id merge(const struct tower *t, id x, const char *name, bool norm_joined)
     return x;
 }
 
-/* Returns the features, and those of the blocks of deepstack. */
-static id encode(const struct tower *t, struct token_rows *rows)
+/* Returns the features, and those of the blocks of deepstack. *patches is what they are made of. */
+static id encode_rows(const struct tower *t, struct token_rows *rows, id *patches)
 {
     const struct qwen_vl *c = t->c;
     struct graph *g = t->g;
@@ -332,9 +418,19 @@ static id encode(const struct tower *t, struct token_rows *rows)
     }
     for (int i = 0; i < c->n_deep; i++) {
         snprintf(name, sizeof name, "deepstack_merger_list.%d", i);
-        rows->features[i] = merge(t, deep[i], name, true);
+        rows->features[i] = merge(t, deep[i], name, true, NULL);
     }
-    return merge(t, x, "merger", false);
+    return merge(t, x, "merger", false, patches);
+}
+
+/* Does so for each row by itself: images of different rows are independent. */
+static id encode(const struct tower *t, struct token_rows *rows, id *patches)
+{
+    char name[96];
+    id x = 0;
+    snprintf(name, sizeof name, "%.*s", (int)strlen(t->c->prefix) - 1, t->c->prefix);
+    IN_SCOPE(t->g, name, SCOPE_IMAGES) x = encode_rows(t, rows, patches);
+    return x;
 }
 
 /* --- the model -------------------------------------------------------------------------------- */
@@ -377,18 +473,38 @@ static id text_rows(struct graph *g, id x, const struct tower *t)
     return t->shared ? op_reshape(g, x, 2, (int64_t[]){-1, tensor_last(tensor_at(g, x))}) : x;
 }
 
+/* Returns the tokens of images, chosen among the features. */
+static id allocate(const struct tower *t, const struct batch *batch, id embeddings, id patches, id features,
+                   struct token_rows *rows)
+{
+    const struct image_batch *own = batch->own;
+    struct graph *g = t->g;
+    if (!t->any) embeddings = op_slice(g, op_slice(g, embeddings, 0, 0, 1), 1, 0, 1);
+    const struct level_tower l = {.grid = &t->c->grid, .any = t->any, .shared = t->shared, .patches = patches,
+                                  .features = features,
+                                  .images = !t->any ? 1 : batch->size ? batch->size['N'] : own->images,
+                                  .ranges = t->ranges, .places = t->positions,
+                                  .embeddings = embeddings,
+                                  .inner = t->c->adapter, .std = t->c->std};
+    id tokens = 0;
+    IN_SCOPE(g, "allocator", 0) tokens = allocator_levels(g, &l, rows);
+    return tokens;
+}
+
 static void build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct qwen_vl *c = m->config;
     const struct model *decoder = model_part(m, c->decoder);
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = token_rows(g, batch);
-    id x = decoder_embed(decoder, g, c->decoder, ids), features = 0;
+    id x = decoder_embed(decoder, g, c->decoder, ids), features = 0, patches = 0;
     struct tower t = begin(m, g, batch);
-    features = encode(&t, &rows);
+    if (t.any) rows.index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){batch->B, batch->T});
+    features = encode(&t, &rows, &patches);
+    rows.n_features = c->n_deep;
+    if (c->grid.tokens) features = allocate(&t, batch, x, patches, features, &rows);
+    if (!t.any) rows.n_features = 0;
     if (t.any && x && features) {
-        rows.index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){batch->B, batch->T});
-        rows.n_features = c->n_deep;
         for (int i = 0; i < c->n_deep; i++) rows.features[i] = text_rows(g, rows.features[i], &t);
         x = op_replace_rows(g, x, rows.index, text_rows(g, features, &t));
     }
@@ -406,3 +522,10 @@ const struct family qwen2_vl_family = {"qwen2_vl", parse_2, build, "", true, .ge
 const struct family qwen2_5_vl_family =
     {"qwen2_5_vl", parse_25, build, "", true, .generates = true, .spellings = spellings};
 const struct family qwen3_vl_family = {"qwen3_vl", parse_3, build, "", true, .generates = true};
+
+/* With ARR-COC's token allocator (allocator.h). */
+const struct family arr_coc_qwen2_vl_family =
+    {"arr_coc_qwen2_vl", parse_coc_2, build, "", true, .spellings = spellings};
+const struct family arr_coc_qwen2_5_vl_family =
+    {"arr_coc_qwen2_5_vl", parse_coc_25, build, "", true, .spellings = spellings};
+const struct family arr_coc_qwen3_vl_family = {"arr_coc_qwen3_vl", parse_coc_3, build, "", true};

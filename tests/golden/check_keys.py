@@ -109,7 +109,11 @@ TOGETHER = {
                  [dict(use_sliding_window=True, sliding_window=4, max_window_layers=2, layer_types=ABSENT)] +
                  [dict(output_router_logits=True, router_aux_loss_coef=0.5), dict(num_local_experts=ABSENT, num_experts=3)],
     "mixtral": [dict(output_router_logits=True, router_aux_loss_coef=0.5), dict(sliding_window=4, layer_types=TYPES[2])],
-    "ministral3": [dict(rope_parameters=dict(YARN, rope_theta=50.0, llama_4_scaling_beta=0.4, mscale=0.5, mscale_all_dim=1.5)), dict(sliding_window=4, layer_types=TYPES[2])],
+    "ministral3": [dict(rope_parameters=dict(r, rope_theta=50.0, llama_4_scaling_beta=0.4)) for r in ROPES if r.get("rope_type") == "yarn"] +
+                  [dict(rope_parameters=dict(YARN, rope_theta=50.0, llama_4_scaling_beta=beta)) for beta in (0.1, 1.0)] +
+                  [dict(rope_parameters=dict(YARN, rope_theta=50.0, llama_4_scaling_beta=0.4), sliding_window=4, layer_types=TYPES[2])],
+    "llama": [dict(rope_parameters=dict(r, rope_theta=50.0), original_max_position_embeddings=16) for r in (YARN, LLAMA3, LONG, DYNAMIC)] +
+             [dict(rope_parameters=dict(rope_type="default", rope_theta=50.0), rope_scaling=dict(rope_type="linear", factor=4.0), rope_theta=20.0)],
     "gpt2": [dict(n_inner=30, n_embd=16)],
 }
 TOGETHER["qwen3"] = TOGETHER["qwen2"]

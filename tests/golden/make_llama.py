@@ -197,7 +197,7 @@ CASES.update({
     "qwen3_moe_padded": case(family="qwen3_moe", **PADDED, style=5, head_dim=8,
                              extra=dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10, norm_topk_prob=True,
                                         decoder_sparse_step=2, attention_bias=False)),
-    # The loss that balances experts is part of the loss: padding is left out of it. All rows are one group.
+    # The loss that balances experts is part of the loss, without padding. All rows are one group.
     "mixtral_balanced": case(family="mixtral", style=4, vocab=33, heads=2, kv_heads=1, hidden=16, inter=12, layers=2, T=9, B=3,
                              extra=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None, output_router_logits=True,
                                         router_aux_loss_coef=0.7)),
@@ -207,7 +207,8 @@ CASES.update({
     "qwen3_moe_balanced": case(family="qwen3_moe", **PADDED, style=5, head_dim=10,
                                extra=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=7, norm_topk_prob=True,
                                           mlp_only_layers=[0], output_router_logits=True, router_aux_loss_coef=0.3, attention_bias=False)),
-    # The experts of a layer in two tensors, as save_pretrained(save_original_format=False) writes them; two files.
+    # The experts of a layer in two tensors, as save_pretrained(save_original_format=False)
+    # writes them; two files.
     "mixtral_fused": case(family="mixtral", style=5, vocab=37, heads=2, kv_heads=1, hidden=16, inter=12, layers=2, T=9, fused=True, shards=2,
                           extra=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
     "qwen3_moe_fused": case(family="qwen3_moe", style=5, vocab=37, heads=2, kv_heads=1, hidden=16, head_dim=10, inter=20, layers=3, T=9,

@@ -45,6 +45,7 @@ from transformers.utils import logging
 
 import common
 import make_allocator
+import make_allocator_levels
 import make_grounding
 import make_heads
 import make_llama
@@ -65,7 +66,7 @@ SCALE = 2.0 ** 14  # of the loss, in f16
 TINY = 1e-7  # as in tests/compare.c
 HERE = common.HERE
 # The scripts whose reference takes a folder, a case and a batch.
-MADE = [make_towers, make_video, make_llava, make_qwen_vl, make_allocator, make_heads, make_grounding, make_prs_med, make_sam]
+MADE = [make_towers, make_video, make_llava, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam]
 ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 

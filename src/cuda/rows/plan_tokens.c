@@ -2,6 +2,7 @@
  * plan_tokens.c: embeddings, rotary position embedding, the KV cache, the rows of experts, cross
  * entropy.
  */
+#include "base/allocation.h"
 #include "cuda/plan_kernels.h"
 #include "cuda/rows/expert_blocks.h"
 #include "cuda/rows/norm_blocks.h"
@@ -52,6 +53,15 @@ static bool match_topk(const struct query *q)
 {
     return is_storable(q->in[0]) && tensor_last(q->in[0]) <= TOPK_LONGEST && tensor_rows(q->in[0]) <= INT32_MAX &&
            is_dense(q->out[0], DT_I32);
+}
+
+/* Matches rows of which everything is counted in 32 bits. */
+static bool match_allocate(const struct query *q)
+{
+    for (int i = 1; i < 5; i++)
+        if (!is_dense(q->in[i], DT_I32) || tensor_elements(q->in[i]) > INT32_MAX) return false;
+    return is_storable(q->in[0]) && is_dense(q->out[0], DT_I32) && is_dense(q->out[1], DT_I32) &&
+           tensor_elements(q->out[0]) <= INT32_MAX && q->attr->allocate.most <= ALLOCATION_MOST;
 }
 
 /* Matches choices that are counted in 32 bits. */

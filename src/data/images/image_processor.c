@@ -393,8 +393,8 @@ static int read_class(const struct value *v, enum image_family family, struct cl
     if (name && !c)
         return error_set(e, PL_USAGE,
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
-                         "LlavaImageProcessor, SiglipImageProcessor, "
-                         "Idefics3ImageProcessor, SmolVLMImageProcessor, GotOcr2ImageProcessor or Gemma3ImageProcessor", name);
+                         "LlavaImageProcessor, SiglipImageProcessor, Idefics3ImageProcessor, "
+                         "SmolVLMImageProcessor, GotOcr2ImageProcessor or Gemma3ImageProcessor", name);
     if (c) *out = *c;
     if (kind_of(out->family) != kind_of(family))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects one that %s", name,

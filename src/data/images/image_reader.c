@@ -115,7 +115,12 @@ enum data_fault image_reader_patches(struct image_reader *r, struct image_files 
     if (rc) return rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_READ;
     enum data_fault fault = decode(r, n, &image, &rest, e);
     if (!fault && patch_grid_image(p, image.width, image.height, &x->grid, e)) fault = FAULT_SIZE;
-    if (!fault && patch_grid_tokens(p, &x->grid) != x->tokens) fault = other_size(&image, e);
+    if (!fault && x->tokens && patch_grid_tokens(p, &x->grid) != x->tokens) fault = other_size(&image, e);
+    if (!fault && !x->tokens && patch_grid_patches(&x->grid) > x->most) {
+        fault = FAULT_SIZE;
+        error_set(e, PL_USAGE, "its %llu patches are more than data.max_pixels allows, %llu",
+                  (unsigned long long)patch_grid_patches(&x->grid), (unsigned long long)x->most);
+    }
     if (fault) return error_prepend(e, "%.100s", reference), fault;
     patch_image(p, &x->grid, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, x->to);
     return FAULT_NONE;

@@ -62,7 +62,8 @@ enum data_fault image_reader_video(struct image_reader *r, struct image_files *f
  * decides, and not fps and max_frames. */
 struct patches_read {
     float *to;
-    uint64_t tokens;
+    uint64_t tokens;        /* 0: as many for any grid, of at most... */
+    uint64_t most;          /* ...this many patches */
     struct patch_grid grid; /* what was read */
     double seconds;         /* of a video, that one of grid.t lasts (patch_seconds_per_grid) */
     uint32_t replaced;      /* its frames that could not be decoded */

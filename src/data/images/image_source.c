@@ -5,6 +5,7 @@
 
 #include "data/formats/packed.h"
 #include "data/images/image.h"
+#include "models/allocator.h"
 #include "models/image_grid.h"
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -31,6 +32,11 @@ int image_source_patches(struct patch_rules *p, const struct model *m, bool vide
     const struct grid_model *g = m->images->grids;
     const enum patch_family family = g->apart ? PATCHES_QWEN3_VL : PATCHES_QWEN2_VL;
     TRY(patch_rules_read(p, m->path, family, videos, o, e));
+    const uint64_t least = (uint64_t)allocator_least_pixels(g);
+    if (p->min_pixels < least && !(o && o->min_pixels)) p->min_pixels = least;
+    if (p->max_pixels < p->min_pixels)
+        return error_set(e, PL_USAGE, "max_pixels is %llu, and num_visual_tokens %lld needs images of at least %llu",
+                         (unsigned long long)p->max_pixels, (long long)g->tokens, (unsigned long long)least);
     if (p->patch == g->patch && p->temporal == g->temporal && p->merge == g->merge) return PL_OK;
     return error_set(e, PL_USAGE,
                      "%s: the %s processor makes patches of %u pixels and %u frames, of which %u x %u are a token; "
@@ -57,8 +63,8 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 {
     const struct image_model *x = m->images;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
-                                        .token = x->token, .features = x->grids ? 1 : (uint32_t)x->features,
-                                        .any_size = x->grids, .video = x->grids ? x->grids->video : -1,
+                                        .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
+                                        .any_size = image_own_tokens(x), .video = x->grids ? x->grids->video : -1,
                                         .around = {x->around[0], x->around[1]}, .place = x->place,
                                         .bos_behind = x->bos_behind, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
@@ -94,7 +100,7 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
                              int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if (!image_text_takes_videos(&s->text))
+    if ((m->images->grids && m->images->grids->tokens) || !image_text_takes_videos(&s->text))
         return error_set(e, PL_USAGE,
                          "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
                          o->max_frames, m->family->model_type);
@@ -213,7 +219,7 @@ static int read_file(const struct image_source *s, const char *reference, char *
     *file = mem_alloc(bytes + 1);
     int rc = image_files_read(s->files, reference, *file, bytes, n, e);
     if (!rc && image_peek(*file, *n, &o, width, height, &pixels, e)) rc = error_prepend(e, "%.100s", reference);
-    if (!rc && !s->text.any_size) {
+    if (!rc && !s->patches.merge) {
         const uint64_t all = bytes + pixels + image_processor_scratch(&s->processor, *width, *height);
         if (all > s->room) rc = too_large(s, reference, all, e);
     }
@@ -319,7 +325,7 @@ int image_source_read(const struct image_source *s, const char *reference, image
     size_t bytes = 0;
     uint32_t height, width, rows, columns;
     *out = (struct image_pixels){0};
-    if (s->text.any_size) return read_any_size(s, reference, take, user, out, e);
+    if (s->patches.merge) return read_any_size(s, reference, take, user, out, e);
     if (media_is_video(reference)) return read_video(s, reference, take, user, out, e);
     if (read_rgb(s, reference, &image, &bytes, e)) return e->code;
     const size_t scratch = image_processor_scratch(p, image.width, image.height);

@@ -12,8 +12,8 @@
 struct image_source {
     struct image_text text;
     struct image_processor processor;
-    struct patch_rules patches;      /* of a model that takes images of any size, instead (text.any_size)... */
-    struct patch_rules video_patches; /* ...and of its videos */
+    struct patch_rules patches;      /* of a model that takes images of any size, instead; else merge is 0... */
+    struct patch_rules video_patches; /* ...and of its videos (text.any_size) */
     struct image_files *files;
     uint64_t room;                   /* of image_scope */
     bool anywhere;

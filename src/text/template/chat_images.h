@@ -68,8 +68,8 @@ static inline bool image_text_takes_videos(const struct image_text *x)
 }
 
 /* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set.
- * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
- * id. */
+ * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it
+ * under another id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
 /* Returns a hash of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);
