@@ -117,6 +117,11 @@ tiles() {
     other_model smolvlm "$tmp/smolvlm" 'model.vision_model.*' --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3
 }
 check 'SmolVLM: an image is several tiles' tiles
+maps() {
+    make_next "$tmp/next" && pack next.pack "$tmp/next" >/dev/null || return 1
+    expect 2 'a store of embeddings does not have the sizes of images, on which the text of a llava_next depends' run no --set "model.path=$tmp/next" --set "data.images=$tmp/next.pack"
+}
+check 'LLaVA-NeXT: the text depends on the sizes of images' maps
 crops() { make_internvl "$tmp/internvl" && other_model internvl "$tmp/internvl" 'vision_tower.*' --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3; }
 check 'InternVL: tiles by the shape of an image' crops
 both_directions() {

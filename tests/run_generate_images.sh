@@ -54,6 +54,7 @@ chats() {
 check "chats of a llava" chats llava
 check "chats of a smolvlm, with tiles" chats smolvlm
 check "chats of an internvl, with tiles" chats internvl
+check "chats of a llava_next, with tiles and a map" chats next
 # PaliGemma's folders have no template: its processor's text is that of --prompt, and of
 # data.template: paligemma.
 paligemma() {
@@ -108,6 +109,7 @@ many() {
 check "a file of prompts: chats of a llava" many llava
 check "a file of prompts: chats of a smolvlm" many smolvlm
 check "a file of prompts: chats of an internvl" many internvl
+check "a file of prompts: chats of a llava_next" many next
 check "a file of prompts: chats of a gemma3" many gemma3
 lost_image() { echo '{"prompt": "<image> what?", "image": "images/none.png"}' >>"$tmp/many.jsonl"; expect 2 'many.jsonl:7: .*none.png' generate --model $text/llava --prompts "$tmp/many.jsonl" --max-new 2; }
 check "a file of prompts: an image that is missing" lost_image

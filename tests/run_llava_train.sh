@@ -130,6 +130,23 @@ crops() {
     grep '^loss' "$tmp/out"
 }
 check 'InternVL: tiles by the shape of an image; train, resume, eval' crops
+text_models=tests/golden/llava_text
+first_loss() { sed -n '1s/.*"loss":\([0-9.]\{7\}\).*/\1/p' "$tmp/$1/metrics.jsonl"; }
+# Each image of LLaVA-NeXT is a whole and tiles, and has tokens by its shape.
+maps() {
+    make_next "$tmp/next" || return 1
+    local with=(--set "model.path=$tmp/next" --set data.sequence=256 --set data.max_images=20) sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    expect 0 ' in 10 rows' run plain "${with[@]}" "${sgd[@]}" --set train.effective_batch=10 && expect 0 ' in 40 rows' run other "${with[@]}" "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    # images of five shapes: the loss of the first step
+    local shapes=(--set "model.path=$text_models/next" --set "data.train=$text_models/chats.jsonl" --set "data.images=$text_models" --set data.sequence=512 --set data.max_images=15 --set memory.micro_batch=1 "${sgd[@]}") loss
+    expect 0 ' in 3 rows' run seen "${shapes[@]}" --set train.effective_batch=3 && loss=$(first_loss seen) || return 1
+    expect 0 ' in 6 rows' run other "${shapes[@]}" --set train.effective_batch=6 --set data.packing=false && [ "$(first_loss other)" = "$loss" ] || { echo "packed $loss, not packed $(first_loss other)"; return 1; }
+    local more=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.eval_samples=3 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
+    expect 0 '' run plain "${with[@]}" "${more[@]}" --set train.steps=4 --set memory.encode=inline && expect 0 '' run other "${with[@]}" "${more[@]}" --set train.steps=2 --set memory.encode=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${with[@]}" "${more[@]}" --set train.steps=4 --set memory.encode=2 && same "$(weights plain)" "$(weights other)"
+}
+check 'LLaVA-NeXT: packed rows, a frozen tower, answers, resume' maps
 # The tokens of an image see each other, in packed rows and in others: a step of SGD subtracts the
 # same gradient. Its windows are smaller than an image.
 both() {

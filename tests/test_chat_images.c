@@ -31,6 +31,12 @@ static void compare_ids(const char *what, uint32_t chat, const struct token_list
     if (l->n != want->count) fail_msg("%s, conversation %u: %u tokens, expected %u", what, chat, l->n, want->count);
 }
 
+/* Gives tokens the ids that transformers has for them. */
+static void name_ids(const struct folder *f, struct token_list *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) l->at[i].id = image_text_id(&f->images.text, l->at[i].id);
+}
+
 static void compare_labels(const char *what, uint32_t chat, const struct chat_tokens *t, const struct value *want)
 {
     for (uint32_t k = 0, a = 0; k < t->tokens.n; k++) {
@@ -54,7 +60,7 @@ static void check_images(const struct folder *f, const struct tokenized *t)
         for (uint32_t k = t->tokens.images.at[i].begin; k < t->tokens.images.at[i].end; k++)
             inside += t->tokens.tokens.at[k].id == f->images.text.token;
     assert_int_equal(inside, all);
-    assert_int_equal(all % f->images.text.features, 0);
+    if (!f->images.text.anyres.n) assert_int_equal(all % f->images.text.features, 0);
 }
 
 static void compare_chats(const char *name, const char *lines, const char *template)
@@ -76,6 +82,7 @@ static void compare_chats(const char *name, const char *lines, const char *templ
         json_write(chats->items[i], 0, &json);
         if (tokenize_sample(&f.options, json.at, json.n, &b, &t, &e))
             fail_msg("%s, conversation %u: %s", name, i, e.text);
+        name_ids(&f, &t.tokens.tokens);
         compare_ids(name, i, &t.tokens.tokens, value_get(expected->items[i], "ids"));
         compare_labels(name, i, &t.tokens, value_get(expected->items[i], "labels"));
         check_images(&f, &t);
@@ -83,6 +90,7 @@ static void compare_chats(const char *name, const char *lines, const char *templ
         assert_int_equal(tokenize_images(&f.images, &t.conversation, &b, &images, &e), SAMPLE_FINE);
         if (chat_encode_prompt(f.tokenizer, f.template, t.conversation.messages, NULL, &images, &prompt, NULL, &e))
             fail_msg("%s, prompt %u: %s", name, i, e.text);
+        name_ids(&f, &prompt.tokens);
         compare_ids(name, i, &prompt.tokens, value_get(expected->items[i], "prompt"));
         chat_tokens_free(&prompt);
         tokenized_free(&t);
@@ -98,6 +106,7 @@ TEST(test_llava) { compare("llava"); }
 TEST(test_strings) { compare("strings"); }
 TEST(test_smolvlm) { compare("smolvlm"); }
 TEST(test_internvl) { compare("internvl"); }
+TEST(test_next) { compare("next"); }
 TEST(test_gemma3) { compare("gemma3"); }
 TEST(test_paligemma) { compare_chats("paligemma", GOLDEN "paligemma.chats.jsonl", "paligemma"); }
 TEST(test_original) { compare("original"); }

@@ -450,7 +450,7 @@ TEST(test_unsupported)
         {"falcon", "Falcon"},
         {"bloom", "BLOOM"},
         {"bert", "an encoder"},
-        {"llava_next", "LLaVA 1.5"},
+        {"llava_next_video", "LLaVA 1.5"},
         {"internvl_chat", "LLaVA 1.5"},
         {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"},
         {"sam3", "MedSAM"},

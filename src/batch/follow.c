@@ -132,10 +132,31 @@ static int64_t feature_of(const struct batch_record *x, int64_t k)
     return -1;
 }
 
+/* Finds the features of images in tiles with a map, by their ids. */
+static void index_anyres(const struct model *m, int64_t *next, int32_t *ids, int64_t T, int32_t *index)
+{
+    const struct anyres *a = m->images->anyres;
+    const int32_t embedded = a->token >= 0 && a->token < m->vocabulary ? a->token : 0;
+    struct anyres_shape shape;
+    for (int64_t t = 0, n = 1; t < T; t += n, n = 1) {
+        index[t] = -1;
+        if (!anyres_is_token(a, ids[t])) continue;
+        CHECK(anyres_find(a, ids + t, T - t, &shape), "the tokens of an image");
+        n = anyres_tokens(a, shape);
+        anyres_index(a, shape, 1 + (int32_t)*next, index + t);
+        for (int64_t k = 0; k < n; k++) ids[t + k] = embedded;
+        *next += anyres_images(shape) * m->images->features;
+    }
+}
+
 void batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index)
 {
     const int32_t token = m->images->token;
     int64_t first = 0, *next = x->feature ? x->feature : &first;
+    if (m->images->anyres) {
+        index_anyres(m, next, ids, T, index);
+        return;
+    }
     for (int64_t t = 0; t < T; t++) {
         index[t] = ids[t] == token ? (int32_t)feature_of(x, *next) : -1;
         if (index[t] < 0) continue;

@@ -111,7 +111,7 @@ static struct port port_as_given(const struct model *m, const struct port *p, co
     struct port as = *p;
     if (!m->images || !m->images->padded || p->dim[0] != OPEN_IMAGES || t->rank != p->rank + 1) return as;
     as.rank++;
-    as.dim[0] = OPEN('B');
+    as.dim[0] = m->images->anyres ? OPEN('I') : OPEN('B');
     as.dim[1] = OPEN('M');
     memcpy(&as.dim[2], &p->dim[1], (size_t)(p->rank - 1) * sizeof *as.dim);
     return as;
@@ -484,6 +484,54 @@ static int check_grids(struct step *s, const struct model *m, struct error *e)
     return PL_OK;
 }
 
+/* Reads the sizes of images in tiles with a map, and checks that pixels and tokens are as many as
+ * follow from them. */
+static int check_shapes(struct step *s, const struct model *m, int64_t tokens, struct error *e)
+{
+    const struct st_entry *t = given(s, m, "image_sizes");
+    const struct anyres *a = m->images->anyres;
+    int64_t images = 0, expected = 0;
+    s->n_shapes = t ? t->dims[0] : 0;
+    s->shapes = room(s, max_i64(s->n_shapes, 1), sizeof *s->shapes);
+    for (int64_t i = 0; i < s->n_shapes; i++) {
+        int64_t size[2];
+        TRY(read_ints(s, t, i, 2, size, e));
+        if (size[0] < 1 || size[1] < 1 || size[0] > SIZE_MOST || size[1] > SIZE_MOST)
+            return error_set(e, PL_USAGE, "%s: image_sizes[%lld] is %lld, %lld; expected height and width", s->in.path,
+                             (long long)i, (long long)size[0], (long long)size[1]);
+        s->shapes[i] = anyres_shape_of(a, (uint32_t)size[1], (uint32_t)size[0]);
+        images += anyres_images(s->shapes[i]);
+        expected += anyres_tokens(a, s->shapes[i]);
+    }
+    if (images == s->size['N'] && expected == tokens) return PL_OK;
+    return error_set(e, PL_USAGE,
+                     "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has %lld, and "
+                     "input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
+                     (long long)images, (long long)expected, (long long)s->size['N'], (long long)tokens, a->token);
+}
+
+/* Gives the image tokens of a row the ids that tell the shapes of its images. */
+static int put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t *ids, int64_t *next, struct error *e)
+{
+    for (int64_t i = 0; i < s->T;) {
+        if (ids[i] != a->token) {
+            i++;
+            continue;
+        }
+        const struct anyres_shape shape = *next < s->n_shapes ? s->shapes[*next] : (struct anyres_shape){0};
+        const int64_t n = anyres_tokens(a, shape);
+        for (int64_t k = 0; k < n; k++)
+            if (*next >= s->n_shapes || i + k >= s->T || ids[i + k] != a->token)
+                return error_set(e, PL_USAGE,
+                                 "%s: input_ids, sample %lld: image %lld has %lld tokens, one after the other", s->in.path,
+                                 (long long)r, (long long)*next, (long long)n);
+        anyres_put(a, shape, ids + i);
+        ++*next;
+        i += n;
+    }
+    return PL_OK;
+}
+
 /* Checks that there are as many image tokens as features, before anything is planned. pixel_values
  * [N,channels,side,side] are the images of the whole batch, in the order in which their tokens come
  * in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of
@@ -499,6 +547,7 @@ static int check_images(struct step *s, const struct model *m, struct error *e)
     if (t && t->rank == 5) TRY(list_images(s, t, e));
     if (mask) TRY(check_pixel_mask(s, mask, e));
     TRY(count_tokens(s, m, &tokens, e));
+    if (m->images->anyres) return check_shapes(s, m, tokens, e);
     const int64_t images = s->size['N'], frames = s->size['F'];
     if (frames) TRY(images_frame_tokens(m, s->frames.tokens_per_frame, &each, e));
     const int64_t expected = images * m->images->features + frames * each;
@@ -805,6 +854,12 @@ static int check_end(const struct step *s, int64_t r, const int32_t *ids, struct
                      s->in.path, (long long)r, (long long)text_tower_sizes(h->text).end);
 }
 
+/* Returns the number of the port input_ids. */
+static int ids_port(const struct model *m)
+{
+    return (int)(model_port(m, "input_ids") - m->ports);
+}
+
 /* Reads sample r into a record; prompts that are not given have none. */
 static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch_record *out, struct error *e)
 {
@@ -818,6 +873,8 @@ static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch
         else fill_absent(p, b);
         out->is[batch_find(p->name)].at = b->ready;
     }
+    if (m->images && m->images->anyres)
+        TRY(put_shapes(s, m->images->anyres, r, (int32_t *)(void *)x->row[ids_port(m)].ready, &s->next_shape, e));
     if (s->packed) {
         TRY(convert_row(s, m, r, x->raw, x->positions, x->ranges, e));
         out->is[ROW_POSITIONS].at = x->positions;
@@ -897,7 +954,7 @@ int step_put_inputs(struct step *s, struct error *e)
     const struct model *m = &s->run.planned.model;
     for (int k = 0; k < m->n_ports; k++)
         if (s->given[k] && m->ports[k].dim[0] != OPEN('B') && m->ports[k].values != VALUES_PADDING &&
-            !(m->images && m->images->grids))
+            m->ports[k].values != VALUES_SIZES && !(m->images && m->images->grids))
             TRY(put_images(s, &m->ports[k], s->given[k], e));
     struct batch_writer *w = batch_writer_new(&s->run);
     const int rc = put_samples(s, w, e);

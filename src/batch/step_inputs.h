@@ -24,6 +24,8 @@ struct step {
     struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
     /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     int64_t *image_at;
+    struct anyres_shape *shapes; /* images in tiles with a map (anyres.h), and the next that is written */
+    int64_t n_shapes, next_shape;
     struct image_grid *grids;    /* images of any size (image_grid.h), then videos */
     int64_t n_grids;
     struct bump memory;          /* of rows that are converted */

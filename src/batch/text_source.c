@@ -171,6 +171,7 @@ static struct image_rule image_rule(const struct config *c, const struct text_so
                                    .most = (uint32_t)(batch_patches(c, unit) / unit),
                                    .too_many = (enum too_many)c->data_too_many_images};
     return (struct image_rule){.token = x->token,
+                               .anyres = x->anyres,
                                .features = x->features,
                                .most = (uint32_t)batch_images(c, x->features),
                                .frame_features = x->frame_features,

@@ -252,6 +252,8 @@ static int encode(const struct tokenize_request *r, const struct tokenizer *t, c
     const enum chat_failure failed =
         r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->beside, images, &tokens, &text, e)
                              : chat_encode(t, template, c->messages, c->beside, images, &tokens, &text, e);
+    for (uint32_t i = 0; images && i < tokens.tokens.n; i++)
+        tokens.tokens.at[i].id = image_text_id(images->how, tokens.tokens.at[i].id);
     const bool shown = !failed || failed == CHAT_ANSWERS;
     if (failed) error_prepend(e, "%s", r->file);
     if (shown && failed) log_warn("%s", e->text);

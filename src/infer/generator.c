@@ -26,7 +26,8 @@ static int check_model(const struct config *c, bool any, bool *whole, struct err
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
                        model_list_decoders(known, "or"));
-    *whole = m.images && (m.images->single || m.images->both == BOTH_PROMPT || (m.images->both && any));
+    const struct image_model *x = m.images;
+    *whole = x && (x->single || x->both == BOTH_PROMPT || ((x->both || x->anyres) && any));
     model_close(&m);
     return rc;
 }
@@ -270,7 +271,9 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
  * token like any other. */
 static bool is_image(const struct generator *a, int32_t id, int64_t feature)
 {
-    return a->n_runs && id == a->run->planned.model.images->token && feature < generator_image_tokens(a);
+    const struct image_model *m = a->run->planned.model.images;
+    if (a->n_runs && m->anyres) return anyres_is_token(m->anyres, id);
+    return a->n_runs && id == m->token && feature < generator_image_tokens(a);
 }
 
 /* Takes tokens for a run of a program: of program next one of each text, in the row of the text;
@@ -370,7 +373,7 @@ int generator_check(const struct generator *a, const struct text_tokens *x, stru
                              (long long)(length + i), x->ids[i], (long long)V - 1);
     }
     const struct image_model *m = a->run->planned.model.images;
-    const bool whole = a->whole || (m && (m->both == BOTH_PROMPT || (m->both && a->n_runs)));
+    const bool whole = a->whole || (m && (m->both == BOTH_PROMPT || ((m->both || m->anyres) && a->n_runs)));
     if (whole && !length && x->n > a->chunk)
         return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld",
                          (long long)x->n, (long long)a->chunk);

@@ -166,6 +166,10 @@
     ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #heads    \
     ", \"max_position_embeddings\": 4096"
 
+#define LLAVA_MISTRAL                                                                                              \
+    "\"model_type\": \"mistral\", \"vocab_size\": 32064, \"hidden_size\": 4096, \"intermediate_size\": 14336, "      \
+    "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "                          \
+    "\"max_position_embeddings\": 32768, \"rope_theta\": 1000000.0, \"sliding_window\": null"
 #define INTERNVL(token, tower, decoder)                                                                              \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"InternVLForConditionalGeneration\"],\n"                                                \

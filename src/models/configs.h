@@ -33,10 +33,11 @@
     "}\n"
 
 /* LLaVA: a tower of CLIP, a projector, a decoder, as transformers 5 writes it. */
-#define LLAVA(token, tower, decoder)                                                                                \
+#define LLAVA(token, tower, decoder) LLAVA_OF("Llava", "llava", token, tower, decoder)
+#define LLAVA_OF(class, type, token, tower, decoder)                                                                \
     "{\n"                                                                                                           \
-    "  \"architectures\": [\"LlavaForConditionalGeneration\"],\n"                                                   \
-    "  \"model_type\": \"llava\",\n"                                                                                \
+    "  \"architectures\": [\"" class "ForConditionalGeneration\"],\n"                                               \
+    "  \"model_type\": \"" type "\",\n"                                                                             \
     "  \"image_token_index\": " #token ",\n"                                                                        \
     "  \"vision_feature_layer\": -2,\n"                                                                            \
     "  \"vision_feature_select_strategy\": \"default\",\n"                                                          \

@@ -1,6 +1,7 @@
 /*
  * images.c: see images.h.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "models/images.h"
@@ -10,6 +11,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "models/image_grid.h"
+#include "models/layers.h"
 #include "models/masks.h"
 
 /* Returns the square root, rounded down. */
@@ -28,7 +30,7 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
                          (long long)s.tokens);
     if (token < INT32_MIN || token > INT32_MAX)
         return error_set(e, PL_USAGE, "the image token is %lld, expected an id", (long long)token);
-    const bool padded = layout == IMAGE_AS_TILES;
+    const bool padded = layout == IMAGE_AS_TILES; /* with a mask */
     m->image = s.image;
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens,
@@ -145,6 +147,12 @@ static bool has_images(const struct model *m, const struct graph *g, const struc
     return r.images + r.frames && !program_is(g->at.program, PROGRAM_SINGLE);
 }
 
+/* Returns the row [1,1,C] that is before all features. */
+static id newline_row(const struct model *m, struct graph *g, int64_t C)
+{
+    return op_reshape(g, layer_param(g, "", m->images->newline, 1, &C, 1 / sqrt((double)C)), 3, (int64_t[]){1, 1, C});
+}
+
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
 {
     const int64_t B = batch->B, T = batch->T;
@@ -154,10 +162,16 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     const bool kept = r.each && own && own->part == PART_REST;
     id rows =
         layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
+    id newline = m->images->newline && x ? newline_row(m, g, tensor_last(tensor_at(g, x))) : 0;
     if (!rows || !x || !n) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;
     if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
     rows = op_reshape(g, rows, r.each ? 3 : 2, r.each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
+    if (newline) {
+        if (r.each) newline = op_repeat(g, newline, op_slice(g, rows, 1, 0, 1));
+        else newline = op_reshape(g, newline, 2, (int64_t[]){1, C});
+        rows = op_concat(g, (id[]){newline, rows}, 2, r.each);
+    }
     return op_replace_rows(g, x, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T}), rows);
 }
 

@@ -29,6 +29,7 @@
 #pragma once
 
 #include "models/model.h"
+#include "text/template/anyres.h"
 #include "text/template/chat_images.h"
 
 /* The dimension of pixel_values that counts images; that of frame_values, which `step` takes
@@ -53,6 +54,8 @@ struct image_model {
     /* Tokens that see each other in both directions: the graph has the inputs ranges (model.h),
      * also of rows that are not packed, and with a `window` of tokens in some layers token_windows,
      * their ranges there. */
+    const struct anyres *anyres; /* layout ANYRES: which images become which tiles */
+    const char *newline;   /* name of a row of features that is the first of all; NULL: none */
     enum both_directions both;
     int64_t window;
     bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */

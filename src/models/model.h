@@ -38,6 +38,7 @@ enum port_values {
     VALUES_BYTES,   /* u8 */
     VALUES_RANGE,   /* i32, two: the first token, and one past the last */
     VALUES_GRIDS,   /* i32, three: an image or a video in patches (image_grid.h); what follows is in the graph */
+    VALUES_SIZES,   /* i32, two: height and width of an image in pixels (anyres.h) */
     VALUES_KINDS,   /* 1: an image token, 2: a video's, 0: text; optional. It repeats what ids say */
 };
 

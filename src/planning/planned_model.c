@@ -103,7 +103,8 @@ static int prepare_answers(struct planned *r, struct error *e)
     r->batch.cache = c->data_sequence + c->train_eval_max_new;
     if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
     r->batch.texts = 1;
-    const bool whole = r->model.images && r->model.images->both; /* an image is not cut */
+    const struct image_model *m = r->model.images;
+    const bool whole = m && (m->both || m->anyres); /* an image is not cut */
     r->prompt_chunk = whole ? c->data_sequence : min_i64(c->data_sequence, ANSWERS_CHUNK);
     r->prompts = max_i64(1, c->train_eval_batch);
     return PL_OK;

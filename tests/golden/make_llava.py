@@ -6,7 +6,7 @@
 
 Each case is one folder:
 
-    config.json             llava, smolvlm, idefics3, internvl, gemma3 or paligemma; or llava_llama and llava_mistral, the original layout
+    config.json             llava, llava_next, smolvlm, idefics3, internvl, gemma3 or paligemma; or llava_llama and llava_mistral, the original layout
     model.safetensors       random weights under the names of one version or program (NAMES)
     batch.safetensors       input_ids with image tokens, labels, pixel_values of all images of the batch, perhaps
                             attention_mask or position_ids
@@ -23,6 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a
 
 import torch
 from safetensors.torch import load_file
+from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape, image_size_to_num_patches, unpad_image
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, LlavaForConditionalGeneration
 
 import common
@@ -35,6 +36,8 @@ TOWER = "model.vision_tower.vision_tower."  # of the original layout
 
 # How folders name a tensor, by its name in memory (transformers 5): beginnings that are replaced.
 NAMES = {
+    "next": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+             "model.vision_tower.": "vision_tower.vision_model.", "model.multi_modal_projector.": "multi_modal_projector.", "model.image_newline": "image_newline"},
     "hub": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
             "model.vision_tower.": "vision_tower.vision_model.", "model.multi_modal_projector.": "multi_modal_projector."},
     "saved": {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
@@ -59,6 +62,8 @@ def case(**changes):
         layer=-2, strategy="default", act="gelu", bias=True, tied=False, scale=2,
         # of the original layout: the folder of the tower, None: inside
         tower_folder=None,
+        # LLaVA-NeXT's: the sizes of images, and of tiles
+        sizes=(), pinpoints=None,
         # Gemma's: tokens of an image
         tokens=None,
         # the batch: images of each sample; rows with padding, or of several conversations
@@ -92,6 +97,11 @@ CASES = {
                                  tokens=9, images=(1, 2), T=30, tied=False, packed=True, dtype="bfloat16"),
     "gemma3_images_padded": case(kind="gemma3", names="saved", vision=dict(kind="siglip", patch=3, image=12), text=dict(family="gemma3_text", style=4, layers=2, head_dim=8, extra=dict(sliding_window=3, sliding_window_pattern=2)),
                                  tokens=4, images=(1, 2), T=19, tied=True, padded=True, ids="int32"),
+    # Images of several shapes: heights and widths in pixels; tiles of 8 pixels, 2 x 2 features.
+    "llava_next": case(kind="llava_next", names="next", text=dict(family="mistral", extra=dict(sliding_window=None)), images=(1, 0, 2), T=60,
+                       sizes=[(13, 29), (30, 11), (21, 20)], pinpoints=[[8, 16], [16, 8], [16, 16], [24, 8], [8, 24]]),
+    "llava_next_packed": case(kind="llava_next", names="memory", images=(1, 2), T=100, packed=True, dtype="bfloat16", vision=dict(patch=3, image=9), layer=[-2, 1],
+                              sizes=[(9, 40), (50, 50), (12, 17)], pinpoints=[[9, 18], [18, 9], [18, 18], [9, 27]]),
     # All of a prompt is seen in both directions, also within the window of 3 tokens.
     "paligemma": case(kind="paligemma", names="saved", vision=dict(kind="siglip", patch=4, image=12), text=dict(family="gemma", head_dim=6), images=(2, 0, 1), T=26, tied=True),
     "paligemma2": case(kind="paligemma", vision=dict(kind="siglip", patch=4, image=12), images=(1, 2), T=29, tied=True, packed=True, dtype="bfloat16",
@@ -109,7 +119,7 @@ def vision_case(c):
 
 
 def text_case(c):
-    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64, tied=c["tied"] and c["kind"] in ("llava", "gemma3", "paligemma"), style=5)
+    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64 if c["T"] <= 64 else 128, tied=c["tied"] and c["kind"] in ("llava", "gemma3", "paligemma"), style=5)
     return make_llama.case(**{**base, **c["text"]})
 
 
@@ -157,6 +167,10 @@ def config_json(c):
         return dict(architectures=["InternVLForConditionalGeneration"], model_type="internvl", dtype=c["dtype"], image_token_id=token,
                     image_seq_length=features_of(c), downsample_ratio=1 / c["scale"], projector_hidden_act=c["act"], text_config=text,
                     tie_word_embeddings=c["tied"], vision_config=internvl_tower(c), vision_feature_layer=c["layer"], vision_feature_select_strategy="default")
+    if c["kind"] == "llava_next":
+        return dict(architectures=["LlavaNextForConditionalGeneration"], model_type="llava_next", dtype=c["dtype"], image_token_index=token,
+                    image_grid_pinpoints=c["pinpoints"], projector_hidden_act=c["act"], text_config=text, tie_word_embeddings=c["tied"], vision_config=vision,
+                    vision_feature_layer=c["layer"], vision_feature_select_strategy=c["strategy"])
     if c["kind"] == "llava":
         return dict(architectures=["LlavaForConditionalGeneration"], model_type="llava", dtype=c["dtype"], image_token_index=token,
                     image_seq_length=features_of(c), multimodal_projector_bias=c["bias"], projector_hidden_act=c["act"],
@@ -250,6 +264,37 @@ def load_model(folder, c, dtype):
     return model
 
 
+def next_tokens(c, size):
+    """Tokens of an image of this size."""
+    v = vision_case(c)
+    side = v["image"] // v["patch"]
+    rows, columns = get_anyres_image_grid_shape(size, c["pinpoints"], v["image"])
+    _, h, w = unpad_image(torch.zeros(1, rows * side, columns * side), size).shape
+    return side * side + h * (w + 1)
+
+
+def next_rows(c, token, generator):
+    rows, at = [], 0
+    for k in c["images"]:
+        blocks = [[token] * next_tokens(c, s) for s in c["sizes"][at:at + k]]
+        words = torch.randint(0, text_case(c)["vocab"] - 1, (c["T"] - sum(map(len, blocks)),), generator=generator).tolist()
+        places = sorted(torch.randperm(len(words) - 1, generator=generator)[:k].tolist())  # a token between images
+        for p, block in reversed(list(zip(places, blocks))):
+            words[p + 1:p + 1] = block
+        rows.append(words)
+        at += k
+    return rows
+
+
+def next_pixels(c, generator):
+    v = vision_case(c)
+    n = [image_size_to_num_patches(s, c["pinpoints"], v["image"]) for s in c["sizes"]]
+    out = torch.zeros((len(n), max(n), v["channels"], v["image"], v["image"]))
+    for i, k in enumerate(n):
+        out[i, :k] = torch.randn(out[i, :k].shape, generator=generator)
+    return out
+
+
 def random_row(c, images, token, generator):
     """Text, with `images` blocks of image tokens in it."""
     t, n = text_case(c), features_of(c)
@@ -263,7 +308,7 @@ def random_row(c, images, token, generator):
 def random_batch(c, generator):
     v, t = vision_case(c), text_case(c)
     token = t["vocab"] - 1
-    ids = torch.tensor([random_row(c, k, token, generator) for k in c["images"]])
+    ids = torch.tensor(next_rows(c, token, generator) if c["sizes"] else [random_row(c, k, token, generator) for k in c["images"]])
     labels = ids.clone()
     labels[ids == token] = IGNORE
     labels[:, :2] = IGNORE
@@ -307,6 +352,9 @@ def random_batch(c, generator):
             batch["pixel_attention_mask"] = (padded != 0).any(dim=(2, 3, 4), keepdim=True)[:, :, 0].expand(*padded.shape[:2], *padded.shape[3:]).to(torch.uint8).contiguous()
             pixels = padded
         batch["pixel_values"] = pixels
+        if c["sizes"]:
+            batch["pixel_values"] = next_pixels(c, generator)
+            batch["image_sizes"] = torch.tensor(c["sizes"])
     return batch
 
 
@@ -322,6 +370,8 @@ def inputs_of(c, batch, dtype):
         out["token_type_ids"] = (out["input_ids"] == token).long()
     if "pixel_values" in batch:
         pixels = batch["pixel_values"].to(dtype)
+        if c["sizes"]:
+            out["image_sizes"] = batch["image_sizes"]
         out["pixel_values"] = pixels if c["kind"] not in ("smolvlm", "idefics3") or pixels.dim() == 5 else pixels[:, None]
     return out
 
@@ -334,7 +384,12 @@ def packed_outputs(model, c, batch, dtype):
     for row, begin, end in make_llama.conversations(batch["position_ids"]):
         ids = given["input_ids"][row:row + 1, begin:end]
         images = int((ids == token).sum()) // n
+        if c["sizes"]:
+            flags = (ids[0] == token).tolist()
+            images = sum(x and not y for x, y in zip(flags, [False] + flags))
         extra = dict(pixel_values=given["pixel_values"][at:at + images]) if images else {}
+        if images and c["sizes"]:
+            extra["image_sizes"] = given["image_sizes"][at:at + images]
         if "token_type_ids" in given:
             extra["token_type_ids"] = given["token_type_ids"][row:row + 1, begin:end]
         if c["kind"] == "paligemma":

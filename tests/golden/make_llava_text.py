@@ -10,6 +10,7 @@ as LLaVA's original code does.
     internvl/   model_type internvl: InternVLProcessor; a byte-level tokenizer
     gemma3/     model_type gemma3: Gemma3Processor; the template writes <start_of_image>, and trims texts
     paligemma/  model_type paligemma: PaliGemmaProcessor on conversations of its own, paligemma.chats.jsonl, which are one question and an answer
+    next/       model_type llava_next: LlavaNextProcessor; a tokenizer like Llama's
     original/   model_type llava_mistral: the text is cut at <image>, each piece is tokenized by itself, BOS once
     start_end/  the same with mm_use_im_start_end
     images/     images of several sizes
@@ -399,6 +400,26 @@ if wanted("paligemma"):
     add_answers("paligemma", expected, lambda ims: dict(pixel_values=torch.tensor(siglip(ims, return_tensors="np")["pixel_values"])),
                 lambda ids: dict(token_type_ids=torch.zeros_like(ids)), chats)
     write("paligemma", expected)
+
+if wanted("next"):
+    t = like_llama(["<image>"])
+    # Three of the images are wider or taller than any size.
+    sizes = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE], [3 * SIDE, SIDE], [SIDE, 3 * SIDE]]
+    file = dict(image_processor_type="LlavaNextImageProcessor", size=dict(shortest_edge=SIDE), crop_size=dict(height=SIDE, width=SIDE), image_grid_pinpoints=sizes)
+    hf = save("next", t, PARTS, dict(llava_config(t.get_vocab_size(), t.token_to_id("<image>")), model_type="llava_next", image_grid_pinpoints=sizes), "</s>", "<s>", file)
+    tiles_of = transformers.LlavaNextImageProcessorPil(**{k: v for k, v in file.items() if k != "image_processor_type"})
+    processor = transformers.LlavaNextProcessor(tiles_of, hf, patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1)
+
+    def next_text(im):
+        return "<image>" * (processor._get_number_of_features(im.height, im.width, SIDE, SIDE) - 1)
+
+    def next_pixels(ims):
+        out = tiles_of(ims, return_tensors="np")
+        return dict(pixel_values=torch.tensor(out["pixel_values"]), image_sizes=torch.tensor(out["image_sizes"]))
+
+    expected = by_processor(hf, PARTS, processor, next_text)
+    add_answers("next", expected, next_pixels)
+    write("next", expected)
 
 for name, start_end in ("original", False), ("start_end", True):
     if not wanted(name):

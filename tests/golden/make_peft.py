@@ -124,6 +124,7 @@ CASES = {
     "gemma3_images": case("gemma3_images", ["q_proj", "out_proj", "down_proj"], r=2, modules_to_save=["multi_modal_projector"]),
     "gemma3_images_all": case("gemma3_images_padded", "all-linear", r=1),
     "paligemma2": case("paligemma2", ["q_proj", "fc1", "multi_modal_projector.linear"], r=2),
+    "llava_next": case("llava_next", ["q_proj", "fc1", "linear_2"], r=2),
     "internvl": case("internvl", ["q_proj", "projection_layer", "linear_1"], r=2, modules_to_save=["linear_2"]),
     "internvl_all": case("internvl_norms", "all-linear", r=1),
     "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),

@@ -19,11 +19,13 @@ import tempfile
 import numpy as np
 from PIL import Image, __version__ as pillow_version
 from safetensors.numpy import load_file, save_file
+from transformers.image_processing_utils import select_best_resolution
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -74,6 +76,7 @@ def processors(side, tile, longest):
             "preprocessor_config.json": old}),
         "smolvlm": (SmolVLMImageProcessorPil(**tiles, return_row_col_info=True), "idefics3", None),
         "smolvlm_whole": (SmolVLMImageProcessorPil(**tiles, do_image_splitting=False), "idefics3", None),
+        "next": (LlavaNextImageProcessorPil(size=size, crop_size=square, image_grid_pinpoints=[[side, 2 * side], [2 * side, side], [2 * side, 2 * side], [3 * side, side]]), "anyres", None),
         "gemma_bilinear": (Gemma3ImageProcessorPil(size=square), "gemma3", None),
         "internvl": (GotOcr2ImageProcessorPil(size=square, max_patches=5), "internvl", None),
         "internvl_one": (GotOcr2ImageProcessorPil(size=square, min_patches=2, max_patches=3), "internvl", None),
@@ -99,6 +102,9 @@ def processed(processor, image):
     if crops:
         columns, rows = get_optimal_tiled_canvas(image.size[::-1], (processor.size.height, processor.size.width), processor.min_patches, processor.max_patches)
         return a, rows * (rows * columns > 1), columns * (rows * columns > 1)
+    if hasattr(processor, "image_grid_pinpoints"):
+        h, w = select_best_resolution(image.size[::-1], processor.image_grid_pinpoints)
+        return a[0], h // a.shape[-1], w // a.shape[-1]
     return a.reshape(-1, *a.shape[-3:]), batch["rows"][0][0] if "rows" in batch else 0, batch["cols"][0][0] if "cols" in batch else 0
 
 
@@ -169,7 +175,7 @@ def main(only):
         for path in (out / name).glob("*"):
             (corpus / "image_processor").mkdir(parents=True, exist_ok=True)
             if path.name != "config.json":
-                (corpus / "image_processor" / name).write_bytes(bytes([["clip", "siglip", "idefics3", "internvl", "gemma3"].index(family)]) + path.read_bytes())
+                (corpus / "image_processor" / name).write_bytes(bytes([["clip", "siglip", "idefics3", "internvl", "gemma3", "anyres"].index(family)]) + path.read_bytes())
         for image in ("wide", "tall", "dot", "line", "odd") if name in ("clip", "llava_pad", "smolvlm", "siglip", "internvl") else ("wide", "tall"):
             a, rows, columns = processed(processor, Image.fromarray(images[image]))
             tensors[f"process.{name}.{family}.{image}.{rows}x{columns}"] = a

@@ -120,6 +120,11 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
 {
     *rows = *columns = 0;
     if (!p->tile || !p->split) return 1;
+    if (p->anyres.n) {
+        const int32_t *size = p->anyres.sizes[anyres_choose(&p->anyres, width, height)];
+        *rows = (uint32_t)size[0] / p->tile, *columns = (uint32_t)size[1] / p->tile;
+        return *rows * *columns + 1;
+    }
     const struct size s = tiled(p, (struct size){width, height});
     if (s.w <= p->tile && s.h <= p->tile) return 1;
     *rows = s.h / p->tile;
@@ -230,6 +235,39 @@ static void resize_and_crop(const struct image_processor *p, const uint8_t *rgb,
 
 /* --- tiles ------------------------------------------------------------------------------------ */
 
+/* Returns the size of an image within another, whose aspect ratio it keeps. */
+static struct size within(struct size s, struct size room)
+{
+    const double x = (double)room.w / s.w, y = (double)room.h / s.h;
+    if (x < y) return (struct size){room.w, (uint32_t)min_u64((uint64_t)ceil(s.h * x), room.h)};
+    return (struct size){(uint32_t)min_u64((uint64_t)ceil(s.w * y), room.w), room.h};
+}
+
+static struct size anyres_size(const struct image_processor *p, struct size image)
+{
+    const int32_t *size = p->anyres.sizes[anyres_choose(&p->anyres, image.w, image.h)];
+    return (struct size){(uint32_t)size[1], (uint32_t)size[0]};
+}
+
+/* Writes the whole image, then tiles of it with black around it. */
+static void put_whole_and_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image,
+                                const struct scratch *s, float *to)
+{
+    const struct size tile = {p->tile, p->tile}, all = anyres_size(p, image), inner = within(image, all);
+    const size_t plane = (size_t)3 * p->tile * p->tile;
+    resize_whole(p, rgb, image, tile, s->bytes, s);
+    put_planes(p, s->bytes, (size_t)tile.w * 3, tile, to);
+    to += plane;
+    resize_whole(p, rgb, image, inner, s->first, s);
+    memset(s->second, 0, bytes_of(all));
+    for (uint32_t y = 0; y < inner.h; y++)
+        memcpy(s->second + ((size_t)((all.h - inner.h) / 2 + y) * all.w + (all.w - inner.w) / 2) * 3,
+               s->first + (size_t)y * inner.w * 3, (size_t)inner.w * 3);
+    for (uint32_t y = 0; y < all.h; y += p->tile)
+        for (uint32_t x = 0; x < all.w; x += p->tile, to += plane)
+            put_planes(p, s->second + ((size_t)y * all.w + x) * 3, (size_t)all.w * 3, tile, to);
+}
+
 static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image, const struct scratch *s,
                       float *to)
 {
@@ -271,7 +309,12 @@ static size_t lay_out(const struct image_processor *p, struct size image, uint8_
     const struct size result = result_size(p), padded = p->pad_square ? square_of(image) : image;
     size_t used = 0, first = 0, second = 0;
     *s = (struct scratch){0};
-    if (p->tile) {
+    if (p->anyres.n) {
+        const struct size all = anyres_size(p, image), inner = within(image, all);
+        s->resize_room = resize_room(p, image, result);
+        if (resize_room(p, image, inner) > s->resize_room) s->resize_room = resize_room(p, image, inner);
+        first = bytes_of(inner), second = bytes_of(all);
+    } else if (p->tile) {
         const struct size a = p->max_tiles ? image : resized(p, image), b = p->split ? tiled(p, image) : result;
         const size_t rooms[] = {resize_room(p, image, a), resize_room(p, a, b),
                                 resize_room(p, p->max_tiles ? image : b, result)};
@@ -303,6 +346,10 @@ void image_processor_run(const struct image_processor *p, const uint8_t *rgb, ui
     struct scratch s;
     CHECK(width && height && lay_out(p, image, scratch, &s) <= room, "processing %ux%u in %zu bytes", width, height,
           room);
+    if (p->anyres.n) {
+        put_whole_and_tiles(p, rgb, image, &s, to);
+        return;
+    }
     if (p->tile) {
         put_tiles(p, rgb, image, &s, to);
         return;
@@ -328,13 +375,18 @@ static const double half[3] = {0.5, 0.5, 0.5};
 
 void image_processor_default(struct image_processor *p, enum image_family family, uint32_t side)
 {
-    const bool clip = family == IMAGES_CLIP, crops = family == IMAGES_INTERNVL;
+    const bool clip = family == IMAGES_CLIP || family == IMAGES_ANYRES, crops = family == IMAGES_INTERNVL;
     *p = (struct image_processor){.resize = true, .filter = RESIZE_BICUBIC, .rescale = true, .normalize = true,
                                   .factor = 1 / 255.0};
     memcpy(p->mean, clip || crops ? clip_mean : half, sizeof p->mean);
     memcpy(p->std, clip || crops ? clip_std : half, sizeof p->std);
     if (!side) side = family == IMAGES_IDEFICS3 ? 364 : crops ? 384 : 224;
-    if (clip) {
+    if (family == IMAGES_ANYRES) {
+        struct error none;
+        p->shortest_edge = p->crop_height = p->crop_width = p->tile = side;
+        p->split = true;
+        anyres_parse(&p->anyres, NULL, &none);
+    } else if (clip) {
         p->crop = true;
         p->shortest_edge = p->crop_height = p->crop_width = side;
     } else if (family == IMAGES_SIGLIP || family == IMAGES_GEMMA3) {
@@ -364,6 +416,7 @@ static const struct class_name {
     {"LlavaImageProcessor", IMAGES_CLIP, true},         {"SiglipImageProcessor", IMAGES_SIGLIP, false},
     {"Idefics3ImageProcessor", IMAGES_IDEFICS3, false}, {"SmolVLMImageProcessor", IMAGES_IDEFICS3, false},
     {"GotOcr2ImageProcessor", IMAGES_INTERNVL, false},  {"Gemma3ImageProcessor", IMAGES_GEMMA3, false},
+    {"LlavaNextImageProcessor", IMAGES_ANYRES, false},
 };
 
 static const struct class_name *find_class(const char *name)
@@ -378,7 +431,8 @@ static const char *kind_of(enum image_family family)
 {
     static const char one[] = "makes one image of each";
     static const char *const kinds[] = {one, one, "splits images into tiles of their size",
-                                        "splits images into tiles of their shape", one};
+                                        "splits images into tiles of their shape", one,
+                                        "makes a whole image and tiles with padding of each"};
     return kinds[family];
 }
 
@@ -393,8 +447,9 @@ static int read_class(const struct value *v, enum image_family family, struct cl
     if (name && !c)
         return error_set(e, PL_USAGE,
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
-                         "LlavaImageProcessor, SiglipImageProcessor, Idefics3ImageProcessor, "
-                         "SmolVLMImageProcessor, GotOcr2ImageProcessor or Gemma3ImageProcessor", name);
+                         "LlavaImageProcessor, SiglipImageProcessor, "
+                         "Idefics3ImageProcessor, SmolVLMImageProcessor, GotOcr2ImageProcessor, "
+                         "Gemma3ImageProcessor or LlavaNextImageProcessor", name);
     if (c) *out = *c;
     if (kind_of(out->family) != kind_of(family))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects one that %s", name,
@@ -499,6 +554,18 @@ static int read_values(const struct value *v, const struct class_name *c, struct
                                          read_side(v, "max_patches", TILES_MOST, &p->max_tiles, e)))
         return e->code;
     if (c->family == IMAGES_INTERNVL) p->tile = p->height;
+    if (c->family == IMAGES_ANYRES) {
+        TRY(anyres_parse(&p->anyres, v, e));
+        p->tile = p->crop_height;
+        const uint32_t height = p->shortest_edge ? p->shortest_edge : p->height,
+                       width = p->shortest_edge ? p->shortest_edge : p->width;
+        if (p->crop_width != p->tile || height != p->tile || width != p->tile)
+            return error_set(e, PL_USAGE, "size and crop_size differ, or are no square: expected one side for both");
+        for (uint32_t i = 0; i < p->anyres.n; i++)
+            if ((uint32_t)p->anyres.sizes[i][0] % p->tile || (uint32_t)p->anyres.sizes[i][1] % p->tile)
+                return error_set(e, PL_USAGE, "image_grid_pinpoints: %d x %d pixels are not divisible by crop_size, "
+                                 "which is %u", p->anyres.sizes[i][1], p->anyres.sizes[i][0], p->tile);
+    }
     if (c->pads && value_opt_bool(v, "do_pad", &pad, e)) return e->code;
     p->pad_square = pad;
     if (p->tile) p->crop = false; /* its class has no crop */

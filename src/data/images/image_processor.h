@@ -7,6 +7,8 @@
  *             std
  *   Idefics3  longer edge to L ─ sides to multiples of S ─ tiles S x S ──┘
  *                                and the whole image resized to S x S
+ *   LLaVA-NeXT  the whole image resized to S x S, and within a size of image_grid_pinpoints, with black
+ *             around it: tiles S x S
  *   InternVL  columns x rows of tiles S x S, whose shape is nearest to the image's,
  *             and the whole image resized to S x S
  *
@@ -18,8 +20,9 @@
 #pragma once
 
 #include "data/images/resize.h"
+#include "text/template/anyres.h"
 
-enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL, IMAGES_GEMMA3 };
+enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL, IMAGES_GEMMA3, IMAGES_ANYRES };
 
 /* Sizes are in pixels; 0: not set. */
 struct image_processor {
@@ -34,6 +37,7 @@ struct image_processor {
     uint32_t tile;                /* side of tiles (max_image_size.longest_edge); 0: a model without tiles */
     bool split;                   /* into tiles and the whole; false: only the whole */
     uint32_t min_tiles, max_tiles; /* InternVL: how many tiles; 0: as many as the resized image has */
+    struct anyres anyres;         /* IMAGES_ANYRES: tiles of S x S; n 0: another family */
     bool rescale, normalize;
     double factor;                /* of rescale */
     double mean[3], std[3];

@@ -14,6 +14,7 @@ static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
            : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
+           : m->images->layout == IMAGE_AS_ANYRES ? IMAGES_ANYRES
            : m->images->bilinear                ? IMAGES_GEMMA3
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
                                                 : IMAGES_CLIP;
@@ -67,13 +68,20 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
                                         .any_size = image_own_tokens(x), .video = x->grids ? x->grids->video : -1,
                                         .around = {x->around[0], x->around[1]}, .place = x->place,
                                         .bos_behind = x->bos_behind, .timed = x->timed}};
+    if (x->anyres) s->text.anyres = *x->anyres;
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
         rc = x->grids ? image_source_patches(&s->patches, m, false,
                                              &(struct patch_overrides){.min_pixels = scope->min_pixels,
                                                                        .max_pixels = scope->max_pixels}, e)
                       : image_source_processor(&s->processor, m, e);
+    if (!rc && x->anyres && !anyres_equal(x->anyres, &s->processor.anyres))
+        rc = error_set(e, PL_USAGE, "%s: image_grid_pinpoints of config.json are not those of the image processor",
+                       m->path);
     if (!rc) rc = image_files_open(&s->files, scope, e);
+    if (!rc && x->anyres && image_files_store(s->files))
+        rc = error_set(e, PL_USAGE, "a store of embeddings does not have the sizes of images, on which the text of a "
+                       "%s depends: set data.images to the images", m->family->model_type);
     return rc;
 }
 
@@ -128,6 +136,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
                               p->height, p->width, p->min_tiles, p->max_tiles};
     uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
     if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
+    if (s->text.anyres.n) hash = hash_bytes(&s->text.anyres, sizeof s->text.anyres, hash);
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
     if (s->text.any_size && s->videos.max_frames) hash += patch_rules_hash(&s->video_patches);
     else if (s->videos.max_frames) {
@@ -399,5 +408,6 @@ int image_source_tiles(const struct image_source *s, const char *reference, stru
     mem_free(file);
     if (s->text.any_size) return count_tokens(s, reference, width, height, out, e);
     image_processor_count(&s->processor, width, height, &out->rows, &out->columns);
+    if (s->text.anyres.n) out->shape = anyres_shape_of(&s->text.anyres, width, height);
     return PL_OK;
 }

@@ -50,6 +50,7 @@ static struct byte_range clip(struct byte_range r, struct byte_range part)
 static bool is_image(const struct conversations *c, int32_t token)
 {
     const struct image_rule *o = &c->o.images;
+    if (o->anyres.n && anyres_is_token(&o->anyres, token)) return true;
     return o->features && (token == o->token || (o->patches && token == o->video));
 }
 
@@ -87,6 +88,21 @@ static uint32_t count_frame_tokens(const struct conversations *c, const struct s
     return n;
 }
 
+/* Returns the tiles and whole images of a part. */
+static uint32_t count_tiles(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+{
+    const struct anyres *a = &c->o.images.anyres;
+    const int32_t *ids = c->store.ids + x->first;
+    uint32_t n = 0;
+    struct anyres_shape shape;
+    for (uint32_t k = part.begin; k < part.end;) {
+        const bool image = ids[k] == a->token && anyres_find(a, ids + k, part.end - k, &shape);
+        if (image) n += (uint32_t)anyres_images(shape);
+        k += image ? (uint32_t)anyres_tokens(a, shape) : 1;
+    }
+    return n;
+}
+
 /* Returns what a part takes of a row. */
 static struct row_size count_images(const struct conversations *c, const struct stored_sample *x,
                                     struct byte_range part)
@@ -95,7 +111,7 @@ static struct row_size count_images(const struct conversations *c, const struct 
     struct row_size size = {.tokens = part.end - part.begin};
     if (!o->features) return size;
     const uint32_t frames = count_frame_tokens(c, x, part);
-    size.images = (count_image_tokens(c, x, part) - frames) / o->features;
+    size.images = o->anyres.n ? count_tiles(c, x, part) : (count_image_tokens(c, x, part) - frames) / o->features;
     if (frames) size.frames = frames / o->frame_features;
     return size;
 }
@@ -281,7 +297,7 @@ static int check_images(const struct conversations *c, struct error *e)
         if (frames && frames % c->o.images.frame_features)
             return error_set(e, PL_USAGE, "%s:%s: its videos have %u image tokens, and a frame has %u",
                              c->store.names + x->file, record_place(x->line).text, frames, c->o.images.frame_features);
-        if (n % c->o.images.features)
+        if (!c->o.images.anyres.n && n % c->o.images.features)
             return error_set(e, PL_USAGE, "%s:%s: it has %u image tokens, and an image has %u",
                              c->store.names + x->file, record_place(x->line).text, n, c->o.images.features);
     }

@@ -20,6 +20,7 @@
 #pragma once
 
 #include "data/text/token_store.h"
+#include "text/template/anyres.h"
 #include "base/base.h"
 
 /* ---- Rows ----
@@ -63,6 +64,7 @@ struct image_rule {
      * `features` is 1, and images and videos are counted in tokens. */
     uint32_t patches;
     int32_t video;
+    struct anyres anyres; /* whose images have tokens of their own; n 0: another layout */
     uint32_t frame_features, most_frames; /* the same of frames of videos; 0: there are no videos */
     enum too_many too_many;
 };

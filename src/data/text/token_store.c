@@ -10,6 +10,7 @@
 #include "data/text/records.h"
 #include "io/file.h"
 #include "io/temporary.h"
+#include "text/template/anyres.h"
 
 _Static_assert(sizeof(struct token_store_header) <= TOKEN_STORE_DATA, "the header's room");
 
@@ -116,7 +117,8 @@ static int check_index(const struct token_store *s, struct error *e)
     for (uint64_t i = 0; i < h->samples && ok; i++) ok = sound(s, &s->samples[i]);
     for (uint64_t i = 0; i < h->members && ok; i++) ok = s->members[i].sample < h->report.read;
     for (uint64_t i = 0; i < h->tokens && ok; i++)
-        ok = (s->ids[i] >= 0 && s->ids[i] <= h->largest) || (s->ids[i] == h->image_token && h->images);
+        ok = (s->ids[i] >= 0 && s->ids[i] <= h->largest) ||
+             (h->images && (s->ids[i] == h->image_token || anyres_is_map(s->ids[i])));
     for (int f = 0; f < SAMPLE_FAULTS && ok; f++) ok = memchr(h->report.first[f], 0, sizeof h->report.first[f]);
     return ok ? PL_OK : error_set(e, PL_USAGE, "its index does not fit its ids");
 }

@@ -157,6 +157,11 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
     return PL_OK;
 }
 
+int32_t image_text_id(const struct image_text *x, int32_t id)
+{
+    return x->layout == IMAGE_AS_ANYRES && anyres_is_token(&x->anyres, id) ? x->token : id;
+}
+
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
     const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL,
@@ -281,7 +286,7 @@ static bool find_place(const struct text_images *images, const struct rendered *
 static uint32_t tokens_of(const struct text_images *images, uint32_t k)
 {
     const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
-    if (!image_is_tiled(images->how->layout)) return t.times ? t.grids : 1;
+    if (!image_is_tiled(images->how->layout) || images->how->layout == IMAGE_AS_ANYRES) return t.times ? t.grids : 1;
     return t.frames ? t.frames : t.rows * t.columns + 1;
 }
 
@@ -429,7 +434,15 @@ static void put_features(const struct text_images *images, uint32_t k, struct to
     const uint32_t n = x->any_size ? t.tokens / tokens_of(images, k)
                        : !t.frames ? x->features
                                    : (is_described(images, k) ? 1 : t.frames) * x->frame_features;
-    for (uint32_t i = 0; i < n; i++) vec_push(out, at);
+    if (x->layout != IMAGE_AS_ANYRES) {
+        for (uint32_t i = 0; i < n; i++) vec_push(out, at);
+        return;
+    }
+    const int32_t tokens = anyres_tokens(&x->anyres, t.shape);
+    int32_t *ids = mem_alloc((size_t)tokens * sizeof *ids);
+    anyres_put(&x->anyres, t.shape, ids);
+    for (int32_t i = 0; i < tokens; i++) vec_push(out, ((struct token){ids[i], at.begin, at.end}));
+    mem_free(ids);
 }
 
 /* Appends BOS, if the tokenizer begins texts with it. */

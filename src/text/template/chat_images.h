@@ -7,6 +7,7 @@
  *                                      <fake_token_around_image><row_1_col_1><image>...\n\n
  *                                      <fake_token_around_image><global-img><image>...<fake_token_around_image>
  *     crops    InternVL                the same tiles, between two tokens: <img><IMG_CONTEXT>...</img>
+ *     anyres   LLaVA-NeXT              the token <image>, as often as the size of the image asks for (anyres.h)
  *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features
  *                                      of the image stand between them
  *
@@ -21,18 +22,19 @@
  */
 #pragma once
 
+#include "text/template/anyres.h"
 #include "text/template/template.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define IMAGE_PLACEHOLDER "<image>"
 #define VIDEO_PLACEHOLDER "<video>"
 
-enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_CROPS, IMAGE_AS_PIECES };
+enum image_layout { IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_CROPS, IMAGE_AS_ANYRES, IMAGE_AS_PIECES };
 
 /* Reports whether an image is several tiles and itself as a whole. */
 static inline bool image_is_tiled(enum image_layout layout)
 {
-    return layout == IMAGE_AS_TILES || layout == IMAGE_AS_CROPS;
+    return layout == IMAGE_AS_TILES || layout == IMAGE_AS_CROPS || layout == IMAGE_AS_ANYRES;
 }
 
 struct image_text {
@@ -56,6 +58,7 @@ struct image_text {
     /* What image_text_open finds: */
     const char *content; /* the token as text */
     const char *video_content; /* any_size: the same of a video's */
+    struct anyres anyres; /* layout ANYRES, whose tokens have ids of their own (image_text_id) */
     const char *bos;     /* bos_behind: BOS as text */
     bool parts;          /* the template takes lists of parts, */
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
@@ -64,13 +67,15 @@ struct image_text {
 /* Reports whether the model takes videos at all. */
 static inline bool image_text_takes_videos(const struct image_text *x)
 {
-    return !x->place && (x->layout != IMAGE_AS_TILES || x->timed);
+    return !x->place && x->layout != IMAGE_AS_ANYRES && (x->layout != IMAGE_AS_TILES || x->timed);
 }
 
 /* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set.
  * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it
  * under another id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
+/* Returns the id that transformers' processors give a token. */
+int32_t image_text_id(const struct image_text *x, int32_t id);
 /* Returns a hash of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);
 
@@ -85,6 +90,7 @@ struct image_tiles {
     uint32_t rows, columns, frames;
     const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
     uint32_t duration;       /* its seconds */
+    struct anyres_shape shape; /* layout ANYRES */
     uint32_t tokens;         /* of an image or a video of any size, */
     uint32_t grids;          /* and of a video its grids in time */
     const double *times;     /* [grids] the times that the text names; NULL: it names none */
