@@ -71,6 +71,18 @@ resumes() {
 }
 for m in $all; do check "$m: resume, the same bytes" resumes "$m"; done
 
+# Two ranks, each with its part of gradients and optimizer state.
+ranks() {
+    [ "$DEVICE" = cpu ] && [ -f "$BUILD/plimsoll-mpi.so" ] && command -v mpirun >/dev/null || { echo 'skip: no MPI'; return 77; }
+    local m=$1 with=(--set train.effective_batch=4 --set memory.micro_batch=1 --set memory.head_chunks=1 --set parallel.shares=4)
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1
+    expect 0 '' run whole "$m" "${with[@]}" && rm -rf "$tmp/other" || return 1
+    expect 0 '' mpirun -np 2 --bind-to none --oversubscribe "$binary" train "$(of "$m")/run.yaml" --set "train.out=$tmp/other" --set train.steps=4 --set train.schedule=constant \
+        --set train.warmup_steps=0 --set data.packing=true --set data.sequence=140 "${with[@]}" --set parallel.shard=gradients || return 1
+    "$tools/compare" "$(weights whole)" "$(weights other)" --logits 1e-5
+}
+for m in $all; do check "$m: 2 ranks with sharded gradients: within 1e-5" ranks "$m"; done
+
 half() { expect 0 '' run other "$1" --set memory.precision=bf16 --set train.eval_every=2 --set data.holdout=0.25 && grep -o '"eval_loss": *[0-9.e-]*' "$tmp/other/metrics.jsonl" | tail -n 1; }
 for m in $all; do check "$m: bf16, evaluation" half "$m"; done
 
