@@ -65,8 +65,8 @@ struct level_tower {
 /* Returns the tokens [rows,I*tokens,C]. *rows gets the positions of its tokens; its features, which
  * belong to those of the tower, become those of the tokens. */
 id allocator_levels(struct graph *g, const struct level_tower *t, struct token_rows *rows);
-/* Finds, for each of the patches of a row that grid_lay_out has laid out, the cells around it. There
- * are no videos. */
+/* Finds, for each of the patches of a row that grid_lay_out has laid out, the cells around it.
+ * There are no videos. */
 void allocator_cells(const struct image_grid *grids, int64_t n, const struct grid_row *row, int64_t P,
                      int32_t (*cells)[4], float (*weights)[4]);
 

@@ -228,8 +228,8 @@ static int parse_2(struct model *m, const struct value *v, struct error *e) { re
 static int parse_25(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_25, e); }
 static int parse_3(struct model *m, const struct value *v, struct error *e) { return parse(m, v, usual_3, e); }
 
-/* Reads the config.json of the folder, or in a preset of the published model, that a token allocator
- * is added to. */
+/* Reads the config.json of the folder, or in a preset of the published model, that a token
+ * allocator is added to. */
 static int read_base(struct model *m, const char *path, char folder[1024], struct value **out, struct error *e)
 {
     const char *preset = *m->path ? NULL : preset_config(path);
@@ -273,7 +273,7 @@ static int join_base(struct model *m, const struct value *given, const char *pat
     return PL_OK;
 }
 
-/* With the token allocator. */
+/* Parses a model with the token allocator. */
 static int parse_with(struct model *m, const struct value *config, struct qwen_vl defaults, struct error *e)
 {
     const char *path = NULL;
