@@ -6,7 +6,7 @@
 #   PRESET=Qwen/Qwen2.5-VL-7B-Instruct FORMS='none nf4' RULES='none selective' WITHIN=8GiB bench/cuda_qwen_vl.sh FOLDER
 #
 # FORMS: memory.quantize; RULES: memory.recompute without a budget; WITHIN: budgets on NF4 weights,
-# where the planner chooses. The adapters, r = 16, are on the seven projections of the language
+# where the planner chooses; MODES: the peer's (peer_qwen_vl.py). The adapters, r = 16, are on the seven projections of the language
 # model, and everything else is frozen. The conversations are packed into two rows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,27 +32,22 @@ PY
 cat >"$tmp/run.yaml" <<YAML
 model: {preset: $PRESET}
 adapter: {target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], exclude_modules: '.*visual.*', r: 16, lora_alpha: 32}
-data: {format: conversations, train: $tmp/chats/chats.jsonl, tokenizer: $tmp/tokenizer, template: $tmp/tokenizer/chat_template.jinja, train_on: all, sequence: ${T:-2304}, max_patches: ${PATCHES:-6016}}
+data: {format: conversations, train: $tmp/chats/chats.jsonl, tokenizer: $tmp/tokenizer, template: $tmp/tokenizer/chat_template.jinja, train_on: all, sequence: ${T:-2432}, max_patches: ${PATCHES:-6016}}
 train: {effective_batch: ${ROWS:-2}, steps: $((STEPS + 2)), save_every: 0, monitor_every: 1}
 memory: {precision: bf16}
 YAML
 
 # ours MODE OPTION...: trains, one row
 ours() {
-    local mode=$1 tokens
+    local mode=$1 rows_of length filled
     shift
     note "ours $PRESET $mode ${SETS:-}"
     rm -rf "$tmp/out"
     # shellcheck disable=SC2086
     if timeout "$LIMIT" "$BUILD/plimsoll" train "$tmp/run.yaml" --set "device=$DEVICE" --set "train.out=$tmp/out" "$@" ${SETS:-} >>"$log" 2>"$tmp/err"; then
         grep -h 'conversations in\|patches' "$tmp/err" | tee -a "$log" >&2
-        rows_py train "$rows" "$tmp/out" what=qwen_vl "mode=$mode" "name=$PRESET"
-        "$PYTHON" - "$tmp/out" "$mode" <<'PY'
-import json, statistics, sys
-steps = [json.loads(l) for l in open(sys.argv[1] + "/metrics.jsonl") if '"tokens_per_second"' in l]
-plan = json.load(open(sys.argv[1] + "/plan.json"))
-print(f"ours {sys.argv[2]}: {statistics.median(s['tokens_per_second'] for s in steps[2:]):.0f} tokens/s, arena {plan['arena_bytes'] / 2 ** 30:.2f} GiB")
-PY
+        read -r rows_of length filled < <(sed -n 's/.* in \([0-9]*\) rows of \([0-9]*\) tokens, \([0-9.]*\) % filled.*/\1 \2 \3/p' "$tmp/err")
+        rows_py train "$rows" "$tmp/out" what=qwen_vl "mode=$mode" "name=$PRESET" "rows=$rows_of" "tokens=$(awk "BEGIN { print $rows_of * $length * $filled / 100 }")"
     else
         cat "$tmp/err" >>"$log"
         tail -n 2 "$tmp/err" >&2
@@ -60,7 +55,11 @@ PY
     fi
 }
 for form in ${FORMS-none nf4}; do
+    [[ $OURS == 1 ]] || continue
     for rule in ${RULES-none selective}; do ours "quantize $form, recompute $rule" --set "memory.quantize=$form" --set "memory.recompute=$rule" --set memory.micro_batch=2 --set memory.offload=none; done
 done
-for most in ${WITHIN-}; do ours "NF4 within $most" --memory "$most" --set memory.quantize=nf4; done
-note done
+for most in ${WITHIN-}; do [[ $OURS != 1 ]] || ours "NF4 within $most" --memory "$most" --set memory.quantize=nf4; done
+more=()
+[[ $DEVICE == cuda ]] || more=(--tiny)
+[[ $PEERS == 0 ]] || peer peer_qwen_vl.py --name "$PRESET" --sizes "$SIZES" --digits "${DIGITS:-384}" --steps "$STEPS" --modes "${MODES:-lora,lora+checkpoint,nf4}" "${more[@]}"
+finish

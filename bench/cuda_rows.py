@@ -4,7 +4,7 @@
     cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   adds a row from the output of `plimsoll bench --json`; KEY=VALUE: more members
     cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      adds a row from a run's plan.json and metrics.jsonl
     cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         adds a row for a failure, with the end of its log
-    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, llava, prs_med, attention, frontier, kernels; the rows of all files
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, llava, qwen_vl, prs_med, attention, frontier, kernels; the rows of all files
 
 Needs only Python's standard library. A later row replaces an earlier row of the same measurement."""
 import json
@@ -106,6 +106,23 @@ def table_prs_med(rows):
         lines.append((name, what, f"{r['per_second']:.2f}", f"{r['median_ms']:.0f}", f"{r['predicted_ms']:.0f}" if side == "ours" else "", f"{peak / GIB:.2f}", same,
                       ratio(r["per_second"], good(target, "per_second")), ratio(peak, good(target, "peak_bytes"))))
     table(("", "", "samples/s", "ms", "predicted", "peak GiB", "allocated", "times PyTorch's best", "of its memory"), lines)
+
+
+def table_qwen_vl(rows):
+    """Tokens a second without padding, beside the fastest of the peer's modes."""
+    seen = {(r["side"], r.get("name"), r["mode"]): r for r in rows if r.get("what") == "qwen_vl"}
+    target = {name: r for (side, name, _), r in sorted(seen.items(), key=lambda x: x[1].get("per_second", 0)) if side == "peer" and "error" not in r}
+    lines = []
+    for (side, name, mode), r in seen.items():
+        who = "PEFT" if side == "peer" else "ours"
+        if "error" in r:
+            lines.append((who, name, mode, short(r), "", "", "", "", ""))
+            continue
+        each = r["tokens"] / r["rows"] if side == "ours" else 1
+        peak = r["plan_bytes"] if side == "ours" else r["peak_bytes"]
+        lines.append((who, name, mode, f"{each * r['per_second']:.0f}", f"{r['median_ms']:.0f}", f"{r.get('predicted_ms', 0):.0f}", gib(peak),
+                      ratio(each * r["per_second"], good(target.get(name), "per_second")), ratio(peak, good(target.get(name), "peak_bytes"))))
+    table(("", "", "", "tokens/s", "ms", "predicted", "peak GiB", "times PEFT's best", "of its memory"), lines)
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -259,7 +276,7 @@ def table_kernels(rows, count=10):
         table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
 
 
-TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "llava": table_llava, "prs_med": table_prs_med, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
+TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "llava": table_llava, "qwen_vl": table_qwen_vl, "prs_med": table_prs_med, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
 
 
 def main(argv):

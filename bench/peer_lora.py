@@ -31,10 +31,10 @@ SHAPES = {
 TINY = dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=512)
 
 
-def quantize(model):
+def quantize_blocks(blocks):
     """Replaces the linear layers of the blocks by bitsandbytes' 4-bit ones."""
     from bitsandbytes.nn import Linear4bit, Params4bit
-    for block in model.model.layers:
+    for block in blocks:
         for parent in (block.self_attn, block.mlp):
             for name, old in list(parent.named_children()):
                 if not isinstance(old, torch.nn.Linear):
@@ -44,7 +44,6 @@ def quantize(model):
                 new.weight = Params4bit(old.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4")._quantize(DEVICE)
                 setattr(parent, name, new)
                 del old
-    return model
 
 
 def base(shape):
@@ -62,7 +61,7 @@ def build(mode, shape):
         getattr(liger, "apply_liger_kernel_to_" + shape["model_type"])()
     model = base(shape)
     if "nf4" in mode:
-        quantize(model)
+        quantize_blocks(model.model.layers)
         clean()
     model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION if "num_local_experts" in shape else LINEARS, task_type="CAUSAL_LM"))
     if "checkpoint" in mode:

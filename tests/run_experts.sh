@@ -63,6 +63,17 @@ quantized() {
 }
 check 'NF4: a folder of 4 bits, and weights quantized as they are loaded' quantized
 
+# Where weights are offloaded, experts in 4 bits are dequantized group by group.
+dequantized() { expect 0 '' "$binary" plan "$1/config.yaml" --explain all && grep -c ' = DEQUANTIZE' "$tmp/out"; }
+grouped() {
+    local case=$1 how=(--set 'adapter.target_modules=[q_proj,gate]' --set adapter.r=2 --set memory.quantize=nf4) once=$tmp/once-$1 groups=$tmp/groups-$1
+    expect 0 '' train_on "$cases/$case" "$once" "${how[@]}" --set memory.offload=none && expect 0 '' train_on "$cases/$case" "$groups" "${how[@]}" --set memory.offload=weights || return 1
+    same "$once/model/adapter_model.safetensors" "$groups/model/adapter_model.safetensors" && diff <(losses "$once") <(losses "$groups") || return 1
+    echo "$(dequantized "$once") and $(dequantized "$groups") are dequantized" && [ "$(dequantized "$groups")" -gt "$(dequantized "$once")" ]
+}
+check 'NF4: experts in groups: the same bytes' grouped mixtral
+check 'NF4: experts in groups of several, transposed too: the same bytes' grouped qwen3_moe
+
 # broken PATTERN CHANGE...: a folder whose weights forge has changed.
 broken() {
     local pattern=$1
@@ -153,6 +164,15 @@ balanced_weight() {
         expect 2 'router_aux_loss_coef is -1, it must be 0 or more' train_on "$tmp/broken" "$tmp/never"
 }
 check 'balanced: a weight below 0' balanced_weight
+# A run that continues has the same groups, or is refused.
+balanced_resumed() {
+    local steps=(--set train.steps=4 --set train.save_every=2 --set model.router_group=auto)
+    balanced going "${steps[@]}" --set memory.micro_batch=2 && cp -r "$tmp/going" "$tmp/resumed" && rm -rf "$tmp/resumed/checkpoints/step-4" "$tmp/resumed/model" || return 1
+    expect 2 '2 samples share a loss of experts in this run, and with this memory.micro_batch and number of ranks 4 would' balanced_again --set memory.micro_batch=4 || return 1
+    balanced_again --set memory.micro_batch=2 && same "$tmp/going/model/model.safetensors" "$tmp/resumed/model/model.safetensors"
+}
+balanced_again() { train_on $cases/mixtral_balanced "$tmp/resumed" "${steps[@]}" --set memory.precision=f32 --resume "$@"; }
+check 'balanced: resumed, with the same groups only' balanced_resumed
 # Evaluation has no such loss: that of the folder is that of the folder without the key.
 balanced_eval() {
     rm -rf "$tmp/plain" && mkdir "$tmp/plain" && cp $cases/mixtral_balanced/model.safetensors "$tmp/plain" &&

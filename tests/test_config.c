@@ -720,7 +720,8 @@ static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images",
                                        {"masks", "sam-tiny"},         {"ground", "grounding-tiny"},
                                        {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"},
                                        {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"},
-                                       {"grids", "Qwen/Qwen2-VL-2B"}, {"experts", "tests/golden/mixtral_balanced"}};
+                                       {"grids", "Qwen/Qwen2-VL-2B"}, {"experts", "tests/golden/mixtral_balanced"},
+                                       {"sizes", "Qwen/Qwen2-VL-2B"}, {"shares", "arr-coc-2b"}};
 
 static const char *model_of(const char *words, bool other)
 {

@@ -306,9 +306,7 @@ static int describe_shared(const struct config *c, const struct model *m, struct
         .sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .most_patches = (uint32_t)most,
         .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
         .reader = {.patches = p, .range = feed_range(c), .room = batch_room(c),
-                   .processor = {.rescale = p->rescale, .normalize = p->normalize, .factor = p->factor}}};
-    memcpy(b->rows.reader.processor.mean, p->mean, sizeof p->mean);
-    memcpy(b->rows.reader.processor.std, p->std, sizeof p->std);
+                   .processor = image_source_normalisation(p)}};
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;

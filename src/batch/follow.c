@@ -61,8 +61,8 @@ static void make_grid_room(struct follow *f, const struct run *r)
                                 .positions = mem_alloc(P * sizeof *f->grid.positions),
                                 .feature = mem_alloc(P * sizeof *f->grid.feature)};
     if (g->window) f->grid.windows = mem_alloc(P * sizeof *f->grid.windows);
-    if (g->tokens && planned_input(&r->planned, batch_inputs[ROW_QUERY_WEIGHTS].name, &x)) {
-        f->images = (int64_t)(x.sample / sizeof(float)) / f->T;
+    if (g->tokens && planned_input(&r->planned, batch_inputs[ROW_TEXTURE].name, &x)) {
+        f->images = (int64_t)(x.sample / sizeof(float)) / (TEXTURE_CELLS * TEXTURE_CHANNELS);
         f->cells = mem_alloc(P * sizeof *f->cells);
         f->cell_weights = mem_alloc(P * sizeof *f->cell_weights);
         f->rgb = mem_alloc(P * (size_t)(3 * g->patch * g->patch) * sizeof *f->rgb);
@@ -303,26 +303,20 @@ static void join_patches(struct follow *f, const struct image_grid *x, const flo
     }
 }
 
-/* Describes the images of a row, whose tokens are at x->is[ROW_INDEX]; `documents`: the position of
- * each token in its document. */
-static void follow_allocation(struct follow *f, struct batch_record *x, const int32_t *documents)
+/* Describes the images of a row, and which cells are around its patches. */
+static void follow_images(struct follow *f, struct batch_record *x)
 {
     const struct grid_model *g = f->model->images->grids;
-    const int64_t T = tokens_of(f, x);
-    float *texture = f->room[ROW_TEXTURE], *information = f->room[ROW_INFORMATION],
-          *weights = f->room[ROW_QUERY_WEIGHTS];
+    float *texture = f->room[ROW_TEXTURE], *information = f->room[ROW_INFORMATION];
     const float *values = f->given;
     memset(texture, 0, f->bytes[ROW_TEXTURE]);
     memset(information, 0, f->bytes[ROW_INFORMATION]);
-    memset(weights, 0, f->bytes[ROW_QUERY_WEIGHTS]);
     for (int64_t i = 0; i < x->n_grids; i++) {
         const struct image_grid *grid = &x->grids[i];
         CHECK(i < f->images, "a row has room for %lld images", (long long)f->images);
         join_patches(f, grid, values);
         texture_of(f->rgb, grid->h * g->patch, grid->w * g->patch, texture + i * TEXTURE_CELLS * TEXTURE_CHANNELS);
         texture_information(texture + i * TEXTURE_CELLS * TEXTURE_CHANNELS, information + i * TEXTURE_CELLS);
-        question_weights(documents, x->is[ROW_LABELS].at, x->is[ROW_INDEX].at, T, (int32_t)(i * g->tokens),
-                         weights + i * T);
         values += grid_patches(grid) * grid_values(g);
     }
     allocator_cells(x->grids, x->n_grids, &f->grid, f->patches, f->cells, f->cell_weights);
@@ -330,6 +324,17 @@ static void follow_allocation(struct follow *f, struct batch_record *x, const in
     x->is[ROW_CELL_WEIGHTS].at = f->cell_weights;
     x->is[ROW_TEXTURE].at = texture;
     x->is[ROW_INFORMATION].at = information;
+}
+
+/* Finds the question of each image of a row, whose tokens are at x->is[ROW_INDEX]; `documents`: the
+ * position of each token in its document. */
+static void follow_questions(struct follow *f, struct batch_record *x, const int32_t *documents)
+{
+    const int64_t T = tokens_of(f, x);
+    float *weights = f->room[ROW_QUERY_WEIGHTS];
+    for (int64_t i = 0; i < f->images; i++)
+        question_weights(documents, x->is[ROW_LABELS].at, x->is[ROW_INDEX].at, T,
+                         (int32_t)(i * f->model->images->grids->tokens), weights + i * T);
     x->is[ROW_QUERY_WEIGHTS].at = weights;
 }
 
@@ -403,12 +408,13 @@ static const struct {
 void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {
     if (f->positions) {
-        const int32_t *documents = x->is[ROW_POSITIONS].at;
-        if (x->is[ROW_INDEX].at) return;
+        const int32_t *documents = x->is[ROW_INDEX].at ? x->documents : x->is[ROW_POSITIONS].at;
+        const bool text = x->is[ROW_IDS].at, images = f->patches && !x->is[ROW_INDEX].at && (text || x->grids);
         f->given = x->is[ROW_PIXELS].at;
-        if (f->patches && (x->is[ROW_IDS].at || x->grids)) follow_patches(f, x);
-        if (x->is[ROW_IDS].at) follow_tokens(f, x);
-        if (f->images && x->is[ROW_IDS].at) follow_allocation(f, x, documents);
+        if (images) follow_patches(f, x);
+        if (images && f->images) follow_images(f, x);
+        if (text && !x->is[ROW_INDEX].at) follow_tokens(f, x);
+        if (text && f->images && documents) follow_questions(f, x, documents);
         return;
     }
     for (size_t i = 0; i < COUNT(rules); i++) {

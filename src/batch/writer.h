@@ -55,6 +55,9 @@ struct batch_record {
      * processors, none behind them. They need ROW_POSITIONS, where a document begins at 0. */
     const struct image_grid *grids;
     int64_t n_grids;
+    /* With a given ROW_INDEX, for a token allocator: the position of each token in its document,
+     * from which it follows what is a question; NULL: there is none */
+    const int32_t *documents;
     int64_t *feature;    /* how many image tokens came before this row, which moves on; NULL: none */
     bool text;           /* no image belongs to the tokens: nothing about images follows from them */
     const bool *is_mask; /* with ROW_AREAS: which of the masks cover something */

@@ -38,7 +38,7 @@ static const struct {
     {"tokens", "a model that takes tokens", takes_tokens},
     {"images", "one that takes images of one size among its tokens (llava)", takes_images},
     {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
-    {"sizes", "one whose images have tokens by their size (qwen2_vl)", takes_own_tokens},
+    {"sizes", "one whose images have any size, and tokens by it (qwen2_vl)", takes_own_tokens},
     {"shares", "one that shares tokens among patches (arr_coc_qwen2_vl)", shares_tokens},
     {"masks", "a mask model (sam, tinysam)", has_masks},
     {"ground", "arr_coc", matches_texts},

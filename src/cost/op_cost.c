@@ -29,6 +29,13 @@ COST(stream)
     return (struct cost){4 * n, bytes_of(in, MAX_IN) + bytes_of(out, MAX_OUT)};
 }
 
+/* Counts the part of the weights that is dequantized. */
+COST(dequantize)
+{
+    const double n = elements(out[0]), share = n / (double)attr->dequantize.all;
+    return (struct cost){4 * n, share * bytes_of(in, 1) + bytes_of(out, 1)};
+}
+
 /* Counts the rows that the ids select: the rest of the table is not read. */
 COST(embedding) { return (struct cost){0, bytes_of(in, 1) + 2 * bytes_of(out, 1)}; }
 
@@ -66,9 +73,13 @@ COST(matmul)
     return (struct cost){2.0 * elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
+/* Counts the average rows of the experts that w has. */
 COST(grouped_linear)
 {
-    return (struct cost){2.0 * elements(out[0]) * (double)tensor_last(in[0]), bytes_of(in, 3) + bytes_of(out, 1)};
+    const int64_t all = attr->grouped_linear.experts;
+    const double share = all ? (double)in[1]->dim[0] / (double)all : 1;
+    return (struct cost){2.0 * share * elements(out[0]) * (double)tensor_last(in[0]),
+                         share * (bytes_of(in, 1) + bytes_of(out, 1)) + bytes_of(in + 1, 2)};
 }
 
 COST(grouped_dw)

@@ -51,7 +51,11 @@ id op_drop_path(struct graph *g, id x, id samples, float p);
 id op_samples(struct graph *g, int64_t B);
 /* Returns the weights that bytes [n] hold in NF4 with double quantization or, nested false, with
  * f32 scales. */
-id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim);
+struct weight_range {
+    int64_t first, all; /* the first weight of the result, at the begin of a block of NF4; those that there are */
+};
+id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim,
+                 struct weight_range range);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
 /* Returns a view whose axis i is axis axes[i] of x. */
 id op_permute(struct graph *g, id x, const int *axes);

@@ -93,9 +93,10 @@ id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key)
 id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true, next_key(g)); }
 id op_samples(struct graph *g, int64_t B) { return graph_input(g, "samples", DT_I32, 1, &B); }
 
-id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim)
+id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim,
+                 struct weight_range range)
 {
-    union attr a = {.dequantize = {nested, t, rank}};
+    union attr a = {.dequantize = {nested, t, rank, .first = range.first, .all = range.all}};
     memcpy(a.dequantize.dim, dim, rank * sizeof *dim);
     return op_apply(g, OP_DEQUANTIZE, &a, &bytes, 1);
 }

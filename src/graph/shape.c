@@ -176,7 +176,10 @@ void infer_dequantize(struct infer *f)
 {
     const union attr *a = f->attr;
     set(&f->out[0], a->dequantize.dtype, a->dequantize.rank, a->dequantize.dim);
-    const uint64_t bytes = nf4_layout(tensor_elements(&f->out[0]), a->dequantize.nested).bytes;
+    const int64_t first = a->dequantize.first, all = a->dequantize.all;
+    const uint64_t bytes = nf4_layout(all, a->dequantize.nested).bytes;
+    REQUIRE(first >= 0 && first % NF4_BLOCK == 0 && first + tensor_elements(&f->out[0]) <= all,
+            "weights from %lld on are not a range of %lld", (long long)first, (long long)all);
     REQUIRE(f->in[0]->dim[0] == (int64_t)bytes, "x must be u8 [%llu]", (unsigned long long)bytes);
     REQUIRE(dtype_is_float(a->dequantize.dtype), "the result must have a floating-point dtype");
 }

@@ -27,7 +27,7 @@ static int check_model(const struct config *c, bool any, bool *whole, struct err
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
                        model_list_decoders(known, "or"));
     const struct image_model *x = m.images;
-    *whole = x && (x->single || x->both == BOTH_PROMPT || ((x->both || x->anyres) && any));
+    *whole = x && (image_chooses(x) || x->both == BOTH_PROMPT || ((x->both || x->anyres) && any));
     model_close(&m);
     return rc;
 }
@@ -239,6 +239,10 @@ static int put_grids(struct generator *a, const struct image_source *s, char *co
         TRY(image_source_read(s, references[i], put_patches, &(struct putting_patches){a, &x}, &x, e));
     }
     if (!a->room.patches) return PL_OK;
+    if (s) {
+        const struct image_processor normalisation = image_source_normalisation(&s->patches);
+        batch_writer_set_pixels(a->writer, &normalisation);
+    }
     grid_lay_out(a->run->planned.model.images->grids, a->grids, a->n_grids, a->room.patches, &a->grid);
     const struct batch_record images = {.is = {[ROW_PIXELS] = {a->patches}}, .grids = a->grids, .n_grids = a->n_grids};
     return batch_write(a->writer, &(struct batch_target){0}, 0, &images, e);
@@ -326,6 +330,7 @@ static int put_rows(struct generator *a, enum program p, struct error *e)
                                      .runs = a->runs,
                                      .n_runs = a->n_runs,
                                      .feature = &a->feature,
+                                     .documents = a->room.images && !apart ? a->positions : NULL,
                                      .text = apart};
     if (a->walk) {
         row.is[ROW_POSITIONS].at = a->row_three, row.is[ROW_POSITIONS].bytes = 3 * bytes;
@@ -373,7 +378,8 @@ int generator_check(const struct generator *a, const struct text_tokens *x, stru
                              (long long)(length + i), x->ids[i], (long long)V - 1);
     }
     const struct image_model *m = a->run->planned.model.images;
-    const bool whole = a->whole || (m && (m->both == BOTH_PROMPT || ((m->both || m->anyres) && a->n_runs)));
+    const bool whole = a->whole || (a->walk && a->room.images) ||
+                       (m && (m->both == BOTH_PROMPT || ((m->both || m->anyres) && a->n_runs)));
     if (whole && !length && x->n > a->chunk)
         return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld",
                          (long long)x->n, (long long)a->chunk);

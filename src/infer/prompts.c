@@ -123,7 +123,8 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
         if (image_source_tiles(&p->images, references[i], b, &tiles[i], e) ||
             image_source_read(&p->images, references[i], NULL, NULL, &x, e))
             return e->code;
-        *(p->images.text.any_size         ? &slots->patches
+        slots->images += p->images.patches.merge && !p->images.text.any_size;
+        *(p->images.patches.merge         ? &slots->patches
           : media_is_video(references[i]) ? &slots->frames
                                           : &slots->images) += x.count;
         if (used) *used += x.used;

@@ -50,6 +50,7 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
 }
 
 bool image_own_tokens(const struct image_model *x) { return x->grids && !x->grids->tokens; }
+bool image_chooses(const struct image_model *x) { return x->single || (x->grids && x->grids->tokens); }
 bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches; }
 bool images_fit(const struct image_batch *room, const struct image_batch *b)
 {

@@ -72,6 +72,9 @@ struct image_model {
 /* Reports whether an image has tokens by its size: any size, and no token allocator. */
 bool image_own_tokens(const struct image_model *x);
 
+/* Reports whether the tokens of an image are chosen by the whole prompt (allocator.h). */
+bool image_chooses(const struct image_model *x);
+
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {
     int64_t images;           /* for which a sample has room */

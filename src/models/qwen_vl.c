@@ -525,7 +525,8 @@ const struct family qwen3_vl_family = {"qwen3_vl", parse_3, build, "", true, .ge
 
 /* With ARR-COC's token allocator (allocator.h). */
 const struct family arr_coc_qwen2_vl_family =
-    {"arr_coc_qwen2_vl", parse_coc_2, build, "", true, .spellings = spellings};
+    {"arr_coc_qwen2_vl", parse_coc_2, build, "", true, .generates = true, .spellings = spellings};
 const struct family arr_coc_qwen2_5_vl_family =
-    {"arr_coc_qwen2_5_vl", parse_coc_25, build, "", true, .spellings = spellings};
-const struct family arr_coc_qwen3_vl_family = {"arr_coc_qwen3_vl", parse_coc_3, build, "", true};
+    {"arr_coc_qwen2_5_vl", parse_coc_25, build, "", true, .generates = true, .spellings = spellings};
+const struct family arr_coc_qwen3_vl_family =
+    {"arr_coc_qwen3_vl", parse_coc_3, build, "", true, .generates = true};

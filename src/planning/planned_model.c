@@ -88,7 +88,7 @@ static int prepare_answers(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
-    if (r->model.images && r->model.images->single) {
+    if (r->model.images && image_chooses(r->model.images)) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s answers only in `plimsoll "
                   "eval` and `plimsoll generate`; set it to 0",
                   (long long)c->train_eval_samples, r->model.family->model_type);

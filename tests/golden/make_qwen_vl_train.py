@@ -37,6 +37,16 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}"
             "{% for c in m['content'] %}{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% elif c['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
             "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+# As Qwen2-VL and Qwen2.5-VL are published with: a system prompt of its own, counted images, parts by key or type.
+PUBLISHED = ("{% set image_count = namespace(value=0) %}{% set video_count = namespace(value=0) %}{% for message in messages %}"
+             "{% if loop.first and message['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
+             "{% if message['content'] is string %}{{ message['content'] }}<|im_end|>\n{% else %}{% for content in message['content'] %}"
+             "{% if content['type'] == 'image' or 'image' in content or 'image_url' in content %}{% set image_count.value = image_count.value + 1 %}"
+             "{% if add_vision_id %}Picture {{ image_count.value }}: {% endif %}<|vision_start|><|image_pad|><|vision_end|>"
+             "{% elif content['type'] == 'video' or 'video' in content %}{% set video_count.value = video_count.value + 1 %}"
+             "{% if add_vision_id %}Video {{ video_count.value }}: {% endif %}<|vision_start|><|video_pad|><|vision_end|>"
+             "{% elif 'text' in content %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 SIZES = [(33, 20), (8, 8), (40, 64), (90, 12), (25, 70), (64, 64), (17, 41)]
 CLIPS = {"a": (4, 24, 18), "b": (3, 30, 12)}  # frames, width, height
 FPS = 24  # of a folder of frames
@@ -46,7 +56,7 @@ CHATS = [  # images and videos, question, answer
     ([6, "a"], "compare", "one is tall"), (["b"], "describe the video", "it shows a green field under grey clouds"),
 ]
 CASES = {
-    "qwen2_vl": dict(model=make_qwen_vl.case(vocab=VOCABULARY, tied=True, patch=4), packing=False, sequence=112),
+    "qwen2_vl": dict(model=make_qwen_vl.case(vocab=VOCABULARY, tied=True, patch=4), packing=False, sequence=160, template=PUBLISHED),
     "qwen2_5_vl": dict(model=make_qwen_vl.case(kind="qwen2_5_vl", vocab=VOCABULARY, patch=4, window=16), packing=True, sequence=140),
     "qwen3_vl": dict(model=make_qwen_vl.case(kind="qwen3_vl", names="memory", style=5, vocab=VOCABULARY, patch=4, head_dim=12, heads=2, kv_heads=1,
                                                    layers=3, sections=[2, 2, 2]), packing=True, sequence=160),
@@ -64,7 +74,7 @@ def write_folder(folder, c):
     t.save(os.path.join(folder, "tokenizer.json"))
     common.write_json(os.path.join(folder, "tokenizer_config.json"), dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<|im_end|>", pad_token="<|endoftext|>"))
     with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
-        f.write(TEMPLATE)
+        f.write(c.get("template", TEMPLATE))
     m = c["model"]
     make_qwen_vl.IMAGE, make_qwen_vl.VIDEO = t.token_to_id("<|image_pad|>"), t.token_to_id("<|video_pad|>")
     make_qwen_vl.START, make_qwen_vl.END = t.token_to_id("<|vision_start|>"), t.token_to_id("<|vision_end|>")
@@ -123,12 +133,12 @@ def clip_text(kind, grid, merge, frames):
     return "".join(f"<{(times[2 * t] + times[2 * t + 1]) / 2:.1f} seconds><|vision_start|>" + "<|video_pad|>" * n + "<|vision_end|>" for t in range(int(grid[0])))
 
 
-def encode(folder, kind, hf, processor, videos, media, q, a):
+def encode(folder, kind, template, hf, processor, videos, media, q, a):
     images, clips = [i for i in media if isinstance(i, int)], [i for i in media if not isinstance(i, int)]
     user = [dict(type="image" if isinstance(i, int) else "video") for i in media] + [dict(type="text", text=q)]
     messages = [{"role": "user", "content": user}, {"role": "assistant", "content": a}]
-    before = hf.apply_chat_template(messages[:1], chat_template=TEMPLATE, tokenize=False, add_generation_prompt=True)
-    whole = hf.apply_chat_template(messages, chat_template=TEMPLATE, tokenize=False)
+    before = hf.apply_chat_template(messages[:1], chat_template=template, tokenize=False, add_generation_prompt=True)
+    whole = hf.apply_chat_template(messages, chat_template=template, tokenize=False)
     assert whole.startswith(before)
     read = [read_clip(folder, videos, name) for name in clips]
     for name, x in zip(clips, read):
@@ -156,7 +166,7 @@ def encode(folder, kind, hf, processor, videos, media, q, a):
 def train(folder, c, t):
     hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
     processor, videos = AutoImageProcessor.from_pretrained(folder), AutoVideoProcessor.from_pretrained(folder)
-    samples = [encode(folder, c["model"]["kind"], hf, processor, videos, *chat) for chat in chats_of(c)]
+    samples = [encode(folder, c["model"]["kind"], c.get("template", TEMPLATE), hf, processor, videos, *chat) for chat in chats_of(c)]
     count = sum(int((labels[1:] != common.IGNORE).sum()) for _, labels in samples)
     model = make_qwen_vl.load_model(folder, torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=t["learning_rate"], betas=(t["beta1"], t["beta2"]), eps=t["eps"], weight_decay=t["weight_decay"])

@@ -250,7 +250,7 @@ def main():
         result = answer(source, with_defaults(VARIABLES))
         lines.append({"template": source, **result})
     write("lines.json", {"variables": {**with_defaults(VARIABLES), "strftime_now": check.DATE}, "lines": lines})
-    wanted = ("several turns", "tool calls", "parts", "thinking, prompt", "unicode, prompt", "empty", "control tokens in the text")
+    wanted = ("several turns", "tool calls", "parts", "thinking, prompt", "unicode, prompt", "empty", "control tokens in the text", "documents and options, prompt")
     cases = [{**variables, "strftime_now": check.DATE} for name, variables in check.cases() if name in wanted]
     for path in sorted(glob.glob(os.path.join(FOLDER, "*.jinja"))):
         with open(path, encoding="utf-8", newline="") as f:

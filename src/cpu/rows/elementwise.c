@@ -430,7 +430,7 @@ enum { RUN = 64 * NF4_BLOCK }; /* weights per unit of work */
 static struct nf4_parts parts_of(const struct launch *l)
 {
     const int nested = l->attr->dequantize.nested;
-    const struct nf4_layout at = nf4_layout(operand_elements(&l->out[0]), nested);
+    const struct nf4_layout at = nf4_layout(l->attr->dequantize.all, nested);
     const uint8_t *x = l->in[0].data;
     return (struct nf4_parts){x, nested ? x + at.scales : NULL, (const float *)(const void *)(x + at.absmax),
                               nested ? (const float *)(const void *)(x + at.offset) : NULL};
@@ -441,19 +441,19 @@ static void dequantize_run(const struct launch *l)
 {
     const struct operand *y = &l->out[0];
     const struct nf4_parts p = parts_of(l);
-    const int64_t n = operand_elements(y);
+    const int64_t n = operand_elements(y), first = l->attr->dequantize.first;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 4 * RUN)
     for (int64_t at = 0; at < n; at += RUN)
-        nf4_dequantize((char *)y->data + at * dtype_size(y->dtype), y->dtype, &p, at, min_i64(RUN, n - at));
+        nf4_dequantize((char *)y->data + at * dtype_size(y->dtype), y->dtype, &p, first + at, min_i64(RUN, n - at));
 }
 
 static void ref_dequantize(const struct launch *l)
 {
     const struct nf4_parts p = parts_of(l);
-    const int64_t n = operand_elements(&l->out[0]);
+    const int64_t n = operand_elements(&l->out[0]), first = l->attr->dequantize.first;
     for (int64_t at = 0; at < n; at += NF4_BLOCK) {
         float block[NF4_BLOCK];
-        nf4_dequantize(block, DT_F32, &p, at, min_i64(NF4_BLOCK, n - at));
+        nf4_dequantize(block, DT_F32, &p, first + at, min_i64(NF4_BLOCK, n - at));
         for (int64_t i = at; i < n && i < at + NF4_BLOCK; i++) ref_put(&l->out[0], i, (double)block[i - at]);
     }
 }

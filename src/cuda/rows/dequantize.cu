@@ -32,7 +32,8 @@ template <typename T> static __device__ void put(T *to, const float *levels, uin
     *reinterpret_cast<wide_pack<T, EACH> *>(to) = out;
 }
 
-template <typename T> static __global__ void dequantize_kernel(T *to, stored x, int64_t n)
+/* Dequantizes n weights from `first` on, which is the begin of a block. */
+template <typename T> static __global__ void dequantize_kernel(T *to, stored x, int64_t first, int64_t n)
 {
     __shared__ float levels[16], map[256];
     if (threadIdx.x < 16) levels[threadIdx.x] = device_levels[threadIdx.x];
@@ -47,8 +48,8 @@ template <typename T> static __global__ void dequantize_kernel(T *to, stored x, 
         for (int g = 0; g < GROUPS; g++) {
             const int64_t at = begin + ((int64_t)g * BLOCK + threadIdx.x) * EACH;
             if (at >= n) continue;
-            const int64_t block = at / NF4_BLOCK;
-            if (at + EACH <= n) codes[g] = *reinterpret_cast<const uint32_t *>(x.codes + at / 2);
+            const int64_t block = (first + at) / NF4_BLOCK;
+            if (at + EACH <= n) codes[g] = *reinterpret_cast<const uint32_t *>(x.codes + (first + at) / 2);
             scale[g] =
                 x.scales ? nf4_scale(map[x.scales[block]], x.absmax[block / NF4_SCALES], offset) : x.absmax[block];
         }
@@ -60,7 +61,7 @@ template <typename T> static __global__ void dequantize_kernel(T *to, stored x, 
                 continue;
             }
             for (int64_t i = at; i < n; i++)
-                to[i] = from_float<T>(nf4_weight(levels[x.codes[i / 2] >> (i % 2 ? 0 : 4) & 15], scale[g]));
+                to[i] = from_float<T>(nf4_weight(levels[x.codes[(first + i) / 2] >> (i % 2 ? 0 : 4) & 15], scale[g]));
         }
     }
 }
@@ -69,7 +70,7 @@ static int launch_dequantize(const struct launch *l, struct error *e)
 {
     const int64_t n = operand_elements(&l->out[0]), tile = (int64_t)BLOCK * GROUPS * EACH;
     const int nested = l->attr->dequantize.nested;
-    const struct nf4_layout at = nf4_layout(n, nested);
+    const struct nf4_layout at = nf4_layout(l->attr->dequantize.all, nested);
     const uint8_t *bytes = (const uint8_t *)l->in[0].data;
     const stored x = {bytes, nested ? bytes + at.scales : nullptr, (const float *)(bytes + at.absmax),
                       nested ? (const float *)(bytes + at.offset) : nullptr};
@@ -77,7 +78,8 @@ static int launch_dequantize(const struct launch *l, struct error *e)
     const unsigned blocks = (unsigned)((n + tile - 1) / tile < 2048 ? (n + tile - 1) / tile : 2048);
     TRY_CUDA(by_type(store_of(l->out[0].dtype), [&](auto zero) {
         using T = decltype(zero);
-        dequantize_kernel<T><<<blocks, BLOCK, 0, (cudaStream_t)l->stream>>>((T *)l->out[0].data, x, n);
+        dequantize_kernel<T><<<blocks, BLOCK, 0, (cudaStream_t)l->stream>>>((T *)l->out[0].data, x,
+                                                                            l->attr->dequantize.first, n);
     }));
     return PL_OK;
 }

@@ -27,6 +27,14 @@ int image_source_processor(struct image_processor *p, const struct model *m, str
     return PL_OK;
 }
 
+struct image_processor image_source_normalisation(const struct patch_rules *p)
+{
+    struct image_processor x = {.rescale = p->rescale, .normalize = p->normalize, .factor = p->factor};
+    memcpy(x.mean, p->mean, sizeof x.mean);
+    memcpy(x.std, p->std, sizeof x.std);
+    return x;
+}
+
 int image_source_patches(struct patch_rules *p, const struct model *m, bool videos, const struct patch_overrides *o,
                          struct error *e)
 {

@@ -39,6 +39,8 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
 void image_source_close(struct image_source *s);
 /* Reads the processor of a model that takes images: of its folder, or its tower's usual one. */
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
+/* Returns a processor with the normalisation of patches. */
+struct image_processor image_source_normalisation(const struct patch_rules *p);
 /* Reads the rules for images of any size, or for videos. `o` may be NULL. */
 int image_source_patches(struct patch_rules *p, const struct model *m, bool videos, const struct patch_overrides *o,
                          struct error *e);

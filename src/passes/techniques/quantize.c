@@ -11,6 +11,12 @@
  * forward and backward. The pass runs after recompute, which repeats readers, and before offload,
  * which then copies the bytes in 4 bits.
  *
+ * Where weights are offloaded, because memory is scarce, the experts of a layer are dequantized and
+ * multiplied group by group, each time in the same memory. A row has the same bits:
+ *
+ *     v = DEQUANTIZE(experts 0 to 15)     y  = GROUPED_LINEAR(x, v, their offsets)
+ *     u = DEQUANTIZE(experts 16 to 31)    y' = GROUPED_LINEAR(x, u, their offsets, into y)   ...
+ *
  * A weight [inputs,outputs] (param.transposed) is quantized as its transpose, and so are the
  * dequantized ones, whose views have other strides.
  *
@@ -22,6 +28,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/nf4.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
 #include "passes/passes.h"
@@ -254,7 +261,8 @@ static id dequantized(struct graph *g, const struct quantized *q, id t)
     const struct tensor w = *tensor_at(g, q->weight);
     const bool nested = storage_of(g, q->bytes)->form == STORED_NF4;
     const int64_t turned[] = {w.dim[1], w.dim[0]};
-    const id whole = op_dequantize(g, q->bytes, nested, w.dtype, w.rank, q->transposed ? turned : w.dim);
+    const id whole = op_dequantize(g, q->bytes, nested, w.dtype, w.rank, q->transposed ? turned : w.dim,
+                                   (struct weight_range){0, tensor_elements(&w)});
     CHECK(whole, "%s", g->error.text);
     storage_of(g, whole)->name = tensor_at(g, whole)->name = w.name;
     if (t == q->weight && !q->transposed) return whole;
@@ -266,7 +274,65 @@ static id dequantized(struct graph *g, const struct quantized *q, id t)
     return g->tensors.n - 1;
 }
 
-static void rewrite_program(struct graph *g, enum program p, const struct quantized *by_storage, uint32_t storages)
+/* Groups in which the experts of a layer are dequantized, at most. */
+enum { EXPERT_GROUPS = 8 };
+
+/* Returns the experts of a group of w [experts,rows,columns], each group at the begin of a block of
+ * NF4; 0: w is not divided. */
+static int64_t group_experts(const struct tensor *w)
+{
+    const int64_t E = w->dim[0], matrix = tensor_elements(w) / E;
+    int64_t each = (E + EXPERT_GROUPS - 1) / EXPERT_GROUPS;
+    while (each < E && each * matrix % NF4_BLOCK) each++;
+    return each < E ? each : 0;
+}
+
+/* Emits `n` dequantized experts from `first` on, and returns the reader's view `t` on them. */
+static id dequantized_experts(struct graph *g, const struct quantized *q, id t, int64_t first, int64_t n)
+{
+    const struct tensor w = *tensor_at(g, q->weight);
+    const int64_t dim[] = {n, w.dim[1], w.dim[2]};
+    const bool nested = storage_of(g, q->bytes)->form == STORED_NF4;
+    const id part = op_dequantize(g, q->bytes, nested, w.dtype, 3, dim,
+                                  (struct weight_range){first * w.dim[1] * w.dim[2], tensor_elements(&w)});
+    CHECK(part, "%s", g->error.text);
+    storage_of(g, part)->name = tensor_at(g, part)->name = w.name;
+    struct tensor view = *tensor_at(g, t);
+    view.dim[0] = n;
+    view.storage = tensor_at(g, part)->storage;
+    view.node = tensor_at(g, part)->node;
+    vec_push(&g->tensors, view);
+    return g->tensors.n - 1;
+}
+
+/* Emits all groups of a GROUPED_LINEAR but the last, which becomes the node's own. */
+static void divide_experts(struct graph *g, const struct quantized *q, id node, int64_t each)
+{
+    const struct node n = *node_at(g, node);
+    const int64_t E = tensor_at(g, n.in[1])->dim[0];
+    const union attr a = {.grouped_linear = {E}};
+    id y = 0;
+    for (int64_t first = 0; first < E; first += each) {
+        const int64_t some = min_i64(each, E - first);
+        id in[] = {n.in[0], 0, 0, y};
+        in[1] = dequantized_experts(g, q, n.in[1], first, some);
+        in[2] = op_slice(g, n.in[2], 0, first, some + 1);
+        if (first + some == E) {
+            struct node *last = node_at(g, node);
+            memcpy(last->in, in, sizeof in);
+            last->nin = COUNT(in);
+            last->attr = a;
+            return;
+        }
+        const id next = op_apply(g, OP_GROUPED_LINEAR, &a, in, y ? 4 : 3);
+        CHECK(next, "%s", g->error.text);
+        if (!y) graph_redirect(g, next, n.out[0]);
+        y = next;
+    }
+}
+
+static void rewrite_program(struct graph *g, enum program p, const struct quantized *by_storage, uint32_t storages,
+                            bool scarce)
 {
     struct order *order = &g->order[p];
     const uint32_t count = order->nodes.n;
@@ -285,6 +351,12 @@ static void rewrite_program(struct graph *g, enum program p, const struct quanti
             g->at.scope = n.scope;
             g->at.loop = n.loop;
             g->at.origin = old[k];
+            const bool divides = scarce && n.op == OP_GROUPED_LINEAR && i == 1;
+            const int64_t each = divides ? group_experts(tensor_at(g, by_storage[s].weight)) : 0;
+            if (each) {
+                divide_experts(g, &by_storage[s], old[k], each);
+                continue;
+            }
             const id here = dequantized(g, &by_storage[s], n.in[i]);
             node_at(g, old[k])->in[i] = here;
         }
@@ -320,7 +392,8 @@ void pass_quantize(struct graph *g, const struct settings *s)
         by_storage[w.storage] = (struct quantized){raw, p->tensor, p->transposed};
         any = true;
     }
-    for (int p = 0; p < PROGRAM_COUNT && any; p++) rewrite_program(g, p, by_storage, storages);
+    const bool scarce = s->offload & OFFLOAD_WEIGHTS;
+    for (int p = 0; p < PROGRAM_COUNT && any; p++) rewrite_program(g, p, by_storage, storages, scarce);
     mem_free(readings);
     mem_free(by_storage);
 }
