@@ -19,20 +19,26 @@ struct folder {
     struct tokenize_options options;
 };
 
-/* `media`: the folder of images and videos. */
-static inline void folder_open(struct folder *f, const char *path, const char *media)
+/* `media`: the folder of images and videos; `template`: one that is built in; NULL: the
+ * folder's. */
+static inline void folder_open_with(struct folder *f, const char *path, const char *media, const char *template)
 {
     struct error e = {0};
     memset(f, 0, sizeof *f);
     int rc = model_open(&f->model, path, &e);
     if (!rc) rc = tokenizer_open(&f->tokenizer, path, &e);
-    if (!rc) rc = template_open(&f->template, path, NULL, NULL, &e);
+    if (!rc) rc = template_open(&f->template, path, template, NULL, &e);
     if (!rc)
         rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template,
                                &(struct image_scope){.where = media, .anywhere = true, .room = RECORD_MOST}, &e);
     if (rc) fail_msg("%s: %s", path, e.text);
     f->options = (struct tokenize_options){
         .tokenizer = f->tokenizer, .template = f->template, .images = &f->images, .room = RECORD_MOST};
+}
+
+static inline void folder_open(struct folder *f, const char *path, const char *media)
+{
+    folder_open_with(f, path, media, NULL);
 }
 
 static inline void close_folder(struct folder *f)

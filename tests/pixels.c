@@ -4,7 +4,7 @@
  *
  *     pixels decode white|drop IMAGE OUT            prints WIDTH HEIGHT; OUT: bytes [h][w][3]
  *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   bilinear, bicubic, lanczos, torch; [HEIGHT][WIDTH][3]
- *     pixels process FOLDER FAMILY SIDE IMAGE OUT   FAMILY: clip, siglip, idefics3, internvl; prints
+ *     pixels process FOLDER FAMILY SIDE IMAGE OUT   FAMILY: clip, siglip, idefics3, internvl, gemma3; prints
  *                                                   COUNT ROWS COLUMNS H W;
  *                                                   OUT: f32 [count][3][H][W]
  */
@@ -74,7 +74,7 @@ static int process(char **a, struct error *e)
     struct image i;
     uint32_t rows, columns, h, w;
     enum image_family family = (enum image_family)word(a[3], (const char *const[]){"clip", "siglip", "idefics3",
-                                                                                       "internvl", NULL});
+                                                                                       "internvl", "gemma3", NULL});
     if (image_processor_read(&p, a[2], family, (uint32_t)atoi(a[4]), e) || read_image(a[5], true, &i, e))
         return e->code;
     size_t room = image_processor_scratch(&p, i.width, i.height);

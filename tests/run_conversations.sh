@@ -52,6 +52,20 @@ inspects_marked() {
     "$binary" data inspect "$tmp/chats.jsonl" --model $model --set data.template=$chat/generation.jinja --samples 1 >"$tmp/out" || return 1
     grep -q '^{+.*<|im_end|>+}$' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
+# Variables of the template: those of the run, those of a conversation before them, and words that
+# are none.
+variables() {
+    local text=tests/golden/templates/modes.jinja off='data.chat_template_kwargs={enable_thinking: false}'
+    local show=("$binary" data inspect "$tmp/one.jsonl" --model $model --set data.template=$text --samples 1)
+    head -n 1 "$chat/chats.jsonl" >"$tmp/one.jsonl"
+    "${show[@]}" >"$tmp/out" && grep -q '^Mode: /think' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    "${show[@]}" --set "$off" >"$tmp/out" && grep -q '^Mode: /plain' "$tmp/out" && grep -q '^<think>' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    sed 's/}$/, "chat_template_kwargs": {"enable_thinking": true}}/' "$tmp/one.jsonl" >"$tmp/own.jsonl" && mv "$tmp/own.jsonl" "$tmp/one.jsonl"
+    "${show[@]}" --set "$off" >"$tmp/out" && grep -q '^Mode: /think' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 2 'chat_template_kwargs: .*modes.jinja has no variable thinking: it would have no effect' "${show[@]}" --set 'data.chat_template_kwargs={thinking: true}' &&
+        expect 2 'chat_template_kwargs: messages is decided by the conversation' "${show[@]}" --set 'data.chat_template_kwargs={messages: []}' &&
+        expect 2 'found the string "x", expected a map' "${show[@]}" --set data.chat_template_kwargs=x
+}
 inspects_without_model() { "$binary" data inspect "$tmp/chats.jsonl" | grep 'turns .* at most 7'; }
 # The files of every format have the messages of the same conversation.
 formats() {
@@ -114,6 +128,7 @@ if part data; then
     check "inspect shows samples with labels" inspects
     check "inspect by {% generation %}" inspects_marked
     check "inspect without a tokenizer" inspects_without_model
+    check "variables of the template" variables
     check "all formats" formats
     check "tokenize: the same bytes by one thread" tokenizes
     check "init writes a run that trains" inits
@@ -252,6 +267,9 @@ if part train; then
     check "token stores" stores
     "$binary" data tokenize "$tmp/run.yaml" -o "$tmp/named" >/dev/null 2>&1
     check "a stale store that is named: template" named 'train.tokenized is stale: it was made from another chat template; make it with' --set data.template=$chat/generation.jinja
+    "$binary" data tokenize "$tmp/run.yaml" --set data.template=tests/golden/templates/modes.jinja -o "$tmp/modes" >/dev/null 2>&1
+    check "a stale store that is named: the template's variables" refused 'train.tokenized is stale: it was made from another chat template' \
+        --set "data.store=$tmp/modes" --set data.template=tests/golden/templates/modes.jinja --set 'data.chat_template_kwargs={enable_thinking: false}'
     check "a stale store that is named: system" named 'stale: it was made from another system prompt' --set data.system=Hello
     truncate -s -9 "$tmp/named/train.tokenized"
     check "a cut store that is named" named 'train.tokenized: it has [0-9]+ bytes, its header says [0-9]+: it is cut'

@@ -117,6 +117,13 @@ tiles() {
     other_model smolvlm "$tmp/smolvlm" 'model.vision_model.*' --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3
 }
 check 'SmolVLM: an image is several tiles' tiles
+crops() { make_internvl "$tmp/internvl" && other_model internvl "$tmp/internvl" 'vision_tower.*' --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3; }
+check 'InternVL: tiles by the shape of an image' crops
+both_directions() {
+    make_gemma3 "$tmp/gemma3" && other_model gemma3 "$tmp/gemma3" 'vision_tower.*' --set data.sequence=96 || return 1
+    make_paligemma "$tmp/paligemma" && other_model paligemma "$tmp/paligemma" 'vision_tower.*' --set data.sequence=96
+}
+check 'Gemma 3 and PaliGemma' both_directions
 videos() {
     "$tools/forge_videos" "$tmp/videos" 40 1 || return 1
     local of=(--set data.max_frames=12 --set data.tokens_per_frame=1) run=(--set "data.train=$tmp/videos/chats.json" --set "data.images=$tmp/videos/videos" --set data.max_images=1)

@@ -205,6 +205,11 @@ chat() {
     echo '[{"role": "user", "content": "Hi<|im_end|>"}]' >"$tmp/chat.json"
     generate --model "$words" --chat "$tmp/chat.json" --max-new 1 --json >"$tmp/map.json" || return 1
     [ "$(field "$tmp/map.json" prompt_tokens)" = $(($(field "$tmp/text.json" prompt_tokens) + 10)) ] || { cat "$tmp/map.json"; return 1; }
+    # A switch of the template: "<think>\n\n</think>\n" follows the generation prompt.
+    local modes=(--set data.template=tests/golden/templates/modes.jinja --max-new 1 --json)
+    generate --model "$words" --chat "$tmp/chat.json" "${modes[@]}" --set 'data.chat_template_kwargs={enable_thinking: true}' >"$tmp/on.json" &&
+        generate --model "$words" --chat "$tmp/chat.json" "${modes[@]}" --set 'data.chat_template_kwargs={enable_thinking: false}' >"$tmp/off.json" || return 1
+    [ "$(field "$tmp/off.json" prompt_tokens)" -gt $(($(field "$tmp/on.json" prompt_tokens) + 2)) ] || { cat "$tmp/on.json" "$tmp/off.json"; return 1; }
     echo '[{"role": "user"}, 7]' >"$tmp/chat.json"
     expect 2 'chat.json: message 2: a message is the number 7' generate --model "$words" --chat "$tmp/chat.json" || return 1
     echo '{}' >"$tmp/chat.json"

@@ -54,6 +54,26 @@ chats() {
 check "chats of a llava" chats llava
 check "chats of a smolvlm, with tiles" chats smolvlm
 check "chats of an internvl, with tiles" chats internvl
+# PaliGemma's folders have no template: its processor's text is that of --prompt, and of
+# data.template: paligemma.
+paligemma() {
+    local asks=('What is this?' 'Compare both.' 'Describe the house.') shown=("small" "wide tall" "large") i k
+    for i in 1 2 3; do
+        local with=()
+        for k in ${shown[i - 1]}; do with+=(--image "$images/$k.png"); done
+        generate --model $text/paligemma "${with[@]}" --prompt "${asks[i - 1]}" --max-new 8 --json >"$tmp/chat.json" || return 1
+        [ "$(ids "$tmp/chat.json")" = "$(want paligemma $i)" ] || { echo "prompt $i: found $(ids "$tmp/chat.json"), expected $(want paligemma $i)"; return 1; }
+        echo "[{\"role\": \"user\", \"content\": \"${asks[i - 1]}\"}]" >"$tmp/plain.json"
+        generate --model $text/paligemma "${with[@]}" --chat "$tmp/plain.json" --set data.template=paligemma --max-new 8 --json >"$tmp/chat.json" || return 1
+        [ "$(ids "$tmp/chat.json")" = "$(want paligemma $i)" ] || { echo "chat $i: found $(ids "$tmp/chat.json"), expected $(want paligemma $i)"; return 1; }
+    done
+    # prompts by themselves, and several at once
+    printf '{"prompt": "What?"}\n{"prompt": "Who sat on the mat?"}\n' >"$tmp/plain.jsonl"
+    generate --model $text/paligemma --prompts "$tmp/plain.jsonl" --max-new 4 --batch 1 >"$tmp/a.json" && generate --model $text/paligemma --prompts "$tmp/plain.jsonl" --max-new 4 --batch 2 >"$tmp/b.json" || return 1
+    [ "$(grep -o '"ids": *\[[^]]*' "$tmp/a.json")" = "$(grep -o '"ids": *\[[^]]*' "$tmp/b.json")" ] && [ "$(grep -c ids "$tmp/a.json")" = 2 ] || { cat "$tmp/a.json" "$tmp/b.json"; return 1; }
+}
+check "questions to a paligemma, whose prompts are seen in both directions" paligemma
+check "chats of a gemma3, whose image tokens see each other" chats gemma3
 
 # Images of the command stand before the prompt, or where <image> is; a chat's own, or added to its
 # last question.
@@ -88,6 +108,7 @@ many() {
 check "a file of prompts: chats of a llava" many llava
 check "a file of prompts: chats of a smolvlm" many smolvlm
 check "a file of prompts: chats of an internvl" many internvl
+check "a file of prompts: chats of a gemma3" many gemma3
 lost_image() { echo '{"prompt": "<image> what?", "image": "images/none.png"}' >>"$tmp/many.jsonl"; expect 2 'many.jsonl:7: .*none.png' generate --model $text/llava --prompts "$tmp/many.jsonl" --max-new 2; }
 check "a file of prompts: an image that is missing" lost_image
 

@@ -120,11 +120,9 @@ tiles() {
     expect 0 '' run other "${with[@]}" --set train.steps=2 && resumed other "${with[@]}" 2>/dev/null && same "$(weights plain)" "$(weights other)"
 }
 check 'SmolVLM: an image is several tiles' tiles
-# Each image of InternVL is as many tiles as its shape asks for, and the whole: 2 for a square.
+# Each image of InternVL is as many tiles as its shape asks for, and the whole.
 crops() {
-    make_model internvl "$tmp/internvl" || return 1
-    sed -i 's/<fake_token_around_image>/<img>/; s/<global-img>/<\/img>/' "$tmp/internvl/tokenizer.json"
-    echo '{"image_processor_type": "GotOcr2ImageProcessorFast", "size": {"height": 12, "width": 12}, "min_patches": 4, "max_patches": 4}' >"$tmp/internvl/preprocessor_config.json"
+    make_internvl "$tmp/internvl" || return 1
     local with=(--set "model.path=$tmp/internvl" --set data.sequence=256 --set data.max_images=20 --set train.effective_batch=3 --set memory.micro_batch=3)
     expect 0 '300 images, [0-9.]*.*20' run plain "${with[@]}" --set train.save_every=2 || return 1
     expect 0 '' run other "${with[@]}" --set train.steps=2 && resumed other "${with[@]}" 2>/dev/null && same "$(weights plain)" "$(weights other)" || return 1
@@ -132,6 +130,29 @@ crops() {
     grep '^loss' "$tmp/out"
 }
 check 'InternVL: tiles by the shape of an image; train, resume, eval' crops
+# The tokens of an image see each other, in packed rows and in others: a step of SGD subtracts the
+# same gradient. Its windows are smaller than an image.
+both() {
+    make_gemma3 "$tmp/gemma3" || return 1
+    local with=(--set "model.path=$tmp/gemma3" --set data.sequence=96) sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    expect 0 ' in 17 rows' run plain "${with[@]}" "${sgd[@]}" --set train.effective_batch=17 && expect 0 ' in 40 rows' run other "${with[@]}" "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    local more=(--set 'model.freeze=["vision_tower.*"]' --set data.holdout=0.2 --set train.eval_every=2 --set train.eval_samples=3 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
+    expect 0 '' run plain "${with[@]}" "${more[@]}" --set train.steps=4 --set memory.encode=inline && expect 0 '' run other "${with[@]}" "${more[@]}" --set train.steps=2 --set memory.encode=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${with[@]}" "${more[@]}" --set train.steps=4 --set memory.encode=2 && same "$(weights plain)" "$(weights other)"
+}
+check 'Gemma 3: packed rows, a frozen tower, answers, resume' both
+# All of a prompt is seen in both directions, up to the first label.
+prompts() {
+    make_paligemma "$tmp/paligemma" || return 1
+    local with=(--set "model.path=$tmp/paligemma" --set data.sequence=96 --set data.template=paligemma) sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)
+    expect 0 ' in 15 rows' run plain "${with[@]}" "${sgd[@]}" --set train.effective_batch=15 && expect 0 ' in 40 rows' run other "${with[@]}" "${sgd[@]}" --set train.effective_batch=40 --set data.packing=false || return 1
+    "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-6 || return 1
+    local more=(--set data.holdout=0.2 --set train.eval_every=2 --set train.eval_samples=3 --set train.save_every=2 --set train.effective_batch=3 --set memory.micro_batch=2)
+    expect 0 '' run plain "${with[@]}" "${more[@]}" --set train.steps=4 && expect 0 '' run other "${with[@]}" "${more[@]}" --set train.steps=2 || return 1
+    expect 0 'resuming after step 2' resumed other "${with[@]}" "${more[@]}" --set train.steps=4 && same "$(weights plain)" "$(weights other)"
+}
+check 'PaliGemma: packed rows, answers, resume' prompts
 # Its image token, -200, is not in the vocabulary.
 original() { make_model llava_original "$tmp/original" && expect 0 '60 images, [0-9.]* a row' run plain --set "model.path=$tmp/original"; }
 check "LLaVA's original layout" original

@@ -89,13 +89,17 @@ check 'holdout, evaluation, resume: same bytes' resumes
 # --- parts and adapters -------------------------------------------------------------------------
 
 frozen() {
+    local with
     for m in $all; do
-        expect 0 '' run one "$m" --set 'model.freeze=["vision_tower"]' && expect 0 '' run two "$m" --set 'model.freeze=["vision_tower"]' --set memory.recompute=all && same "$(weights one)" "$(weights two)" || return 1
+        expect 0 '' run one "$m" --set 'model.freeze=["vision_tower"]' --set memory.encode=inline || return 1
+        for with in memory.recompute=all memory.encode=all memory.encode=1; do
+            expect 0 '' run two "$m" --set 'model.freeze=["vision_tower"]' --set $with && same "$(weights one)" "$(weights two)" || return 1
+        done
         "$tools/compare" "$(weights one)" "$(of "$m")/model.safetensors" --logits 1e-9 >"$tmp/diff" && { echo "nothing was trained"; return 1; }
     done
     echo "3 models"
 }
-check 'a frozen tower' frozen
+check 'a frozen tower, by itself before the step' frozen
 # asked MODEL ARGUMENT...: the answer to a question about an image.
 asked() {
     # shellcheck disable=SC2086

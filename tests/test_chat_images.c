@@ -57,15 +57,16 @@ static void check_images(const struct folder *f, const struct tokenized *t)
     assert_int_equal(all % f->images.text.features, 0);
 }
 
-static void compare(const char *name)
+static void compare_chats(const char *name, const char *lines, const char *template)
 {
     char path[256];
     struct folder f;
     struct bump b = {0};
     struct error e = {0};
-    open_folder(&f, name);
+    snprintf(path, sizeof path, GOLDEN "%s", name);
+    folder_open_with(&f, path, GOLDEN, template);
     snprintf(path, sizeof path, GOLDEN "%s.expected.jsonl", name);
-    const struct value *chats = read_lines(GOLDEN "chats.jsonl", &b), *expected = read_lines(path, &b);
+    const struct value *chats = read_lines(lines, &b), *expected = read_lines(path, &b);
     assert_int_equal(chats->count, expected->count);
     for (uint32_t i = 0; i < chats->count; i++) {
         struct text json = {0};
@@ -91,10 +92,14 @@ static void compare(const char *name)
     close_folder(&f);
 }
 
+static void compare(const char *name) { compare_chats(name, GOLDEN "chats.jsonl", NULL); }
+
 TEST(test_llava) { compare("llava"); }
 TEST(test_strings) { compare("strings"); }
 TEST(test_smolvlm) { compare("smolvlm"); }
 TEST(test_internvl) { compare("internvl"); }
+TEST(test_gemma3) { compare("gemma3"); }
+TEST(test_paligemma) { compare_chats("paligemma", GOLDEN "paligemma.chats.jsonl", "paligemma"); }
 TEST(test_original) { compare("original"); }
 TEST(test_start_end) { compare("start_end"); }
 

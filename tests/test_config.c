@@ -84,6 +84,7 @@ static const char everything[] =
     "  decoder: prompted\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
+    "  router_group: 4\n"
     "  dropout: 0.0\n"
     "  head: classes\n"
     "  classes: [cat, 'a dog, or two']\n"
@@ -112,6 +113,7 @@ static const char everything[] =
     "  token_dtype: int32\n"
     "  tokenizer: models/small/tokenizer.json\n"
     "  template: chatml\n"
+    "  chat_template_kwargs: {enable_thinking: false, effort: [1, x]}\n"
     "  system: 'Be kind, and brief'\n"
     "  train_on: last\n"
     "  packing: false\n"
@@ -218,6 +220,7 @@ TEST(test_every_key)
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);
+    assert_int_equal(c.model_router_group, 4);
     assert_int_equal(c.model_dropout, DROPOUT_NONE);
     assert_int_equal(c.model_head, HEAD_CLASSES);
     assert_int_equal(c.model_classes.n, 2);
@@ -271,6 +274,7 @@ TEST(test_every_key)
     assert_string_equal(c.memory_head_chunks.value, "8");
     assert_string_equal(c.memory_mask_chunks.value, "2");
     assert_string_equal(c.memory_encode.value, "4");
+    assert_string_equal(c.data_chat_template_kwargs, "{\"enable_thinking\": false, \"effort\": [1, \"x\"]}");
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
@@ -716,8 +720,8 @@ static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images",
                                        {"masks", "sam-tiny"},         {"ground", "grounding-tiny"},
                                        {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"},
                                        {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"},
-                                       {"grids", "Qwen/Qwen2-VL-2B"},     {"sizes", "Qwen/Qwen2-VL-2B"},
-                                       {"shares", "arr-coc-2b"}};
+                                       {"grids", "Qwen/Qwen2-VL-2B"}, {"experts", "tests/golden/mixtral_balanced"},
+                                       {"sizes", "Qwen/Qwen2-VL-2B"}, {"shares", "arr-coc-2b"}};
 
 static const char *model_of(const char *words, bool other)
 {
@@ -841,7 +845,7 @@ static int check_both(const struct config *c, const char *model, struct error *e
     if (config_check(c, 0, e)) return e->code;
     char *names[] = {(char *)"a", (char *)"b"};
     const struct model_choices head = {.head = HEAD_CLASSES, .classes = names, .n_classes = 2};
-    assert_int_equal(strncmp(model, "clip", 4) ? model_preset(&m, model, e) : model_preset_with(&m, model, &head, e),
+    assert_int_equal(strncmp(model, "clip", 4) ? model_find(&m, model, e) : model_preset_with(&m, model, &head, e),
                      PL_OK);
     int rc = config_check_model(c, &m, e);
     model_close(&m);
@@ -914,8 +918,7 @@ TEST(test_effects_of_runs)
         {"llama-tiny",
          {"memory.encode=2"},
          "memory.encode is given, but the model is a llama, expected one that takes images of one size among its "
-         "tokens "
-         "(llava) or prs_med"},
+         "tokens (llava), one whose images have any size (qwen2_vl) or prs_med"},
         {"llava-tiny",
          {"data.format=conversations", "memory.mask_chunks=2"},
          "memory.mask_chunks is given, but the model is a llava, expected prs_med"},

@@ -429,16 +429,22 @@ TEST(test_unsupported)
     static const struct {
         const char *type, *says;
     } some[] = {
-        {"qwen3_5", "config.json: model_type qwen3_5: Qwen3.5 (a gated delta rule in three of four layers) is not "
-                    "supported; Qwen2, Qwen2.5 and Qwen3 are; docs/reference/model-folders.md lists what is"},
+        {"qwen3_5", "config.json: model_type qwen3_5: Qwen3.5 (a gated delta rule in three of four layers, gates of "
+                    "attention's output) is not supported; Qwen2, Qwen2.5 and Qwen3 are; "
+                    "docs/reference/model-folders.md lists what is"},
+        {"qwen3_5_moe_text", "a shared expert"},
         {"olmoe", "(a mixture of experts)"},
         {"qwen2_moe", "Qwen2.5 and Qwen3 are"},
         {"gemma3n_text", "Gemma 3n (embeddings for each layer"},
-        {"gemma3", "LLaVA 1.5"},
+        {"gemma3n", "LLaVA 1.5"},
         {"phi", "Phi-2"},
         {"deepseek_v3", "R1"},
-        {"gpt_oss", "attention sinks"},
-        {"gemma4", "embeddings for each layer"},
+        {"gpt_oss", "config.json: model_type gpt_oss: gpt-oss (attention sinks, clamped experts with biases, weights "
+                    "in MXFP4) is not supported; the language models llama, mistral"},
+        {"gpt_oss", "gpt2, mixtral and qwen3_moe are; docs/reference/model-folders.md lists what is"},
+        {"gemma4", "config.json: model_type gemma4: Gemma 4 (wider heads in full layers, layers that share keys and "
+                   "values, embeddings for each layer, experts) is not supported; the vision-language models LLaVA"},
+        {"gemma4_text", " are; docs/reference/model-folders.md lists what is"},
         {"starcoder2", "StarCoder2"},
         {"ministral", "Mistral is"},
         {"falcon", "Falcon"},
@@ -507,6 +513,8 @@ TEST(test_refused_keys)
         {"ministral3", "\"head_dim\": 8", "rope_parameters is missing"},
         {"ministral3", "\"rope_parameters\": {\"type\": \"yarn\"}", "rope_parameters.llama_4_scaling_beta is missing"},
         {"ministral3", "\"rope_parameters\": {\"llama_4_scaling_beta\": 1}", "the rope_type of this family is yarn"},
+        {"ministral3", "\"rope_scaling\": {\"factor\": 2}, \"rope_parameters\": {\"rope_type\": \"yarn\", "
+                       "\"llama_4_scaling_beta\": 1}", "rope_scaling is not for it"},
         {"gpt2", "\"reorder_and_upcast_attn\": true", "reorder_and_upcast_attn is true"},
         {"gpt2", "\"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true"},
         {"gpt2", "\"head_dim\": 8", "head_dim is 8, expected n_embd / n_head"},

@@ -121,7 +121,7 @@ TEST(test_resize_part)
 
 /* --- processors ------------------------------------------------------------------------------ */
 
-static const char *const families[] = {"clip", "siglip", "idefics3", "internvl"};
+static const char *const families[] = {"clip", "siglip", "idefics3", "internvl", "gemma3"};
 
 static float *process(const struct image_processor *p, const struct image *i, uint32_t *count, uint32_t *rows,
                       uint32_t *columns, size_t *n)
@@ -182,7 +182,7 @@ TEST(test_processors)
         check_processed(&golden.entries[k], name, family, image, rows, columns);
         tried++;
     }
-    assert_int_equal(tried, 47);
+    assert_int_equal(tried, 49);
 }
 
 /* A width that rounds down to nothing is one tile: 784 * (1.0 / 784) is below 1. */

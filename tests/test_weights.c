@@ -423,6 +423,27 @@ TEST(test_extras)
     fixture_close(&w);
 }
 
+/* A stored head with the values of the embedding that it is tied to is fine, and one with others is
+ * no copy of it. */
+TEST(test_tied_head)
+{
+    const char *in = fresh("in");
+    struct fixture w;
+    struct error e;
+    struct file_tensor f[5];
+    memcpy(f, five, sizeof f);
+    for (int other = 0; other < 2; other++) {
+        f[1].name = "lm_head.weight";
+        f[1].published = other ? f[1].name : "model.embed_tokens.weight"; /* its values follow from this name */
+        write_file(join(in, "model.safetensors"), f, 5);
+        fixture_open(&w, TIED);
+        assert_int_equal(fixture_load(&w, in, 0, &e), other ? PL_USAGE : PL_OK);
+        if (other) assert_says(&e, "tensor \"lm_head.weight\" has other values than \"model.embed_tokens.weight\"");
+        if (other) assert_says(&e, "set tie_word_embeddings to false");
+        fixture_close(&w);
+    }
+}
+
 /* --- rejected folders ------------------------------------------------------------------------ */
 
 /* The folder must be rejected with a message that contains both texts. */

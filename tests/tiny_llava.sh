@@ -20,6 +20,18 @@ END
 END
 }
 
+# make_internvl, make_gemma3, make_paligemma DIR: the same of other families, with the tokens around
+# their images and their processors, which make images of 12 x 12 pixels.
+make_internvl() {
+    make_model internvl "$1" && sed -i 's/<fake_token_around_image>/<img>/; s/<global-img>/<\/img>/' "$1/tokenizer.json" || return 1
+    echo '{"image_processor_type": "GotOcr2ImageProcessorFast", "size": {"height": 12, "width": 12}, "min_patches": 4, "max_patches": 4}' >"$1/preprocessor_config.json"
+}
+make_gemma3() {
+    make_model gemma3_images "$1" && sed -i 's/<fake_token_around_image>/<start_of_image>/; s/<global-img>/<end_of_image>/' "$1/tokenizer.json" || return 1
+    echo '{"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 12, "width": 12}}' >"$1/preprocessor_config.json"
+}
+make_paligemma() { make_model paligemma "$1" && echo '{"image_processor_type": "SiglipImageProcessor", "size": {"height": 12, "width": 12}}' >"$1/preprocessor_config.json"; }
+
 # run OUT ARGUMENT...: trains into $tmp/OUT.
 run() {
     local out=$1

@@ -73,14 +73,16 @@ static void find_tied(struct merge *m, const char *embedding)
                                                                                  : "language_model.lm_head.weight";
 }
 
-/* Finds what the tensors do not say: whether the head is tied, and how weights are stored.
- * config.json says whether it is tied in a model that Plimsoll does not train. */
-static void find_layout(struct merge *m)
+/* Finds what the tensors do not say: whether the head is tied, how weights are stored, and which
+ * tensors are fused. config.json says whether it is tied in a model that Plimsoll does not
+ * train. */
+static int find_layout(struct merge *m, struct error *e)
 {
     struct text config = {0};
     struct model model;
     struct error ignored;
-    bool tied = is_tied(m);
+    bool tied = is_tied(m), fused;
+    int rc = PL_OK;
     const char *embedding = "embed_tokens";
     json_write(m->config, 0, &config);
     const bool known = !model_text(&model, config.at, m->base.dir, &ignored);
@@ -90,9 +92,11 @@ static void find_layout(struct merge *m)
         m->transposed = c->transposed;
         embedding = c->names.embedding;
     }
-    if (tied) find_tied(m, embedding);
+    if (known) rc = model_files_split(&m->base, model.family->fused, &fused, e);
+    if (!rc && tied) find_tied(m, embedding);
     if (known) model_close(&model);
     text_free(&config);
+    return rc;
 }
 
 /* Lists the names that an adapter may refer to: those of the files, a tied head, and aliases of
@@ -172,8 +176,8 @@ static int open_base(struct merge *m, const char *dir, struct error *e)
     if (json_read_file(config, JSON_MOST, &m->base.memory, &m->config, e)) return e->code;
     if (value_as_map(m->config, "the file", e)) return error_prepend(e, "%s", config);
     if (model_files_open(&m->base, dir, true, e)) return e->code;
+    TRY(find_layout(m, e));
     m->changes = bump_alloc(&m->base.memory, m->base.n_slots * sizeof *m->changes);
-    find_layout(m);
     return PL_OK;
 }
 

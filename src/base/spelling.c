@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/base.h"
+
 int spelling_count(const struct spelling *s)
 {
     int n = 0;
@@ -45,4 +47,11 @@ const char *name_in_stack(const char *name, int64_t i, char *out, size_t room)
     if (!star) return name;
     snprintf(out, room, "%.*s%lld%s", (int)(star - name), name, (long long)i, star + 1);
     return out;
+}
+
+const struct fused_tensor *fused_find(const struct fused_tensor *list, const char *name)
+{
+    for (; list && list->name; list++)
+        if (text_ends_with(name, list->name)) return list;
+    return NULL;
 }

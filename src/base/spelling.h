@@ -47,3 +47,13 @@ struct spelled spelling_in_memory(const struct spelling *list);
  * a stack's. */
 bool name_is_stack(const char *name);
 const char *name_in_stack(const char *name, int64_t i, char *out, size_t room);
+
+/* A tensor by the end of its name, in folders of a newer version of transformers, and the published
+ * ones that it holds, by the ends of theirs. One of stacks is [n,parts x rows,columns]: each of the
+ * n matrices has the rows of one part after those of the other. A list ends with a name NULL. */
+struct fused_tensor {
+    const char *name, *published[2];
+};
+/* Returns the entry with which a name ends; NULL: none. `list` NULL: none. */
+const struct fused_tensor *fused_find(const struct fused_tensor *list, const char *name);
+static inline int fused_parts(const struct fused_tensor *x) { return x->published[1] ? 2 : 1; }

@@ -2,6 +2,7 @@
  * follow.c: see follow.h.
  *
  *     image_index            which feature takes the place of each image token (models/images.h)
+ *     ranges, token_windows  of models with tokens that see each other in both directions
  *     patch_ranges, ...      of images of any size: who sees whom, and where each patch is; patches in
  *                            the order of the tower; three positions a token (models/image_grid.h)
  *     texture, information,  of the token allocator (models/allocator.h): of the image as the tower
@@ -32,6 +33,7 @@ struct follow {
     uint64_t key;                /* of random scores */
     void *room[ROW_INPUTS];      /* a row of each input that follows */
     uint64_t bytes[ROW_INPUTS];
+    int32_t (*ranges)[2];        /* [T] */
     int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
     float *rgb;                  /* [3][side][side] */
     int64_t patches;             /* of a row with images of any size... */
@@ -82,13 +84,16 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         planned_input(&r->planned, batch_inputs[i].name, &x);
         f->bytes[i] = x.sample;
         /* programs that generate may take more than a sample of text */
-        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS;
+        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS || i == ROW_TOKEN_WINDOWS;
         f->room[i] = mem_alloc(tokens ? r->planned.graph.storages.at[x.storage].bytes : x.sample);
     }
     if (used[ROW_IDS] && planned_input(&r->planned, batch_inputs[ROW_IDS].name, &x)) {
         f->T = (int64_t)(x.sample / sizeof *f->ids);
         f->ids = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     }
+    if (m->images && m->images->both && used[ROW_IDS] && (used[ROW_INDEX] || m->images->both == BOTH_PROMPT) &&
+        planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
+        f->ranges = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     if (m->images && m->images->grids) make_grid_room(f, r);
     if (used[ROW_TEXTURE] && !f->rgb) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
     return f;
@@ -98,6 +103,7 @@ void follow_free(struct follow *f)
 {
     for (int i = 0; i < ROW_INPUTS; i++) mem_free(f->room[i]);
     mem_free(f->ids);
+    mem_free(f->ranges);
     mem_free(f->rgb);
     void *const grid[] = {f->grid.order, f->grid.ranges, f->grid.windows, f->grid.positions,
                           f->grid.corners, f->grid.weights, f->grid.feature, f->values, f->positions,
@@ -151,6 +157,72 @@ static void follow_index(struct follow *f, struct batch_record *x)
     batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
     x->is[ROW_IDS].at = f->ids;
     x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
+}
+
+/* Tokens of a row: the first, and one past the last. */
+struct span {
+    int32_t begin, end;
+};
+
+/* A row's tokens, whose ranges are found. */
+struct sight {
+    const int32_t *index, *labels, (*from)[2]; /* index NULL: no images; labels NULL: a prompt */
+    int32_t (*ranges)[2], (*windows)[2], window;
+    int64_t T;
+};
+
+/* Returns the tokens that a token sees in a causal row. */
+static struct span causal(const struct sight *s, int64_t t)
+{
+    if (s->from) return (struct span){s->from[t][0], s->from[t][1]};
+    return (struct span){0, (int32_t)t + 1};
+}
+
+/* Sets the range of a token that sees the tokens up to `end`. A window leaves it those that it
+ * leaves in a causal row, and what comes after it; with `all` it leaves out none. */
+static void set_range(const struct sight *s, int64_t t, int32_t end, bool all)
+{
+    const struct span own = causal(s, t);
+    s->ranges[t][0] = own.begin;
+    s->ranges[t][1] = end;
+    if (!s->windows) return;
+    s->windows[t][0] = !all && own.end - own.begin > s->window ? own.end - s->window : own.begin;
+    s->windows[t][1] = end;
+}
+
+/* Lets the tokens of an image see each other. */
+static void see_images(const struct sight *s)
+{
+    for (int64_t t = s->T - 1; t >= 0; t--) {
+        const struct span own = causal(s, t);
+        const bool inside = s->index && t + 1 < s->T && s->index[t] >= 0 && s->index[t + 1] >= 0 &&
+                            s->ranges[t + 1][0] == own.begin;
+        set_range(s, t, inside ? s->ranges[t + 1][1] : own.end, false);
+    }
+}
+
+/* Lets the tokens of each document up to its first label see each other. */
+static void see_prompts(const struct sight *s)
+{
+    for (int64_t t = 0, end, first; t < s->T; t = end) {
+        const struct span own = causal(s, t);
+        for (end = t + 1; end < s->T && causal(s, end).begin == own.begin && causal(s, end).end > own.begin;) end++;
+        for (first = t; first < end && !(s->labels && s->labels[first] >= 0);) first++;
+        for (int64_t i = t; i < end; i++)
+            set_range(s, i, causal(s, i < first ? first - 1 : i).end, i < first);
+    }
+}
+
+static void follow_ranges(struct follow *f, struct batch_record *x)
+{
+    const struct image_model *m = f->model->images;
+    const struct sight s = {.index = x->is[ROW_INDEX].at, .labels = x->is[ROW_LABELS].at,
+                            .from = x->is[ROW_RANGES].at, .ranges = f->ranges, .windows = f->room[ROW_TOKEN_WINDOWS],
+                            .window = (int32_t)m->window, .T = tokens_of(f, x)};
+    (m->both == BOTH_PROMPT ? see_prompts : see_images)(&s);
+    x->is[ROW_RANGES].at = f->ranges;
+    x->is[ROW_RANGES].bytes = x->is[ROW_TOKEN_WINDOWS].bytes = 2 * x->is[ROW_IDS].bytes;
+    x->is[ROW_TOKEN_WINDOWS].at = s.windows;
 }
 
 /* --- images of any size ----------------------------------------------------------------------- */
@@ -331,4 +403,5 @@ void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_r
         x->is[rules[i].input].at = f->room[rules[i].input];
         x->is[rules[i].also].at = f->room[rules[i].also];
     }
+    if (f->ranges && x->is[ROW_IDS].at && !x->text) follow_ranges(f, x);
 }

@@ -355,6 +355,29 @@ static int check_pixel_mask(struct step *s, const struct st_entry *t, struct err
     return PL_OK;
 }
 
+/* Checks the types of a row's tokens: 1 at the tokens of images, or from the first label on. */
+static int check_types(struct step *s, const struct model *m, int64_t r, const int64_t *ids, struct error *e)
+{
+    const struct st_entry *types = given(s, m, "token_type_ids"), *labels = given(s, m, "labels"),
+                          *mask = given(s, m, "attention_mask");
+    int64_t *type = room(s, s->T, sizeof *type), *label = room(s, s->T, sizeof *label),
+            *seen = room(s, s->T, sizeof *seen);
+    bool answer = false;
+    if (!types) return PL_OK;
+    TRY(read_ints(s, types, r, s->T, type, e));
+    if (labels) TRY(read_ints(s, labels, r, s->T, label, e));
+    if (mask) TRY(read_ints(s, mask, r, s->T, seen, e));
+    for (int64_t i = 0; i < s->T; i++) {
+        answer |= labels && label[i] >= 0;
+        const bool expected = m->images->both == BOTH_PROMPT ? answer : (int32_t)ids[i] == m->images->token;
+        if (type[i] == expected || (mask && !seen[i])) continue;
+        return error_set(e, PL_USAGE, "%s: token_type_ids[%lld,%lld] is %lld, expected %d: 1 %s", s->in.path,
+                         (long long)r, (long long)i, (long long)type[i], expected,
+                         m->images->both == BOTH_PROMPT ? "from the first label of a row on" : "at image tokens");
+    }
+    return PL_OK;
+}
+
 /* Counts the image tokens of all rows. */
 static int count_tokens(struct step *s, const struct model *m, int64_t *count, struct error *e)
 {
@@ -362,6 +385,7 @@ static int count_tokens(struct step *s, const struct model *m, int64_t *count, s
     *count = 0;
     for (int64_t r = 0; r < s->B; r++) {
         TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, ids, e));
+        if (m->images->both) TRY(check_types(s, m, r, ids, e));
         for (int64_t i = 0; i < s->T; i++) *count += (int32_t)ids[i] == m->images->token;
     }
     return PL_OK;

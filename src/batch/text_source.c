@@ -37,7 +37,10 @@ static int open_template(struct text_source *s, const struct config *c, const st
         if (path_dir(path, folder, sizeof folder, e)) return e->code;
         path = folder;
     }
-    if (!template_open(&s->template, path, c->data_template, NULL, &s->no_template)) return PL_OK;
+    if (!template_open(&s->template, path, c->data_template, NULL, &s->no_template)) {
+        const int rc = template_set_kwargs(s->template, c->data_chat_template_kwargs, e);
+        return rc ? error_prepend(e, "data.chat_template_kwargs") : PL_OK;
+    }
     if (!c->data_template) return PL_OK; /* an error for the first conversation; texts need none */
     *e = s->no_template;
     return error_prepend(e, "data.template");

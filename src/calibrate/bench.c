@@ -14,6 +14,8 @@
 #include "folder/train_state.h"
 #include "graph/ops.h"
 #include "io/file.h"
+#include "models/image_grid.h"
+#include "models/images.h"
 #include "models/masks.h"
 
 /* --- inputs ---------------------------------------------------------------------- */
@@ -49,7 +51,9 @@ static enum words find_words(const struct run *r, const char *name)
     for (size_t i = 0; i < COUNT(prompted) && r->planned.model.masks; i++)
         if (!strcmp(prompted[i].name, name)) return prompted[i].words;
     if (r->planned.batch.packed && !strcmp(name, "position_ids")) return WORDS_POSITIONS;
-    if (r->planned.batch.packed && !strcmp(name, "ranges")) return WORDS_RANGES;
+    const bool both = r->planned.model.images && r->planned.model.images->both;
+    if ((r->planned.batch.packed || both) && !strcmp(name, "ranges")) return WORDS_RANGES;
+    if (!strcmp(name, "token_windows")) return WORDS_RANGES;
     return r->planned.batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
 
@@ -120,10 +124,77 @@ static int put_input(struct run *r, const char *name, struct error *e)
     return rc;
 }
 
+/* A conversation with images of any size: these, then text. */
+struct grid_sample {
+    struct image_grid *grids;
+    int64_t n, patches;
+    float *pixels;
+    int32_t *ids, *labels, *positions, (*ranges)[2];
+};
+
+/* Chooses images of GRID_SIDE x GRID_SIDE features, and one row of features of what is left. */
+static void choose_grids(const struct grid_model *g, int64_t features, struct grid_sample *s)
+{
+    enum { GRID_SIDE = 24 };
+    s->grids = mem_alloc((size_t)(features / (GRID_SIDE * GRID_SIDE) + 1) * sizeof *s->grids);
+    s->patches = features * g->merge * g->merge;
+    for (; features >= GRID_SIDE * GRID_SIDE; features -= GRID_SIDE * GRID_SIDE)
+        s->grids[s->n++] = (struct image_grid){1, GRID_SIDE * g->merge, GRID_SIDE * g->merge};
+    if (features) s->grids[s->n++] = (struct image_grid){1, g->merge, features * g->merge};
+}
+
+/* Writes one such row of the batch; the answer is its second half. */
+static int put_grid_row(struct run *r, struct batch_writer *w, int64_t row, struct grid_sample *s, struct error *e)
+{
+    const struct grid_model *g = r->planned.model.images->grids;
+    const int64_t T = r->planned.batch.T, features = s->patches / (g->merge * g->merge);
+    const uint64_t seed = random_key((uint64_t)r->planned.config->train_seed, "conversation") + (uint64_t)row;
+    random_normal(s->pixels, seed, 0, s->patches * grid_values(g), 1);
+    random_words((uint32_t *)s->ids, seed, 0, T);
+    for (int64_t t = 0; t < T; t++) {
+        s->ids[t] = (int32_t)((uint32_t)s->ids[t] % (uint32_t)min_i64(g->image, g->video));
+        s->labels[t] = t < T / 2 ? -100 : s->ids[t];
+        if (t < features) s->ids[t] = g->image;
+        s->positions[t] = (int32_t)t;
+        s->ranges[t][0] = 0, s->ranges[t][1] = (int32_t)t + 1;
+    }
+    const struct batch_record x = {.is = {[ROW_IDS] = {s->ids},
+                                          [ROW_LABELS] = {s->labels},
+                                          [ROW_POSITIONS] = {s->positions},
+                                          [ROW_RANGES] = {s->ranges},
+                                          [ROW_PIXELS] = {s->pixels}},
+                                   .grids = s->grids,
+                                   .n_grids = s->n};
+    return batch_write(w, &(struct batch_target){0}, row, &x, e);
+}
+
+static int put_grids(struct run *r, struct error *e)
+{
+    const struct grid_model *g = r->planned.model.images->grids;
+    const int64_t T = r->planned.batch.T, room = ((const struct image_batch *)r->planned.batch.own)->patches;
+    struct grid_sample s = {.ids = mem_alloc((size_t)T * sizeof *s.ids),
+                            .labels = mem_alloc((size_t)T * sizeof *s.labels),
+                            .positions = mem_alloc((size_t)T * sizeof *s.positions),
+                            .ranges = mem_alloc((size_t)T * sizeof *s.ranges)};
+    struct batch_writer *w = batch_writer_new(r);
+    struct planned_input x;
+    int rc = PL_OK;
+    choose_grids(g, min_i64(room / (g->merge * g->merge), T - 1), &s);
+    s.pixels = mem_alloc((size_t)(s.patches * grid_values(g)) * sizeof *s.pixels);
+    CHECK(planned_input(&r->planned, "input_ids", &x));
+    const uint64_t rows = r->planned.graph.storages.at[x.storage].bytes / ((uint64_t)T * sizeof *s.ids);
+    for (uint64_t i = 0; i < rows && !rc; i++) rc = put_grid_row(r, w, (int64_t)i, &s, e);
+    void *const all[] = {s.grids, s.pixels, s.ids, s.labels, s.positions, s.ranges};
+    for (size_t i = 0; i < COUNT(all); i++) mem_free(all[i]);
+    batch_writer_free(w);
+    return rc;
+}
+
 /* Fills all inputs but "samples", which run_start fills. */
 static int put_inputs(struct run *r, struct error *e)
 {
     int rc = PL_OK;
+    if (r->planned.model.images && r->planned.model.images->grids && r->planned.batch.own) return put_grids(r, e);
     for (id s = 1; s < r->planned.graph.storages.n && !rc; s++) {
         const char *name = graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name);
         if (r->planned.graph.storages.at[s].kind == KIND_INPUT && strcmp(name, "samples")) rc = put_input(r, name, e);

@@ -133,8 +133,8 @@ static int make_config(struct generation *g, struct error *e)
     config_use_adapter(c, g->o.adapter);
     if (rc) return rc;
     TRY(config_check_read(c, "generate",
-                          "model.* adapter.* data.tokenizer data.template data.max_frames data.fps "
-                          "data.tokens_per_frame data.sample_memory memory.* device.*",
+                          "model.* adapter.* data.tokenizer data.template data.chat_template_kwargs data.max_frames "
+                          "data.fps data.tokens_per_frame data.sample_memory memory.* device.*",
                           e));
     return config_check(c, CONFIG_OPTIONS_ONLY, e);
 }
@@ -433,6 +433,7 @@ const struct command command_generate = {
     "  --memory SIZE          memory budget, memory.budget\n"
     CONFIG_FROM_HELP
     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32,\n"
-    "                         memory.quantize=nf4, data.tokenizer or data.template",
+    "                         memory.quantize=nf4, data.tokenizer, data.template, or\n"
+    "                         data.chat_template_kwargs={enable_thinking: false}",
     .shared = OPT_MODEL | OPT_MEMORY | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START),
     .run = generate};

@@ -43,7 +43,7 @@ void config_reset(struct config *c, enum config_key key)
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
-        SIZE_OF(MODULES), SIZE_OF(SETTING), SIZE_OF(NAMES), SIZE_OF(NUMBERS),
+        SIZE_OF(MODULES), SIZE_OF(SETTING), SIZE_OF(NAMES), SIZE_OF(NUMBERS), SIZE_OF(MAP),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];

@@ -159,6 +159,7 @@ enum config_key {
 #define CONFIG_TYPE_SETTING struct config_setting
 #define CONFIG_TYPE_NAMES struct config_names
 #define CONFIG_TYPE_NUMBERS struct config_numbers
+#define CONFIG_TYPE_MAP char *
 
 struct config_group {
 #define MEMBER(name, type, ...) CONFIG_TYPE_##type name;

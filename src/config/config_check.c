@@ -28,6 +28,7 @@ static bool answers_questions(const struct model *m) { return prs_model(m); }
 static bool has_head(const struct model *m) { return m->head; }
 static bool has_classes(const struct model *m) { return m->head && m->head->kind == HEAD_CLASSES; }
 static bool normalizes_batches(const struct model *m) { return m->batch_norm; }
+static bool balances_experts(const struct model *m) { return m->balances; }
 
 /* The words of model=WORD. */
 static const struct {
@@ -44,6 +45,7 @@ static const struct {
     {"questions", "prs_med", answers_questions},
     {"head", "a vision tower with a head (clip, siglip)", has_head},
     {"classes", "one with a head for classes", has_classes},
+    {"experts", "a mixture of experts with output_router_logits in its config.json", balances_experts},
     {"batch_norm", "one with batch normalization (tinysam, prs_med)", normalizes_batches},
 };
 
@@ -70,7 +72,7 @@ static bool is_set(const struct config *c, enum config_key key)
 {
     const void *member = config_member(c, key);
     switch (config_rows[key].type) {
-    case ROW_STRING: return *(char *const *)member;
+    case ROW_STRING: case ROW_MAP: return *(char *const *)member;
     case ROW_LIST: return ((const struct config_list *)member)->n > 0;
     case ROW_INTS: return ((const struct config_ints *)member)->n > 0;
     case ROW_GROUPS: return ((const struct config_groups *)member)->n > 0;

@@ -5,6 +5,7 @@
  * one file, and the text reads back to the same values (tests/test_config.c checks this for every
  * key).
  */
+#include "io/json.h"
 #include "io/value.h"
 #include "io/yaml.h"
 #include "config/config_rows.h"
@@ -101,6 +102,7 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_SETTING] = "",
         [ROW_NAMES] = "a list of strings, or a string",
         [ROW_NUMBERS] = "a map from names to numbers",
+        [ROW_MAP] = "a map",
     };
     if (r->type == ROW_SETTING && *r->allowed == '[') {
         text_printf(out, "auto or a whole number");
@@ -140,6 +142,14 @@ static struct value *numbers_value(struct bump *b, const struct config_numbers *
     struct value *v = value_new(b, VALUE_MAP);
     for (uint32_t i = 0; i < numbers->n; i++)
         value_put(b, v, numbers->at[i].name, value_number(b, numbers->at[i].value));
+    return v;
+}
+
+static struct value *map_value(struct bump *b, const char *json)
+{
+    struct value *v;
+    struct error e;
+    CHECK(!json_parse(json, strlen(json), b, &v, &e), "%s", e.text);
     return v;
 }
 
@@ -205,6 +215,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
                                                          : list_value(b, from);
     case ROW_NUMBERS:
         return numbers_value(b, from);
+    case ROW_MAP:
+        return map_value(b, *(char *const *)from);
     case ROW_GROUPS:
     case ROW_MODULES:
     case ROW_FORMS:

@@ -23,7 +23,8 @@ enum config_row_type {
     ROW_FORMS,
     ROW_SETTING,
     ROW_NAMES,
-    ROW_NUMBERS
+    ROW_NUMBERS,
+    ROW_MAP
 };
 
 struct config_row {

@@ -4,6 +4,7 @@
  */
 #include "config/config_rows.h"
 
+#include "io/json.h"
 #include "io/yaml.h"
 
 #include <ctype.h>
@@ -179,6 +180,16 @@ static bool assign_numbers(struct config *c, const struct config_row *r, const s
     return true;
 }
 
+static bool assign_map(struct config *c, const struct value *v, char **to)
+{
+    struct text text = {0};
+    if (v->kind != VALUE_MAP) return false;
+    json_write(v, 0, &text);
+    *to = bump_string(&c->strings, text.at);
+    text_free(&text);
+    return true;
+}
+
 /* Assigns two numbers in a list, or separated by a comma. */
 static bool assign_range(struct config *c, const struct config_row *r, const struct value *v, struct config_range *to)
 {
@@ -231,6 +242,8 @@ bool config_convert(struct config *c, const struct config_row *r, void *to, cons
         return assign_names(c, r, v, to);
     case ROW_NUMBERS:
         return assign_numbers(c, r, v, to);
+    case ROW_MAP:
+        return assign_map(c, v, to);
     case ROW_GROUPS: /* config_convert_maps */
     case ROW_MODULES:
     case ROW_FORMS:

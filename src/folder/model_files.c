@@ -1,5 +1,12 @@
 /*
  * model_files.c: see model_files.h.
+ *
+ * A fused tensor of a file is split into slots that touch each other, in the order of its data:
+ *
+ *     experts.gate_up_proj [2,2 x rows,columns]     | gate 0 | up 0 | gate 1 | up 1 |
+ *     slots                                           experts.0.gate_proj.weight, ...
+ *
+ * So what reads or writes slot after slot need not know of it.
  */
 #include "folder/model_files.h"
 
@@ -136,6 +143,15 @@ static int slot_order(const void *a, const void *b, void *slots)
     return strcmp(at[*(const uint32_t *)a].entry->name, at[*(const uint32_t *)b].entry->name);
 }
 
+static void sort_slots(struct model_files *f)
+{
+    f->n_listed = 0;
+    f->by_name = bump_alloc(&f->memory, f->n_slots * sizeof *f->by_name);
+    for (uint32_t i = 0; i < f->n_slots; i++)
+        if (f->slots[i].listed) f->by_name[f->n_listed++] = i;
+    if (f->n_listed) qsort_r(f->by_name, f->n_listed, sizeof *f->by_name, slot_order, f->slots);
+}
+
 /* Lists all tensors of all files, and sorts the valid ones by name. With an index a tensor is
  * valid in the file that the index names, so every listed name occurs once. */
 static void list_slots(struct model_files *f)
@@ -143,16 +159,83 @@ static void list_slots(struct model_files *f)
     uint32_t total = 0;
     for (uint32_t k = 0; k < f->n_files; k++) total += f->files[k].n_entries;
     f->slots = bump_alloc(&f->memory, total * sizeof *f->slots);
-    f->by_name = bump_alloc(&f->memory, total * sizeof *f->by_name);
     for (uint32_t k = 0; k < f->n_files; k++)
         for (uint32_t i = 0; i < f->files[k].n_entries; i++) {
             const struct st_entry *entry = &f->files[k].entries[i];
             const struct value *v = value_get(f->map, entry->name);
             bool listed = !f->map || (v && !strcmp(v->text, f->names[k]));
-            if (listed) f->by_name[f->n_listed++] = f->n_slots;
             f->slots[f->n_slots++] = (struct weight_slot){.entry = entry, .file = k, .listed = listed};
         }
-    if (f->n_listed) qsort_r(f->by_name, f->n_listed, sizeof *f->by_name, slot_order, f->slots);
+    sort_slots(f);
+}
+
+/* Returns the matrices of a stack in a fused tensor. */
+static int64_t matrices_of(const struct fused_tensor *x, const struct st_entry *t)
+{
+    return name_is_stack(x->published[0]) ? t->dims[0] : 1;
+}
+
+/* Checks the shape of a fused tensor. */
+static int check_fused(const struct model_files *f, const struct weight_slot *s, const struct fused_tensor *x,
+                       struct error *e)
+{
+    const struct st_entry *t = s->entry;
+    char found[160];
+    if (!name_is_stack(x->published[0]) || (t->rank == 3 && t->elements && t->dims[1] % fused_parts(x) == 0))
+        return PL_OK;
+    return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; expected [experts,%srows,columns]",
+                     f->dir, f->names[s->file], t->name, shape_print(t->rank, t->dims, found),
+                     fused_parts(x) > 1 ? "2 x " : "");
+}
+
+/* Adds the slots of the published tensors in a fused one. */
+static void split_slot(struct model_files *f, const struct weight_slot *s, const struct fused_tensor *x)
+{
+    const struct st_entry *t = s->entry;
+    const int64_t n = matrices_of(x, t), parts = fused_parts(x);
+    const bool stacked = name_is_stack(x->published[0]);
+    int64_t *dims = bump_alloc(&f->memory, (size_t)t->rank * sizeof *dims);
+    memcpy(dims, t->dims + stacked, (size_t)(t->rank - stacked) * sizeof *dims);
+    dims[0] /= parts;
+    for (int64_t i = 0; i < n * parts; i++) {
+        struct st_entry *part = bump_alloc(&f->memory, sizeof *part);
+        char end[256];
+        *part = *t;
+        part->name = bump_format(&f->memory, "%.*s%s", (int)(strlen(t->name) - strlen(x->name)), t->name,
+                                 name_in_stack(x->published[i % parts], i / parts, end, sizeof end));
+        part->rank = t->rank - stacked;
+        part->dims = dims;
+        part->elements = t->elements / (n * parts);
+        part->bytes = t->bytes / (uint64_t)(n * parts);
+        part->begin = t->begin + (uint64_t)i * part->bytes;
+        f->slots[f->n_slots++] = (struct weight_slot){.entry = part, .file = s->file, .listed = s->listed};
+    }
+}
+
+int model_files_split(struct model_files *f, const struct fused_tensor *list, bool *any, struct error *e)
+{
+    const struct weight_slot *whole = f->slots;
+    const uint32_t n = f->n_slots;
+    uint64_t total = n;
+    *any = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct fused_tensor *x = fused_find(list, whole[i].entry->name);
+        if (!x) continue;
+        TRY(check_fused(f, &whole[i], x, e));
+        total += (uint64_t)(matrices_of(x, whole[i].entry) * fused_parts(x)) - 1;
+        *any |= name_is_stack(x->published[0]);
+    }
+    if (!*any) return PL_OK;
+    if (total > UINT32_MAX / 2) return error_set(e, PL_USAGE, "%s: more tensors than are supported", f->dir);
+    f->slots = bump_alloc(&f->memory, total * sizeof *f->slots);
+    f->n_slots = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct fused_tensor *x = fused_find(list, whole[i].entry->name);
+        if (x) split_slot(f, &whole[i], x);
+        else f->slots[f->n_slots++] = whole[i];
+    }
+    sort_slots(f);
+    return PL_OK;
 }
 
 uint32_t model_files_find_slot(const struct model_files *f, const char *name)

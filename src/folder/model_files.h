@@ -8,12 +8,13 @@
  */
 #pragma once
 
+#include "base/spelling.h"
 #include "io/safetensors.h"
 #include "io/value.h"
 
 #define MODEL_INDEX "model.safetensors.index.json"
 
-/* One tensor of one file. */
+/* One tensor of one file, or a part of one (model_files_split). */
 struct weight_slot {
     const struct st_entry *entry;
     uint32_t file;        /* into files */
@@ -45,6 +46,10 @@ int model_files_open(struct model_files *f, const char *dir, bool several, struc
 int model_files_open_one(struct model_files *f, const char *name, const struct st_file *opened, struct error *e);
 /* Closes the files. A zeroed struct is allowed. */
 void model_files_close(struct model_files *f);
+
+/* Replaces the slots of fused tensors by slots of the published ones in them, in the order of the
+ * data. PL_USAGE if one has another shape; *any: there are some. */
+int model_files_split(struct model_files *f, const struct fused_tensor *list, bool *any, struct error *e);
 
 /* Checks every entry of the index against the open files. */
 int model_files_check_index(const struct model_files *f, struct error *e);

@@ -245,7 +245,9 @@ static int by_width(const void *a, const void *b)
 static void list_tensors(struct quantize_folder *q, uint32_t file)
 {
     struct written_file *f = &q->files[file];
-    f->tensors = bump_alloc(&q->memory, q->weights.in.files[file].n_entries * (PARTS - 1) * sizeof *f->tensors);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < q->weights.in.n_slots; i++) n += q->weights.in.slots[i].file == file;
+    f->tensors = bump_alloc(&q->memory, n * (PARTS - 1) * sizeof *f->tensors);
     for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
         const struct weight_slot *s = &q->weights.in.slots[i];
         if (s->file != file || !s->listed) continue;

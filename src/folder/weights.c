@@ -30,6 +30,8 @@ static const struct {
     const char *name, *same_as;
 } tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
             {"lm_head.weight", "model.text_model.embed_tokens.weight"},
+            {"lm_head.weight", "model.language_model.embed_tokens.weight"},
+            {"lm_head.weight", "transformer.wte.weight"},
             {"language_model.lm_head.weight", "language_model.model.embed_tokens.weight"},
             {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
@@ -471,12 +473,16 @@ static int open_adapter(struct weights *w, const struct model *m, const struct w
 static int open_folder(struct weights *w, const struct graph *g, const struct model *m, struct error *e)
 {
     char rule[160];
+    bool fused;
     if (model_files_open(&w->in, m->path, false, e) || model_files_check_index(&w->in, e)) return e->code;
+    TRY(model_files_split(&w->in, m->family ? m->family->fused : NULL, &fused, e));
     if (choose_naming(w, g, m->family, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
     if (weights_spelled_otherwise(w) || *w->naming.prefix)
         log_note("%s: its tensors have %s, a known spelling, which is kept when the model is saved", w->in.dir,
                  weights_describe_naming(w, rule));
+    if (fused)
+        log_note("%s: it has the experts of a layer in two tensors, which is kept when the model is saved", w->in.dir);
     return model_files_count_others(&w->in, &w->other_bytes, e);
 }
 

@@ -143,6 +143,43 @@ static int load_by_init(struct transfer *x, const struct graph *g, const struct 
     return PL_OK;
 }
 
+/* Compares the bytes of two tensors of one size. */
+static int compare_tensors(const struct weights *w, struct transfer *x, const struct weight_slot *a,
+                           const struct weight_slot *b, bool *same, struct error *e)
+{
+    const uint64_t room = (uint64_t)(x->second - x->first), bytes = a->entry->bytes;
+    *same = bytes == b->entry->bytes;
+    for (uint64_t at = 0; *same && at < bytes; at += room) {
+        const uint64_t n = bytes - at < room ? bytes - at : room;
+        TRY(st_read(&w->in.files[a->file], a->entry, at, n, x->first, e));
+        TRY(st_read(&w->in.files[b->file], b->entry, at, n, x->second, e));
+        *same = !memcmp(x->first, x->second, n);
+    }
+    return PL_OK;
+}
+
+/* Refuses a tied weight that the files store with other values than those of the weight that it
+ * shares, as transformers 5 would not tie them. Tensors of two dtypes are not compared. */
+static int check_tied(const struct weights *w, struct transfer *x, struct error *e)
+{
+    for (uint32_t i = 0; i < w->in.n_slots; i++) {
+        const struct weight_slot *s = &w->in.slots[i];
+        const uint32_t source = s->param ? w->source[s->param - 1] : 0;
+        bool same = true;
+        if (!source || source == i + 1) continue;
+        const struct weight_slot *shared = &w->in.slots[source - 1];
+        if (shared->next || shared->entry->dtype != s->entry->dtype) continue; /* a stack has several tensors */
+        TRY(compare_tensors(w, x, shared, s, &same, e));
+        if (!same)
+            return error_set(e, PL_USAGE,
+                             "%s: tensor \"%.200s\" has other values than \"%.200s\", whose weight it shares in this "
+                             "model: set tie_word_embeddings to false in config.json to keep both",
+                             w->in.files[s->file].path, s->entry->name, shared->entry->name);
+    }
+    for (uint32_t k = 0; k < w->n_parts; k++) TRY(check_tied(&w->parts[k], x, e));
+    return PL_OK;
+}
+
 int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
                  uint64_t staging_bytes, uint64_t seed, struct error *e)
 {
@@ -164,6 +201,7 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
         else if (p->init.kind != INIT_ROW_NORMS) rc = load_by_init(&x, g, p, seed, e);
         else norms = true;
     }
+    if (!rc) rc = check_tied(w, &x, e);
     if (norms) rc = agree_on(d->ranks, rc, e); /* no rank reads the parts of others while one of them has failed */
     for (uint32_t i = 0; !rc && norms && i < g->params.n; i++)
         if (g->params.at[i].init.kind == INIT_ROW_NORMS && !weights_of(w, i))

@@ -168,7 +168,8 @@ void vjp_embedding(struct vjp *v)
  * target, A = I + smooth and B = U - I + smooth:
  *   dbce/dx = w (p - g) / W,
  *   diou/dp = v (A (1 - g) - B g) / B^2, because dA/dp = v g and dB/dp = v (1 - g),
- *   dp/dx = p (1-p). */
+ *   dp/dx = p (1-p).
+ * BALANCE is linear in the chances, and the choices, which the loads count, are constants. */
 void vjp_loss(struct vjp *v)
 {
     id in[MAX_IN];

@@ -326,7 +326,8 @@ static void begin_answer(struct generate *g, int64_t text, const struct prompt *
 }
 
 /* Begins the next prompt in a text and appends it to the *n of g->tokens, which are put together. A
- * prompt with images is put by itself: its images are in the tower's input. */
+ * prompt with images is put by itself: its images are in the tower's input. So is one whose tokens
+ * all see each other. */
 static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct error *e)
 {
     struct prompt p = {0};
@@ -334,7 +335,8 @@ static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct er
     int found = g->queue->next(g->queue->to, &p, &g->more, e);
     if (!found && !g->more) return PL_OK;
     const uint64_t prompt = g->begun++;
-    const bool alone = p.n_images || g->generator->whole;
+    const struct image_model *m = g->generator->run->planned.model.images;
+    const bool alone = p.n_images || g->generator->whole || (m && m->both == BOTH_PROMPT);
     struct held_answer *h = &g->held[prompt % g->n_held];
     h->ended = h->lost = false;
     h->answer.ids.n = 0;

@@ -14,8 +14,9 @@
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* Checks the model before anything is planned. *whole: it takes a prompt as one chunk. */
-static int check_model(const struct config *c, bool *whole, struct error *e)
+/* Checks the model before anything is planned. *whole: it takes a prompt as one chunk. `any`: the
+ * prompt may have images. */
+static int check_model(const struct config *c, bool any, bool *whole, struct error *e)
 {
     struct model m;
     char known[256];
@@ -25,7 +26,8 @@ static int check_model(const struct config *c, bool *whole, struct error *e)
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
                        model_list_decoders(known, "or"));
-    *whole = m.images && image_chooses(m.images);
+    const struct image_model *x = m.images;
+    *whole = x && (image_chooses(x) || x->both == BOTH_PROMPT || (x->both && any));
     model_close(&m);
     return rc;
 }
@@ -45,11 +47,11 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
                                         .generate = &g,
                                         .own = g.apart ? images : NULL,
                                         .own_bytes = sizeof *images};
-    int rc = check_model(c, &whole, e);
+    int rc = check_model(c, g.apart, &whole, e);
     if (!rc && whole && o->chunk && o->chunk < o->prompt)
         rc = error_set(e, PL_USAGE,
-                       "the prompt has %lld tokens, and chunks are to have %lld: this model chooses the tokens of an "
-                       "image by the whole prompt; leave the chunk out",
+                       "the prompt has %lld tokens, and chunks are to have %lld: in this model the tokens of an image "
+                       "depend on those after them; leave the chunk out",
                        (long long)o->prompt, (long long)o->chunk);
     if (whole) g.chunk = max_i64(o->prompt, 2);
     a->run = &a->own;
@@ -373,7 +375,10 @@ int generator_check(const struct generator *a, const struct text_tokens *x, stru
                              "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld",
                              (long long)(length + i), x->ids[i], (long long)V - 1);
     }
-    if ((a->whole || (a->walk && a->room.images)) && !length && x->n > a->chunk)
+    const struct image_model *m = a->run->planned.model.images;
+    const bool whole = a->whole || (m && (m->both == BOTH_PROMPT || (m->both && a->n_runs))) ||
+                       (a->walk && a->room.images);
+    if (whole && !length && x->n > a->chunk)
         return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld",
                          (long long)x->n, (long long)a->chunk);
     if (length + x->n > a->cache)

@@ -226,6 +226,10 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                                       .tables = files->at,
                                       .n_tables = files->n,
                                       .room = batch_room(c)};
+    if (m->images->grids)
+        return error_set(e, PL_USAGE,
+                         "a %s takes images of any size, and stored embeddings are for images of one size: train on "
+                         "the images", m->family->model_type);
     if (image_source_open(&p->source, m, NULL, NULL, &scope, e)) return error_prepend(e, "data.images");
     if (image_files_store(p->source.files))
         return error_set(e, PL_USAGE,

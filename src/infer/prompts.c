@@ -43,7 +43,11 @@ static int open_template(struct prompts *p, const struct config *c, const char *
         if (path_dir(path, folder, sizeof folder, e)) return e->code;
         path = folder;
     }
-    if (!template_open(&p->template, path, c->data_template, NULL, &p->no_template) || !c->data_template) return PL_OK;
+    if (!template_open(&p->template, path, c->data_template, NULL, &p->no_template)) {
+        const int rc = template_set_kwargs(p->template, c->data_chat_template_kwargs, e);
+        return rc ? error_prepend(e, "data.chat_template_kwargs") : PL_OK;
+    }
+    if (!c->data_template) return PL_OK;
     *e = p->no_template;
     return error_prepend(e, "data.template");
 }
@@ -216,7 +220,9 @@ int prompts_question(const struct prompts *p, const char *text, struct names *im
     struct conversation c = {.prompt = text, .completion = "", .media = value_new(&b, VALUE_LIST)};
     int rc = PL_OK;
     if (p->has_images) {
-        c.prompt = with_images(text, images, "\n", &b);
+        const bool behind = p->images.text.bos_behind; /* then the text ends in a line break */
+        c.prompt = with_images(text, images, behind ? "" : "\n", &b);
+        if (behind) c.prompt = bump_format(&b, "%s\n", c.prompt);
         rc = place_images(&c, images, &b, e);
     }
     if (!rc) rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);

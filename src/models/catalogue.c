@@ -74,8 +74,55 @@
             GELU_TANH("hidden_activation") EPS(1e-06) THETA(1000000) HEAD_DIM(256) WINDOW(window)     \
             ",\n  \"rope_local_base_freq\": 10000.0,\n  \"sliding_window_pattern\": 6,\n"              \
             "  \"query_pre_attn_scalar\": 256")
+#define GEMMA3_TEXT(hidden, inner, layers, heads, kv_heads, head_dim, scalar)                         \
+    "{\"model_type\": \"gemma3_text\", \"vocab_size\": 262208, \"hidden_size\": " #hidden           \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads   \
+    ", \"num_key_value_heads\": " #kv_heads ", \"head_dim\": " #head_dim ", \"query_pre_attn_scalar\": " #scalar \
+    ", \"sliding_window\": 1024, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}"
+#define GEMMA3_IMAGES(hidden, inner, layers, heads, kv_heads, head_dim, scalar)                       \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"Gemma3ForConditionalGeneration\"],\n"                                    \
+    "  \"model_type\": \"gemma3\",\n"                                                                 \
+    "  \"image_token_index\": 262144,\n"                                                              \
+    "  \"mm_tokens_per_image\": 256,\n"                                                               \
+    "  \"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, "             \
+    "\"intermediate_size\": 4304, \"num_hidden_layers\": 27, \"num_attention_heads\": 16, "            \
+    "\"image_size\": 896, \"patch_size\": 14, \"vision_use_head\": false},\n"                          \
+    "  \"text_config\": " GEMMA3_TEXT(hidden, inner, layers, heads, kv_heads, head_dim, scalar) ",\n" \
+    "  \"torch_dtype\": \"float32\"\n"                                                                \
+    "}\n"
+#define PALIGEMMA(side, tokens, text)                                                                 \
+    "{\n"                                                                                             \
+    "  \"architectures\": [\"PaliGemmaForConditionalGeneration\"],\n"                                 \
+    "  \"model_type\": \"paligemma\",\n"                                                              \
+    "  \"image_token_index\": 257152,\n"                                                              \
+    "  \"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, "             \
+    "\"intermediate_size\": 4304, \"num_hidden_layers\": 27, \"num_attention_heads\": 16, "            \
+    "\"image_size\": " #side ", \"patch_size\": 14, \"num_image_tokens\": " #tokens                   \
+    ", \"vision_use_head\": false},\n"                                                               \
+    "  \"text_config\": " text ",\n"                                                                 \
+    "  \"torch_dtype\": \"float32\"\n"                                                                \
+    "}\n"
+#define PALIGEMMA_TEXT(type, hidden, inner, layers, heads, kv_heads, head_dim, scalar)                \
+    "{\"model_type\": \"" type "\", \"vocab_size\": 257216, \"hidden_size\": " #hidden               \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": " #layers ", \"num_attention_heads\": " #heads   \
+    ", \"num_key_value_heads\": " #kv_heads ", \"head_dim\": " #head_dim ", \"query_pre_attn_scalar\": " #scalar "}"
 #define PHI3(vocabulary, hidden, inner, layers, heads, kv_heads, positions, keys) \
     DECODER("Phi3", "phi3", vocabulary, hidden, inner, layers, heads, kv_heads, positions, UNTIED, SILU EPS(1e-05) keys)
+#define ONES_8 "1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0"
+#define PHI4_MINI                                                                                    \
+    DECODER("Phi3", "phi3", 200064, 3072, 8192, 32, 24, 8, 131072, TIED,                             \
+            SILU EPS(1e-05) THETA(10000) WINDOW(262144) ",\n  \"pad_token_id\": 199999,\n"           \
+            "  \"original_max_position_embeddings\": 4096,\n  \"partial_rotary_factor\": 0.75,\n"    \
+            "  \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": ["                       \
+            ONES_8 ", " ONES_8 ", " ONES_8 ", " ONES_8 ", " ONES_8 ", " ONES_8 "], \"long_factor\": ["\
+            "1, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897, 1.956131817, 2.187582649, "\
+            "2.446418898, 2.735880826, 3.059592084, 3.421605075, 3.826451687, 4.279200023, 4.785517845, 5.351743533, "\
+            "5.984965424, 6.693110555, 7.485043894, 8.370679318, 9.36110372, 10.4687158, 11.70738129, 13.09260651, "\
+            "14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418, 28.64115884, 32.03, "\
+            "32.1, 32.13, 32.23, 32.6, 32.61, 32.64, 32.66, 32.7, "                                  \
+            "32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77"                                  \
+            "]}")
 #define OLMO2(hidden, inner, layers, heads, kv_heads)                                                 \
     DECODER("Olmo2", "olmo2", 100352, hidden, inner, layers, heads, kv_heads, 4096, UNTIED,           \
             SILU EPS(1e-06) THETA(500000))

@@ -35,11 +35,12 @@ struct build {
     id inv_freq[TABLES];    /* of rotary positions... */
     float factor[TABLES];   /* ...and the factor of what is rotated */
     id growth;              /* [B,T,1,1] factors of queries; 0: none */
+    VEC(struct expert_loads) loads; /* of each layer with experts, if rows.group */
 };
 
 /* A layer that is built. */
 struct at {
-    const struct build *b;
+    struct build *b;
     const char *prefix; /* of its names */
     const struct decoder_layer *layer;
 };
@@ -102,8 +103,8 @@ static id keep(const struct at *a, id x, const char *name)
  * those of its own. */
 static int64_t window(const struct at *a)
 {
-    const int64_t own = a->layer->window;
     const struct token_rows *rows = &a->b->rows;
+    const int64_t own = rows->windows ? 0 : a->layer->window;
     if (rows->texts <= a->b->B) return own;
     return own ? min_i64(own, rows->cache) : rows->cache;
 }
@@ -126,8 +127,9 @@ static id attend(const struct at *a, id x)
     q = grow(b, rotate(a, q));
     k = rotate(a, k);
     const double scale = c->attention_scale ? c->attention_scale : 1 / sqrt((double)c->head_dim);
-    struct attention_options options = {.scale = (float)scale, .causal = !b->rows.ranges,
-                                        .window = window(a), .ranges = b->rows.ranges,
+    struct attention_options options = {.scale = (float)scale, .causal = !b->rows.ranges, .window = window(a),
+                                        .ranges = a->layer->window && b->rows.windows ? b->rows.windows
+                                                                                      : b->rows.ranges,
                                         .cap = (float)c->attention_cap};
     id o = op_attention_with(b->g, q, keep(a, k, "k_cache"), keep(a, v, "v_cache"), 0, options);
     o = op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->heads * c->head_dim});
@@ -188,6 +190,32 @@ static id expert_weights(const struct at *a, id logits, id index)
                                        : columns(g, op_softmax(g, logits), index);
 }
 
+/* Notes which experts the rows of each group choose. Padding, which does not see itself, is left
+ * out. */
+static void note_load(const struct at *a, id logits, id index)
+{
+    struct graph *g = a->b->g;
+    const struct token_rows *r = &a->b->rows;
+    if (!r->group || !index) return;
+    id ranges = r->ranges ? op_reshape(g, r->ranges, 2, (int64_t[]){-1, 2}) : 0;
+    const struct outputs y = op_outputs(g, OP_EXPERT_LOAD, &(union attr){.expert_load = {r->group, a->b->T}},
+                                        (id[]){logits, index, ranges}, 3);
+    vec_push(&a->b->loads, ((struct expert_loads){y.at[0], y.at[1]}));
+}
+
+/* Sums the loads over the layers. */
+static struct expert_loads sum_loads(struct build *b)
+{
+    struct expert_loads sum = {0};
+    for (uint32_t i = 0; i < b->loads.n; i++) {
+        const struct expert_loads *x = &b->loads.at[i];
+        sum.chance = sum.chance ? op_add(b->g, sum.chance, x->chance) : x->chance;
+        sum.load = sum.load ? op_add(b->g, sum.load, x->load) : x->load;
+    }
+    vec_free(&b->loads);
+    return sum;
+}
+
 static id mixture(const struct at *a, id x)
 {
     const struct decoder *c = a->b->c;
@@ -195,6 +223,7 @@ static id mixture(const struct at *a, id x)
     x = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
     id logits = project(a, x, c->names.router, c->experts.n, false);
     id index = op_topk(g, logits, c->experts.chosen);
+    note_load(a, logits, index);
     const struct outputs order =
         op_outputs(g, OP_EXPERT_ROWS, &(union attr){.expert_rows = {c->experts.n}}, &index, 1);
     id position = order.at[0], offsets = order.at[1];
@@ -225,7 +254,7 @@ static id add(const struct at *a, id x, id part, const char *after)
     return op_add(b->g, x, scaled(b->g, norm(b, part, a->prefix, after), b->c->residual_scale));
 }
 
-static id decoder_layer(const struct build *b, id x, const struct layer *layer)
+static id decoder_layer(struct build *b, id x, const struct layer *layer)
 {
     struct graph *g = b->g;
     const struct decoder_names *n = &b->c->names;
@@ -324,6 +353,7 @@ void decoder_describe(struct model *m, const struct model *decoder)
     const struct decoder *c = decoder->config;
     m->vocabulary = c->vocabulary;
     m->longest = c->positions;
+    m->balances = m == decoder && c->experts.balanced;
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
     model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
@@ -334,6 +364,15 @@ void decoder_describe(struct model *m, const struct model *decoder)
                    : c->query_growth || c->names.positions ? c->positions
                                                            : 0;
     model_add_output(m, "logits");
+    if (m->balances) model_add_output(m, "aux_loss");
+}
+
+int64_t decoder_window(const struct model *m)
+{
+    const struct decoder *c = m->config;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].window) return c->layer[i].window;
+    return 0;
 }
 
 int64_t decoder_width(const struct model *m) { return ((const struct decoder *)m->config)->hidden; }
@@ -379,12 +418,13 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
                           rows.cache ? "texts that are generated" : "rows of several documents",
                           (long long)m->positions, (long long)longest(t.dim[1], &rows));
     IN_PART(g, part) {
-        const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
+        struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
         char root[128];
         snprintf(root, sizeof root, "%s%s", c->root, c->names.layers);
         x = add_positions(&b, x);
         FOR_LAYERS(layer, g, root, c->layers) x = add_features(&b, decoder_layer(&b, x, &layer), layer.i);
         x = norm(&b, x, c->root, c->names.norm);
+        if (rows.group) *rows.loads = sum_loads(&b);
     }
     return x;
 }
@@ -472,24 +512,50 @@ static void output_next(const struct model *m, struct graph *g, const char *part
     graph_output(g, "logits", decoder_logits(m, g, part, op_reshape(g, x, 2, (int64_t[]){texts, -1})));
 }
 
-void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x,
-                     id labels)
+/* Emits the loss, with `balance` in it unless that is 0, and if the batch asks for outputs the
+ * logits. */
+static void output_loss(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x,
+                        id labels, id balance)
 {
     const struct decoder *c = m->config;
-    if (batch->cache) {
-        output_next(m, g, part, batch, x);
-        return;
-    }
     struct decoded out = decoder_loss(m, g, part, x, labels);
-    graph_output(g, "loss", out.loss);
+    if (balance) graph_output(g, "aux_loss", balance);
+    graph_output(g, "loss", balance ? op_add(g, out.loss, op_scale(g, balance, c->experts.balance)) : out.loss);
     if (batch->outputs)
         graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, c->vocabulary}));
 }
 
+void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x,
+                     id labels)
+{
+    if (batch->cache) output_next(m, g, part, batch, x);
+    else output_loss(m, g, part, batch, x, labels, 0);
+}
+
 /* --- the model itself ------------------------------------------------------------------------ */
+
+/* Builds the step of a model whose loss balances its experts: the mean of that loss over groups of
+ * samples, which lie within micro-batches. */
+static void build_balanced(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct decoder *c = m->config;
+    id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
+    struct token_rows rows = decoder_rows(g, batch);
+    struct expert_loads loads = {0};
+    rows.group = batch->router_group * batch->T;
+    rows.loads = &loads;
+    id x = decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows);
+    id balance = op_scale(g, op_balance(g, loads.chance, loads.load, c->experts.chosen),
+                          1 / (double)batch->router_groups);
+    output_loss(m, g, "", batch, x, labels, balance);
+}
 
 void decoder_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
+    if (batch->router_group && program_is(g->at.program, PROGRAM_TRAINS)) {
+        build_balanced(m, g, batch);
+        return;
+    }
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = decoder_rows(g, batch);
     decoder_outputs(m, g, "", batch, decoder_states(m, g, "", decoder_embed(m, g, "", ids), rows), labels);

@@ -38,6 +38,8 @@ struct decoder_layer {
 struct experts {
     int64_t n, chosen, inner; /* n 0: there are none; those that a token chooses; their inner numbers */
     bool normalised;          /* the weights of the chosen ones add up to 1 */
+    bool balanced;            /* the loss has a term that balances them (output_router_logits)... */
+    double balance;           /* ...times this */
 };
 
 struct decoder {
@@ -89,4 +91,5 @@ int decoder_refuse(const struct value *config, const char *key, struct error *e)
 /* Builds the decoder as a model of its own. */
 void decoder_build(const struct model *m, struct graph *g, const struct batch *batch);
 
-#define DECODER_FAMILY(type, parse) {type, parse, decoder_build, "model.", .generates = true, .decoder = true}
+#define DECODER_FAMILY(type, parse, ...)                                                                               \
+    {type, parse, decoder_build, "model.", .generates = true, .decoder = true, __VA_ARGS__}

@@ -95,7 +95,12 @@ int decoder_parse_experts(struct decoder *c, const struct value *config, struct 
         return error_set(e, PL_USAGE,
                          "num_experts_per_tok is %lld, more than the experts (num_experts), which are %lld",
                          (long long)c->experts.chosen, (long long)c->experts.n);
-    return decoder_refuse(config, "output_router_logits", e);
+    c->experts.balance = 0.001;
+    TRY(value_opt_bool(config, "output_router_logits", &c->experts.balanced, e));
+    TRY(value_opt_number(config, "router_aux_loss_coef", &c->experts.balance, e));
+    return c->experts.balance >= 0 ? PL_OK
+                                   : error_set(e, PL_USAGE, "router_aux_loss_coef is %g, it must be 0 or more",
+                                               c->experts.balance);
 }
 
 /* Parses an entry of layer_types. A family whose layers do not follow the list takes one that says

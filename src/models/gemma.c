@@ -71,7 +71,7 @@ static int gemma3_parse(struct model *m, const struct value *config, struct erro
     TRY(parse_gemma2(m, c, config, e));
     if (!c->attention_cap) return PL_OK;
     return error_set(e, PL_USAGE,
-                     "attn_logit_softcapping is %g, and the attention of this family has no soft cap: null",
+                     "attn_logit_softcapping is %g, and the attention of this family has no soft cap: set it to null",
                      c->attention_cap);
 }
 

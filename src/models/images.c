@@ -138,14 +138,20 @@ static id tower_of_pixels(const struct model *m, struct graph *g, int64_t n, boo
                                    each && n ? 0 : INPUT_SHARED));
 }
 
+/* Reports whether the rows may have images. Rows of generated tokens have none: the images are
+ * before them. */
+static bool has_images(const struct model *m, const struct graph *g, const struct batch *batch)
+{
+    const struct room r = find_room(m, batch);
+    return r.images + r.frames && !program_is(g->at.program, PROGRAM_SINGLE);
+}
+
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
 {
     const int64_t B = batch->B, T = batch->T;
     const struct room r = find_room(m, batch);
     const struct image_batch *own = batch->own;
-    /* tokens that were generated: the images are before them */
-    const bool answer = program_is(g->at.program, PROGRAM_SINGLE);
-    const int64_t n = answer ? 0 : r.images + r.frames, all = r.each ? B * n : n;
+    const int64_t n = has_images(m, g, batch) ? r.images + r.frames : 0, all = r.each ? B * n : n;
     const bool kept = r.each && own && own->part == PART_REST;
     id rows =
         layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
@@ -163,6 +169,13 @@ void images_build(const struct model *m, struct graph *g, const struct batch *ba
     if (images_encode(m, g, batch, layers)) return;
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = decoder_rows(g, batch);
+    const bool any = m->images->both == BOTH_PROMPT ? !program_is(g->at.program, PROGRAM_SINGLE)
+                                                    : has_images(m, g, batch);
+    if (m->images->both && any) {
+        const int64_t dim[] = {batch->B, batch->T, 2};
+        if (!rows.ranges) rows.ranges = graph_input(g, "ranges", DT_I32, 3, dim);
+        if (m->images->window) rows.windows = graph_input(g, "token_windows", DT_I32, 3, dim);
+    }
     id x = images_merge(m, g, batch, decoder_embed(text, g, decoder, ids), layers);
     decoder_outputs(text, g, decoder, batch, decoder_states(text, g, decoder, x, rows), labels);
 }

@@ -36,6 +36,9 @@
 #define OPEN_IMAGES OPEN('N')
 #define OPEN_FRAMES OPEN('F')
 
+/* The tokens of an image; or of a prompt up to the first label, and these also within a window. */
+enum both_directions { BOTH_NONE, BOTH_IMAGE, BOTH_PROMPT };
+
 /* What a model that takes images says about them (model.images). */
 struct image_model {
     int32_t token;         /* placeholder token id of a feature; may lie outside the vocabulary */
@@ -44,7 +47,14 @@ struct image_model {
     int64_t tokens, width; /* of the tower's output for an image, image_embeddings */
     int64_t channels;
     enum image_layout layout; /* how images stand in the text */
-    const char *around[2]; /* what stands before and behind an image (struct image_text); NULL: nothing */
+    const char *around[2], *place; /* of struct image_text */
+    bool bos_behind;       /* of struct image_text */
+    bool bilinear;         /* how a processor resizes whose file does not say */
+    /* Tokens that see each other in both directions: the graph has the inputs ranges (model.h),
+     * also of rows that are not packed, and with a `window` of tokens in some layers token_windows,
+     * their ranges there. */
+    enum both_directions both;
+    int64_t window;
     bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */
     const char *tower;     /* model_type of the vision tower */
     /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a

@@ -25,4 +25,11 @@ static int mixtral_parse(struct model *m, const struct value *config, struct err
     return PL_OK;
 }
 
-const struct family mixtral_family = DECODER_FAMILY("mixtral", mixtral_parse);
+static const struct fused_tensor fused[] = {
+    {".mlp.experts.gate_up_proj", {".block_sparse_moe.experts.*.w1.weight", ".block_sparse_moe.experts.*.w3.weight"}},
+    {".mlp.experts.down_proj", {".block_sparse_moe.experts.*.w2.weight"}},
+    {".mlp.gate.weight", {".block_sparse_moe.gate.weight"}},
+    {0},
+};
+
+const struct family mixtral_family = DECODER_FAMILY("mixtral", mixtral_parse, .fused = fused);

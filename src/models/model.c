@@ -268,6 +268,9 @@ int model_add_part(struct model *m, const char *name, const struct value *config
     else if (folder)
         rc = open_folder(&part, folder, &(struct model_choices){.vision_tower = m->chosen.vision_tower}, e);
     else rc = error_set(e, PL_USAGE, "it has neither a configuration nor a folder");
+    if (!rc && part.balances)
+        rc = error_set(e, PL_USAGE, "output_router_logits is true, and only a language model by itself has a loss that "
+                       "balances experts; set it to false");
     if (rc) {
         model_close(&part);
         return error_prepend(e, "part %s", name);

@@ -96,6 +96,7 @@ struct model {
     const char *dropout;
     bool tower;             /* a vision tower of parts.h, without a head */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
+    bool balances;          /* its loss balances experts over groups of samples (batch.router_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
     struct image_model *images; /* images.h; NULL: it takes no images among its tokens */
     struct ground_model *ground; /* grounding.h; NULL: it does not match masks with texts */
@@ -150,6 +151,10 @@ struct batch {
      * weights start from their inits, bn_loaded for layers whose weights are in a folder: equal,
      * unless one of them is 0. */
     int64_t bn_group, bn_loaded;
+    /* Samples of a group whose tokens share the loss that balances experts, a divisor of B, and the
+     * groups of a whole step, over which that loss is a mean; 0: the loss has no such term.
+     * Evaluation never has it. */
+    int64_t router_group, router_groups;
     /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the
      * family's defaults */
     const int64_t *size;
@@ -189,6 +194,7 @@ struct family {
     bool inside;            /* only a part of other models */
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
+    const struct fused_tensor *fused; /* which other folders have in place of published ones; NULL: none */
 };
 
 /* A model without a config.json: the program that uses the library emits its graph. */

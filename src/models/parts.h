@@ -27,6 +27,8 @@ int64_t decoder_width(const struct model *m); /* C of the embeddings */
 void decoder_set_names(struct model *m, const char *root, bool head_outside);
 void decoder_tie(struct model *m, bool tied);
 void decoder_describe(struct model *m, const struct model *decoder);
+/* Returns the tokens that a token sees in layers with a sliding window; 0: none has one. */
+int64_t decoder_window(const struct model *m);
 /* Returns the inputs of a batch: input_ids [B,T]; labels [B,T], 0 if the batch has a cache;
  * positions and ranges. */
 id decoder_ids(struct graph *g, const struct batch *batch);
@@ -42,6 +44,7 @@ struct token_rows {
     id positions;  /* i32 [B,T]; `three`: [B,T,3], of a decoder with sections (rotary.h) */
     bool three;
     id ranges;     /* i32 [B,T,2] */
+    id windows;    /* i32 [B,T,2]: the ranges in layers with a sliding window; 0: the last tokens of `ranges` */
     int64_t cache; /* of a text; 0: none */
     int64_t texts; /* with a cache: in all rows */
     id slots;      /* with a cache: i32 [B,T] */
@@ -49,6 +52,13 @@ struct token_rows {
      * token gets the one at its index [B,T]; below 0: none. */
     int n_features;
     id features[FEATURES_MOST], index;
+    /* rows of a group whose loads of experts decoder_states sums over the layers; 0: none */
+    int64_t group;
+    struct expert_loads *loads;
+};
+/* The sums of EXPERT_LOAD over all layers with experts, [groups,experts]; 0: there are none. */
+struct expert_loads {
+    id chance, load;
 };
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);

@@ -100,7 +100,12 @@ static int qwen3_moe_parse(struct model *m, const struct value *config, struct e
 
 const struct family qwen2_family = DECODER_FAMILY("qwen2", qwen2_parse);
 const struct family qwen3_family = DECODER_FAMILY("qwen3", qwen3_parse);
-const struct family qwen3_moe_family = DECODER_FAMILY("qwen3_moe", qwen3_moe_parse);
+static const struct fused_tensor fused[] = {
+    {".mlp.experts.gate_up_proj", {".mlp.experts.*.gate_proj.weight", ".mlp.experts.*.up_proj.weight"}},
+    {".mlp.experts.down_proj", {".mlp.experts.*.down_proj.weight"}},
+    {0},
+};
+const struct family qwen3_moe_family = DECODER_FAMILY("qwen3_moe", qwen3_moe_parse, .fused = fused);
 const struct family qwen2_vl_text_family =
     {"qwen2_vl_text", qwen2_vl_text_parse, decoder_build, "model.", .decoder = true, .inside = true};
 const struct family qwen3_vl_text_family =

@@ -273,7 +273,7 @@ static int join_base(struct model *m, const struct value *given, const char *pat
     return PL_OK;
 }
 
-/* Parses a model with the token allocator. */
+/* Parses a model with the token allocator, which may begin from the folder of its base. */
 static int parse_with(struct model *m, const struct value *config, struct qwen_vl defaults, struct error *e)
 {
     const char *path = NULL;
@@ -400,7 +400,7 @@ static id merge(const struct tower *t, id x, const char *name, bool norm_joined,
 }
 
 /* Returns the features, and those of the blocks of deepstack. *patches is what they are made of. */
-static id encode(const struct tower *t, struct token_rows *rows, id *patches)
+static id encode_rows(const struct tower *t, struct token_rows *rows, id *patches)
 {
     const struct qwen_vl *c = t->c;
     struct graph *g = t->g;
@@ -421,6 +421,16 @@ static id encode(const struct tower *t, struct token_rows *rows, id *patches)
         rows->features[i] = merge(t, deep[i], name, true, NULL);
     }
     return merge(t, x, "merger", false, patches);
+}
+
+/* Does so for each row by itself: images of different rows are independent. */
+static id encode(const struct tower *t, struct token_rows *rows, id *patches)
+{
+    char name[96];
+    id x = 0;
+    snprintf(name, sizeof name, "%.*s", (int)strlen(t->c->prefix) - 1, t->c->prefix);
+    IN_SCOPE(t->g, name, SCOPE_IMAGES) x = encode_rows(t, rows, patches);
+    return x;
 }
 
 /* --- the model -------------------------------------------------------------------------------- */

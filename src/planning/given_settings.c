@@ -96,7 +96,7 @@ bool planned_allows_nf4(const struct config *c)
 
 int planned_least_micro_batch(const struct planned *r)
 {
-    const int images = planned_share_samples(r), group = (int)r->batch.bn_group;
+    const int images = planned_share_samples(r), group = (int)planned_group(r);
     if (r->batches.indivisible) return images;
     int least = r->kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
     /* ends at the whole batch, which check_groups accepts */

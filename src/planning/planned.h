@@ -199,9 +199,13 @@ bool planned_exceeds_host(const struct planned *r);
 /* Returns the facts that plan_write prints. */
 struct plan_note planned_note(const struct planned *r, bool fits);
 
-/* Returns the images that share batch normalization statistics in layers whose weights are in no
- * folder, with model.bn_group auto: the largest of 8, 4, 2 and 1 that divides the samples of a
- * share, and memory.micro_batch where that is given. */
+/* Returns the samples that a step computes together, which share batch normalization statistics or
+ * the loss that balances experts: they lie within a micro-batch, and no step is short; 0: each
+ * sample is by itself. */
+int64_t planned_group(const struct planned *r);
+/* Returns the samples of such a group where the key is auto: the largest of 8, 4, 2 and 1 that
+ * divides the samples of a share, and memory.micro_batch where that is given. With model.bn_group
+ * auto this is for layers whose weights are in no folder. */
 int64_t planned_usual_group(const struct config *c, int64_t shares);
 
 /* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4,

@@ -1,7 +1,6 @@
 /*
  * planned_model.c: the first stages of planning: the model and its adapter are opened, the batches
- * described, groups of batch normalization set, and the configuration's names checked (see
- * stages.h).
+ * described, groups of samples set, and the configuration's names checked (see stages.h).
  */
 #include "planning/stages.h"
 
@@ -104,7 +103,8 @@ static int prepare_answers(struct planned *r, struct error *e)
     r->batch.cache = c->data_sequence + c->train_eval_max_new;
     if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
     r->batch.texts = 1;
-    r->prompt_chunk = min_i64(c->data_sequence, ANSWERS_CHUNK);
+    const bool whole = r->model.images && r->model.images->both; /* an image is not cut */
+    r->prompt_chunk = whole ? c->data_sequence : min_i64(c->data_sequence, ANSWERS_CHUNK);
     r->prompts = max_i64(1, c->train_eval_batch);
     return PL_OK;
 }
@@ -132,7 +132,12 @@ int planned_open_batches(struct planned *r, const struct run_options *o, struct 
     return o->train ? model_check_dropout(&r->model, e) : PL_OK;
 }
 
-/* --- groups of batch normalization ------------------------------------------------------ */
+/* --- groups of samples: batch normalization, and the loss that balances experts --------------- */
+
+int64_t planned_group(const struct planned *r)
+{
+    return r->batch.bn_group ? r->batch.bn_group : r->batch.router_group;
+}
 
 /* Reports whether the step updates running statistics. */
 static bool updates_statistics(struct planned *r)
@@ -158,7 +163,7 @@ int64_t planned_usual_group(const struct config *c, int64_t shares)
 /* Sets the images that share batch normalization statistics. Layers whose weights are in a folder
  * have trained running statistics, which are used and not updated; those that the folder leaves out
  * have none yet. */
-static void set_groups(struct planned *r, const struct run_options *o)
+static void set_image_groups(struct planned *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     const bool train = o->train;
@@ -173,31 +178,41 @@ static void set_groups(struct planned *r, const struct run_options *o)
                  "time (model.bn_group auto); the others keep theirs", (long long)r->batch.bn_group);
 }
 
+/* Sets the samples whose tokens share the loss that balances experts. Given inputs are one group,
+ * as in transformers. */
+static void set_router_groups(struct planned *r, const struct run_options *o)
+{
+    if (!r->model.balances || r->forward || o->generate) return;
+    r->batch.router_group = o->train ? planned_usual_group(r->config, r->shares) : r->effective_batch;
+    if (r->config->model_router_group) r->batch.router_group = r->config->model_router_group;
+    r->batch.router_groups = r->effective_batch / r->batch.router_group;
+}
+
 /* Groups lie within shares and micro-batches, and padding is in no group (measure_run): so the
- * micro-batch size does not change the statistics. */
+ * micro-batch size does not change what they compute. */
 static int check_groups(const struct planned *r, bool train, struct error *e)
 {
-    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), shares = r->shares,
-                  images = r->effective_batch / shares;
+    const int64_t group = planned_group(r), micro = config_micro_batch(r->config), shares = r->shares,
+                  samples = r->effective_batch / shares;
     const char *of = train ? "train.effective_batch" : "a batch";
+    const bool images = r->batch.bn_group;
+    const char *key = images ? "model.bn_group" : "model.router_group", *unit = images ? "images" : "samples",
+               *what = images ? "statistics" : "a loss of experts";
     if (!group) return PL_OK;
     if (r->effective_batch % shares)
-        return error_set(e, PL_USAGE, "train.effective_batch of %d images is not divisible among %lld shares, and "
-                         "batch normalization over groups of %lld images (model.bn_group) takes no padding: set a "
-                         "multiple of %lld", r->effective_batch, (long long)shares, (long long)group,
-                         (long long)(shares * group));
-    if (images % group)
-        return error_set(
-            e, PL_USAGE,
-            "model.bn_group: %s of %lld images%s is not divisible into groups of %lld that share statistics", of,
-            (long long)images, shares > 1 ? " a share" : "", (long long)group);
-    if (train && micro && (micro % group || images % micro))
+        return error_set(e, PL_USAGE, "train.effective_batch of %d %s is not divisible among %lld shares, and "
+                         "%s over groups of %lld %s (%s) takes no padding: set a multiple of %lld",
+                         r->effective_batch, unit, (long long)shares, images ? "batch normalization" : what,
+                         (long long)group, unit, key, (long long)(shares * group));
+    if (samples % group)
+        return error_set(e, PL_USAGE, "%s: %s of %lld %s%s is not divisible into groups of %lld that share %s", key,
+                         of, (long long)samples, unit, shares > 1 ? " a share" : "", (long long)group, what);
+    if (train && micro && (micro % group || samples % micro))
         return error_set(e, PL_USAGE,
-                         "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it "
-                         "must be a multiple of "
+                         "memory.micro_batch is %lld; with %s over groups of %lld %s (%s) it must be a multiple of "
                          "%lld that divides train.effective_batch%s %lld",
-                         (long long)micro, (long long)group, (long long)group, shares > 1 ? " of a share," : "",
-                         (long long)images);
+                         (long long)micro, what, (long long)group, unit, key, (long long)group,
+                         shares > 1 ? " of a share," : "", (long long)samples);
     return PL_OK;
 }
 
@@ -216,7 +231,8 @@ static int check_whole(const struct planned *r, struct error *e)
 
 int planned_open_groups(struct planned *r, const struct run_options *o, struct error *e)
 {
-    set_groups(r, o);
+    set_image_groups(r, o);
+    set_router_groups(r, o);
     int rc = check_groups(r, o->train, e);
     return rc || !o->train ? rc : check_whole(r, e);
 }
@@ -247,7 +263,7 @@ static struct batch whole_batch(const struct planned *r)
  * Errors of the model's builder are left to the planner. */
 int planned_check_names(struct planned *r, const struct run_options *o, struct error *e)
 {
-    const int B = (int)max_i64(1, r->batch.bn_group);
+    const int B = (int)max_i64(1, planned_group(r));
     const struct batch planned = r->batch;
     struct graph g;
     int rc = PL_OK;

@@ -29,8 +29,8 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
     struct freedom f = {.effective_batch = planned_share_samples(r), .budget = r->budget, .host_budget = r->host_budget,
                         .allow_bf16 = o->train && planned_allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && planned_allows(c, "adamw-8bit"),
-                        .whole = o->define || r->batch.bn_group,
-                        .multiple = r->batches.indivisible ? planned_share_samples(r) : (int)r->batch.bn_group,
+                        .whole = o->define || planned_group(r),
+                        .multiple = r->batches.indivisible ? planned_share_samples(r) : (int)planned_group(r),
                         .trips = planned_limits(r).trips, .fitting = o->fitting};
     if (!o->train) s.micro_batch = planned_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {

@@ -4,7 +4,7 @@
  *     planned_open_shares    ranks and shares                                planned_inputs.c
  *     planned_open_model     the model, its adapter, its 4-bit weights       planned_model.c
  *     planned_open_batches   what a batch holds
- *     planned_open_groups    groups of batch normalization
+ *     planned_open_groups    groups of samples that a step computes together
  *     planned_check_names    the configuration's names against the model's
  *     open_machine           device, profile, budgets, links of ranks        stages.c
  *     find_plan              settings, then the search, or a plan file

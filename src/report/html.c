@@ -32,6 +32,7 @@ static const struct chart {
     {"exact match of answers, in %", {"eval_exact_match"}, {"exact match"}, 1},
     {"token F1 of answers", {"eval_token_f1"}, {"token F1"}, 1},
     {"losses before their weights", {"text_loss", "mask_loss"}, {"text", "masks"}, 0},
+    {"loss that balances experts, before its weight", {"aux_loss"}, {"auxiliary"}, 0},
     {"learning rate", {"learning_rate"}, {"learning rate"}, 0},
     {"gradient norm", {"grad_norm"}, {"gradient norm"}, 0},
     {"seconds of a step", {"seconds"}, {"seconds"}, 0},

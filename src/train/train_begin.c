@@ -101,13 +101,16 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     return rc;
 }
 
-/* Returns PL_USAGE if another split of the batch would change what batch normalization computes. */
+/* Returns PL_USAGE if another split of the batch would change what groups of samples compute. */
 static int check_group(const struct trainer *t, int64_t group, struct error *e)
 {
-    const int64_t now = t->run.planned.batch.bn_group;
-    if (!t->resumes || !now || t->c->model_bn_group || !t->c->model_path || now == group) return PL_OK;
-    return error_set(e, PL_USAGE, "--resume: %lld images share batch normalization statistics in this run, and with "
-                     "this memory.micro_batch and number of ranks %lld would; restore these", (long long)group,
+    const struct batch *b = &t->run.planned.batch;
+    const int64_t now = planned_group(&t->run.planned);
+    const bool given = b->bn_group ? t->c->model_bn_group || !t->c->model_path : t->c->model_router_group;
+    if (!t->resumes || !now || given || now == group) return PL_OK;
+    return error_set(e, PL_USAGE, "--resume: %lld %s in this run, and with this memory.micro_batch and number of ranks "
+                     "%lld would; restore these", (long long)group,
+                     b->bn_group ? "images share batch normalization statistics" : "samples share a loss of experts",
                      (long long)now);
 }
 
@@ -129,8 +132,8 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
 }
 
 /* Sets the number of steps: it is given, or follows from the samples after the position. A run
- * whose last step was a short one and that gets more epochs continues after it. With batch
- * statistics there is no short step: its padding would change the statistics. */
+ * whose last step was a short one and that gets more epochs continues after it. With groups of
+ * samples there is no short step: its padding would change what they compute. */
 static void measure_run(struct trainer *t)
 {
     uint64_t E = (uint64_t)t->run.planned.effective_batch, *end = &t->steps.end;
@@ -139,7 +142,7 @@ static void measure_run(struct trainer *t)
         *end = UINT64_MAX;
     } else {
         *end = (uint64_t)ceil((double)t->data.samples * t->c->train_epochs);
-        if (t->run.planned.batch.bn_group && *end >= E) *end -= *end % E;
+        if (planned_group(&t->run.planned) && *end >= E) *end -= *end % E;
         uint64_t left = *end - min_u64(*end, t->state.position);
         t->total = t->state.step + (left + E - 1) / E;
     }

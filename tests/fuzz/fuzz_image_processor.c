@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct image_processor p;
     struct error e = {0};
     if (!size) return 0;
-    if (image_processor_parse(&p, (const char *)data + 1, size - 1, "p.json", (enum image_family)(data[0] % 4), 0,
+    if (image_processor_parse(&p, (const char *)data + 1, size - 1, "p.json", (enum image_family)(data[0] % 5), 0,
                               &e)) {
         CHECK(e.code == PL_USAGE && e.text[0], "a failure without a message");
         return 0;

@@ -33,6 +33,7 @@ import torch
 
 from common import IGNORE, backward, main, relative, write_json, write_tensors  # before transformers: it sets HF_HUB_OFFLINE
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 
 def case(**changes):
@@ -45,6 +46,8 @@ def case(**changes):
         rope=None, positions=64,
         # how it is written: config style, dtype on disk, number of files, "model." prefix
         style=4, dtype="float32", shards=1, prefix=True, omit=(),
+        # fused: experts as transformers 5 has them in memory
+        fused=False,
         # the batch
         B=2, T=12, ids="int64", ignore_rows=(), std=0.2,
         # padded: (left, right) of each row; packed: the lengths of each row's conversations
@@ -194,6 +197,23 @@ CASES.update({
     "qwen3_moe_padded": case(family="qwen3_moe", **PADDED, style=5, head_dim=8,
                              extra=dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10, norm_topk_prob=True,
                                         decoder_sparse_step=2, attention_bias=False)),
+    # The loss that balances experts is part of the loss, without padding. All rows are one group.
+    "mixtral_balanced": case(family="mixtral", style=4, vocab=33, heads=2, kv_heads=1, hidden=16, inter=12, layers=2, T=9, B=3,
+                             extra=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None, output_router_logits=True,
+                                        router_aux_loss_coef=0.7)),
+    "mixtral_balanced_packed": case(family="mixtral", **PACKED, style=5,
+                                    extra=dict(num_local_experts=3, num_experts_per_tok=1, sliding_window=4, output_router_logits=True,
+                                               router_aux_loss_coef=0.5)),
+    "qwen3_moe_balanced": case(family="qwen3_moe", **PADDED, style=5, head_dim=10,
+                               extra=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=7, norm_topk_prob=True,
+                                          mlp_only_layers=[0], output_router_logits=True, router_aux_loss_coef=0.3, attention_bias=False)),
+    # The experts of a layer in two tensors, as save_pretrained(save_original_format=False)
+    # writes them; two files.
+    "mixtral_fused": case(family="mixtral", style=5, vocab=37, heads=2, kv_heads=1, hidden=16, inter=12, layers=2, T=9, fused=True, shards=2,
+                          extra=dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=None)),
+    "qwen3_moe_fused": case(family="qwen3_moe", style=5, vocab=37, heads=2, kv_heads=1, hidden=16, head_dim=10, inter=20, layers=3, T=9,
+                            tied=True, fused=True, dtype="bfloat16",
+                            extra=dict(num_experts=9, num_experts_per_tok=3, moe_intermediate_size=7, norm_topk_prob=False, mlp_only_layers=[1])),
     "qwen3_padded": case(family="qwen3", **PADDED, head_dim=8, style=5, tied=True, extra=dict(attention_bias=False)),
 })
 CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2", qwen3="Qwen3", smollm3="SmolLM3", granite="Granite", olmo2="Olmo2",
@@ -266,7 +286,7 @@ def random_weights(c, config, generator):
         if name.endswith("mlp.gate.weight") and w.shape[0] < 10:
             w *= 12  # experts are chosen by a margin that 16 bits do not cross
         out[name] = w.to(getattr(torch, c["dtype"]))
-    return published(c["family"], out)
+    return out if c["fused"] else published(c["family"], out)
 
 
 def published(family, tensors):
@@ -365,17 +385,33 @@ def conversations(position_ids):
         yield from ((row, begin, end) for begin, end in zip(borders, borders[1:]))
 
 
+def balance(model, outs):
+    """The loss that balances experts, over the tokens of several forwards together."""
+    layers = tuple(torch.cat(layer) for layer in zip(*(out.router_logits for out in outs)))
+    return load_balancing_loss_func(layers, model.num_experts, model.num_experts_per_tok)
+
+
 def packed_outputs(model, batch):
     """Each conversation by itself. The loss is the mean over all labels of the batch."""
     ids, labels = batch["input_ids"].long(), batch["labels"].long()
-    logits, total, count = [], 0, 0
+    outs, logits, total, count = [], [], 0, 0
     for row, begin, end in conversations(batch["position_ids"]):
-        logits.append(model(input_ids=ids[row:row + 1, begin:end], use_cache=False).logits[0])
+        outs.append(model(input_ids=ids[row:row + 1, begin:end], use_cache=False))
+        logits.append(outs[-1].logits[0])
         if end - begin > 1:
             target = labels[row, begin + 1:end]
             total = total + torch.nn.functional.cross_entropy(logits[-1][:-1], target, ignore_index=IGNORE, reduction="sum")
             count += int((target != IGNORE).sum())
-    return {"logits": torch.cat(logits).reshape(*ids.shape, -1), "loss": total / count}
+    result = {"logits": torch.cat(logits).reshape(*ids.shape, -1), "loss": total / count}
+    if getattr(model.config, "output_router_logits", False):
+        result["aux_loss"] = balance(model, outs)
+        result["loss"] = result["loss"] + model.router_aux_loss_coef * result["aux_loss"]
+    return result
+
+
+def with_balance(out, result):
+    """The outputs, with the loss that balances experts if the model has it. It is in the loss."""
+    return result if getattr(out, "aux_loss", None) is None else {**result, "aux_loss": out.aux_loss}
 
 
 def check_packed(folder, batch, expect):
@@ -391,7 +427,7 @@ def padded_outputs(model, batch):
     mask = batch["attention_mask"]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(), attention_mask=mask, use_cache=False)
-    return {"logits": torch.where(mask[..., None] == 1, out.logits, torch.nan), "loss": out.loss}
+    return with_balance(out, {"logits": torch.where(mask[..., None] == 1, out.logits, torch.nan), "loss": out.loss})
 
 
 def outputs(model, batch):
@@ -400,7 +436,7 @@ def outputs(model, batch):
     if "attention_mask" in batch:
         return padded_outputs(model, batch)
     out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(), use_cache=False)
-    return {"logits": out.logits, "loss": out.loss}
+    return with_balance(out, {"logits": out.logits, "loss": out.loss})
 
 
 def reference(folder, batch, dtype=torch.float32):

@@ -6,7 +6,7 @@
 
 Each case is one folder:
 
-    config.json             llava, smolvlm, idefics3 or internvl; or llava_llama and llava_mistral, the original layout
+    config.json             llava, smolvlm, idefics3, internvl, gemma3 or paligemma; or llava_llama and llava_mistral, the original layout
     model.safetensors       random weights under the names of one version or program (NAMES)
     batch.safetensors       input_ids with image tokens, labels, pixel_values of all images of the batch, perhaps
                             attention_mask or position_ids
@@ -59,6 +59,8 @@ def case(**changes):
         layer=-2, strategy="default", act="gelu", bias=True, tied=False, scale=2,
         # of the original layout: the folder of the tower, None: inside
         tower_folder=None,
+        # Gemma's: tokens of an image
+        tokens=None,
         # the batch: images of each sample; rows with padding, or of several conversations
         images=(0, 1, 3, 2), T=26, padded=False, packed=False, five=False, ids="int64", std=0.2,
     )
@@ -83,6 +85,20 @@ CASES = {
     "internvl_norms": case(kind="internvl", names="memory", vision=dict(patch=2, image=16, hidden=8, heads=2, inner=13, act="gelu_pytorch_tanh"), text=dict(family="qwen3", head_dim=6), layer=-2, images=(1, 1), T=20,
                            tied=True, scale=4, padded=True, act="silu", dtype="bfloat16",
                            tower=dict(attention_bias=True, use_qk_norm=True, norm_type="rms_norm", use_mean_pooling=False, use_mask_token=True)),
+    # The windows of 5 and 4 tokens are smaller than an image of 9.
+    "gemma3_images": case(kind="gemma3", vision=dict(kind="siglip", patch=2, image=12), text=dict(family="gemma3_text", style=4, layers=3, head_dim=6, theta=80.0, rope=dict(rope_type="linear", factor=4.0), extra=dict(sliding_window=5, sliding_window_pattern=2, query_pre_attn_scalar=7)),
+                          tokens=9, images=(2, 0, 1), T=27, tied=True),
+    "gemma3_images_packed": case(kind="gemma3", names="memory", vision=dict(kind="siglip", patch=2, image=12), text=dict(family="gemma3_text", style=4, layers=2, head_dim=8, extra=dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"])),
+                                 tokens=9, images=(1, 2), T=30, tied=False, packed=True, dtype="bfloat16"),
+    "gemma3_images_padded": case(kind="gemma3", names="saved", vision=dict(kind="siglip", patch=3, image=12), text=dict(family="gemma3_text", style=4, layers=2, head_dim=8, extra=dict(sliding_window=3, sliding_window_pattern=2)),
+                                 tokens=4, images=(1, 2), T=19, tied=True, padded=True, ids="int32"),
+    # All of a prompt is seen in both directions, also within the window of 3 tokens.
+    "paligemma": case(kind="paligemma", names="saved", vision=dict(kind="siglip", patch=4, image=12), text=dict(family="gemma", head_dim=6), images=(2, 0, 1), T=26, tied=True),
+    "paligemma2": case(kind="paligemma", vision=dict(kind="siglip", patch=4, image=12), images=(1, 2), T=29, tied=True, packed=True, dtype="bfloat16",
+                       text=dict(family="gemma2", head_dim=8, extra=dict(sliding_window=3, query_pre_attn_scalar=7, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                                                                         layer_types=["sliding_attention", "full_attention"]))),
+    "paligemma_padded": case(kind="paligemma", names="memory", vision=dict(kind="siglip", patch=4, image=8), images=(1, 1, 2), T=20, tied=True, padded=True,
+                             text=dict(family="gemma", head_dim=8)),
     "idefics3": case(kind="idefics3", names="memory", vision=dict(kind="siglip", patch=2, image=12), images=(1, 1), T=16, tied=True, scale=3),
 }
 
@@ -93,7 +109,7 @@ def vision_case(c):
 
 
 def text_case(c):
-    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64, tied=c["tied"] and c["kind"] == "llava", style=5)
+    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64, tied=c["tied"] and c["kind"] in ("llava", "gemma3", "paligemma"), style=5)
     return make_llama.case(**{**base, **c["text"]})
 
 
@@ -105,6 +121,10 @@ def features_of(c):
     """Tokens of an image."""
     v = vision_case(c)
     patches = (v["image"] // v["patch"]) ** 2
+    if c["tokens"]:
+        return c["tokens"]
+    if c["kind"] == "paligemma":
+        return patches
     if c["kind"] in ("smolvlm", "idefics3", "internvl"):
         return patches // c["scale"] ** 2
     return patches + (v["kind"] == "clip") - (c["strategy"] == "default")
@@ -126,6 +146,13 @@ def config_json(c):
         return dict(text, model_type=c["kind"], architectures=["LlavaMistralForCausalLM"], mm_vision_tower="openai/clip-tiny-of-the-tests",
                     mm_hidden_size=vision["hidden_size"], mm_projector_type="mlp2x_gelu", mm_vision_select_layer=c["layer"],
                     mm_vision_select_feature="patch", image_aspect_ratio="pad", mm_use_im_start_end=False)
+    if c["kind"] == "paligemma":
+        return dict(architectures=["PaliGemmaForConditionalGeneration"], model_type="paligemma", dtype=c["dtype"], image_token_index=token, hidden_size=text["hidden_size"],
+                    projection_dim=text["hidden_size"], text_config=text, tie_word_embeddings=c["tied"],
+                    vision_config=dict(vision, projection_dim=text["hidden_size"], num_image_tokens=features_of(c)))
+    if c["kind"] == "gemma3":
+        return dict(architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", dtype=c["dtype"], image_token_index=token, boi_token_index=token - 1,
+                    eoi_token_index=token - 2, mm_tokens_per_image=c["tokens"], text_config=text, tie_word_embeddings=c["tied"], vision_config=vision)
     if c["kind"] == "internvl":
         return dict(architectures=["InternVLForConditionalGeneration"], model_type="internvl", dtype=c["dtype"], image_token_id=token,
                     image_seq_length=features_of(c), downsample_ratio=1 / c["scale"], projector_hidden_act=c["act"], text_config=text,
@@ -165,7 +192,7 @@ def random_weights(c, generator):
     out = {}
     for name, p in model.named_parameters():
         w = torch.randn(p.shape, generator=generator) * c["std"]
-        if "norm" in name and name.endswith(".weight"):
+        if "norm" in name and name.endswith(".weight") and (c["kind"] not in ("gemma3", "paligemma") or "vision_tower" in name):
             w += 1
         out[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
     return out
@@ -261,6 +288,10 @@ def random_batch(c, generator):
             positions[b, border:] -= border
             labels[b, border] = IGNORE
         batch["position_ids"] = positions
+    if c["kind"] == "paligemma":  # an answer ends each conversation
+        rows = make_llama.conversations(batch["position_ids"]) if c["packed"] else [(b, 0, ids.shape[1]) for b in range(len(ids))]
+        for row, begin, end in rows:
+            labels[row, begin:end - 5] = IGNORE
     if is_original(c):
         ids = torch.where(ids == token, -200, ids)
     batch.update(input_ids=ids.to(dtype), labels=labels.to(dtype))
@@ -285,6 +316,10 @@ def inputs_of(c, batch, dtype):
     out["input_ids"] = torch.where(out["input_ids"] == -200, token, out["input_ids"])
     if "pixel_attention_mask" in batch:
         out["pixel_attention_mask"] = batch["pixel_attention_mask"]
+    if c["kind"] == "paligemma":  # 1 from the first label on
+        out["token_type_ids"] = ((batch["labels"] != IGNORE).cumsum(1) > 0).long()
+    if c["kind"] == "gemma3":
+        out["token_type_ids"] = (out["input_ids"] == token).long()
     if "pixel_values" in batch:
         pixels = batch["pixel_values"].to(dtype)
         out["pixel_values"] = pixels if c["kind"] not in ("smolvlm", "idefics3") or pixels.dim() == 5 else pixels[:, None]
@@ -300,6 +335,10 @@ def packed_outputs(model, c, batch, dtype):
         ids = given["input_ids"][row:row + 1, begin:end]
         images = int((ids == token).sum()) // n
         extra = dict(pixel_values=given["pixel_values"][at:at + images]) if images else {}
+        if "token_type_ids" in given:
+            extra["token_type_ids"] = given["token_type_ids"][row:row + 1, begin:end]
+        if c["kind"] == "paligemma":
+            extra["token_type_ids"] = ((labels[row:row + 1, begin:end] != IGNORE).cumsum(1) > 0).long()
         at += images
         logits.append(model(input_ids=ids, use_cache=False, **extra).logits[0])
         target = labels[row, begin + 1:end]

@@ -8,17 +8,19 @@ as LLaVA's original code does.
     strings/    the same with a template that takes contents as text
     smolvlm/    model_type smolvlm: Idefics3Processor, and SmolVLM's text of an image, which agree; a byte-level tokenizer
     internvl/   model_type internvl: InternVLProcessor; a byte-level tokenizer
+    gemma3/     model_type gemma3: Gemma3Processor; the template writes <start_of_image>, and trims texts
+    paligemma/  model_type paligemma: PaliGemmaProcessor on conversations of its own, paligemma.chats.jsonl, which are one question and an answer
     original/   model_type llava_mistral: the text is cut at <image>, each piece is tokenized by itself, BOS once
     start_end/  the same with mm_use_im_start_end
     images/     images of several sizes
     chats.jsonl         the conversations, in LLaVA's form and as OpenAI messages
     prompt-N.json       the same without the last message
     NAME.expected.jsonl for each: {"ids", "labels", "prompt"}: labels are -100 where nothing is trained; prompt: the ids
-                        of all messages but the last with the generation prompt; of llava, smolvlm and internvl also "answer": up to NEW
+                        of all messages but the last with the generation prompt; of llava, smolvlm, internvl, gemma3 and paligemma also "answer": up to NEW
                         tokens of model.generate(do_sample=False) in float32, pixel values by the processor. At every token the largest logit
                         is ahead of the second by at least MARGIN.
 
-llava, smolvlm and internvl have random weights, in bf16; the other folders have none.
+llava, smolvlm, internvl, gemma3 and paligemma have random weights, in bf16; the other folders have none.
 """
 import json, os, pathlib, sys
 
@@ -106,9 +108,9 @@ for i, x in enumerate(lines):
 corpus = [p["text"] for c in CHATS for m in c for p in m["content"] if p["type"] == "text"] * 3 + ["USER: ASSISTANT: User: Assistant:\n[INST] [/INST]"] * 9
 
 
-def like_llama(specials):
+def like_llama(specials, prepend=True):
     t = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁")] * prepend + [normalizers.Replace(" ", "▁")])
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     first = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
     t.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=340, special_tokens=first, show_progress=False))
@@ -149,6 +151,11 @@ SMOL = ("<|im_start|>{% for m in messages %}{{ m['role'] | capitalize }}{% if m[
 INTERN = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
           "{% if c['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% elif c['type'] == 'video' %}{{ '<video>\n' }}{% elif c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %}"
           "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+GEMMA = ("{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
+         "{% if m['content'] is string %}{{ m['content'] | trim }}{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}{{ '<start_of_image>' }}"
+         "{% elif c['type'] == 'text' %}{{ c['text'] | trim }}{% endif %}{% endfor %}{% endif %}{{ '<end_of_turn>\n' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}")
 
 # --- folders ------------------------------------------------------------------------------------
 
@@ -272,8 +279,8 @@ def by_pieces(hf, template, features, start_end):
     return out
 
 
-def add_answers(name, expected, pixels):
-    """Weights of the folder, the first for which all answers are clear, and the answers."""
+def add_answers(name, expected, pixels, more=lambda ids: {}, chats=CHATS):
+    """Weights of the folder, the first for which all answers are clear, and the answers. more(ids): further inputs."""
     config = json.loads((here / name / "config.json").read_text())
     for seed in range(1000):
         torch.manual_seed(seed)
@@ -281,9 +288,9 @@ def add_answers(name, expected, pixels):
         for n, p in model.named_parameters():
             p.data = (torch.randn(p.shape) * 0.3 + ("norm" in n and n.endswith("weight"))).bfloat16().float()
         ahead = 9
-        for chat, x in zip(CHATS, expected):
+        for chat, x in zip(chats, expected):
             ids = torch.tensor([x["prompt"]])
-            extra = pixels(images_of(chat[:-1])) if images_of(chat[:-1]) else {}
+            extra = dict(pixels(images_of(chat[:-1])) if images_of(chat[:-1]) else {}, **more(ids))
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, pad_token_id=0, output_scores=True,
                                  return_dict_in_generate=True, **extra)
             x["answer"] = out.sequences[0, ids.shape[1]:].tolist()
@@ -347,6 +354,51 @@ if wanted("internvl"):
                             place="<IMG_CONTEXT>")
     add_answers("internvl", expected, lambda ims: dict(pixel_values=cropped(ims)))
     write("internvl", expected)
+
+if wanted("gemma3"):
+    t = like_llama(["<start_of_image>", "<end_of_image>", "<image_soft_token>", "<start_of_turn>", "<end_of_turn>"])
+    token, tokens = t.token_to_id("<image_soft_token>"), 4
+    file = dict(image_processor_type="Gemma3ImageProcessor", size=dict(height=SIDE, width=SIDE), do_pan_and_scan=None)
+    # Windows of 3 tokens are smaller than an image of 4.
+    hf = save("gemma3", t, GEMMA, dict(model_type="gemma3", image_token_index=token, boi_token_index=t.token_to_id("<start_of_image>"),
+                                       eoi_token_index=t.token_to_id("<end_of_image>"), mm_tokens_per_image=tokens,
+                                       vision_config=dict(VISION, model_type="siglip_vision_model", vision_use_head=False),
+                                       text_config=dict(model_type="gemma3_text", vocab_size=t.get_vocab_size(), head_dim=8, sliding_window=3, query_pre_attn_scalar=8,
+                                                        layer_types=["sliding_attention", "full_attention"], pad_token_id=0, **LM)),
+              "<end_of_turn>", "<s>", file, extra_special_tokens=dict(boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>"))
+    siglip = transformers.Gemma3ImageProcessorPil(size=file["size"])
+    processor = transformers.Gemma3Processor(siglip, hf, image_seq_length=tokens)
+    text_of = "\n\n<start_of_image>" + "<image_soft_token>" * tokens + "<end_of_image>\n\n"
+    expected = by_processor(hf, GEMMA, processor, lambda im: text_of, breaks=True, place="<start_of_image>")
+    add_answers("gemma3", expected, lambda ims: dict(pixel_values=torch.tensor(siglip(ims, return_tensors="np")["pixel_values"])),
+                lambda ids: dict(token_type_ids=(ids == token).long()))
+    write("gemma3", expected)
+
+if wanted("paligemma"):
+    chats = [[turn(USER, image("small"), text("What is this?")), turn(GPT, text("A red bird."))],
+             [turn(USER, image("wide"), image("tall"), text("Compare both.")), turn(GPT, text("One is wide."))],
+             [turn(USER, image("large"), text("Describe the house.")), turn(GPT, text("It is old."))]]
+    rows = [llava_form(c) if i % 2 else {"messages": c} for i, c in enumerate(chats)]
+    (here / "paligemma.chats.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    t = like_llama(["<image>"], prepend=False)
+    hf = save("paligemma", t, "", dict(model_type="paligemma", image_token_index=t.token_to_id("<image>"), projection_dim=LM["hidden_size"],
+                                       vision_config=dict(VISION, model_type="siglip_vision_model", vision_use_head=False, projection_dim=LM["hidden_size"]),
+                                       text_config=dict(model_type="gemma2", vocab_size=t.get_vocab_size(), head_dim=8, sliding_window=5, query_pre_attn_scalar=8,
+                                                        layer_types=["sliding_attention", "full_attention"], pad_token_id=0, **LM)),
+              "</s>", "<s>", dict(image_processor_type="SiglipImageProcessor", size=dict(height=SIDE, width=SIDE)))
+    (here / "paligemma" / "chat_template.jinja").unlink()  # published folders have none
+    hf.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])  # add_bos_token = False of Gemma's
+    siglip = transformers.SiglipImageProcessorPil(size=dict(height=SIDE, width=SIDE))
+    siglip.image_seq_length = FEATURES
+    processor = transformers.PaliGemmaProcessor(siglip, hf)
+    expected = []
+    for chat in chats:
+        words = dict(text=["<image>" * (len(chat[0]["content"]) - 1) + chat[0]["content"][-1]["text"]], images=[images_of(chat)])
+        whole = processor(suffix=[chat[1]["content"][0]["text"]], **words)
+        expected.append(dict(ids=[int(i) for i in whole["input_ids"][0]], labels=[int(i) for i in whole["labels"][0]], prompt=[int(i) for i in processor(**words)["input_ids"][0]]))
+    add_answers("paligemma", expected, lambda ims: dict(pixel_values=torch.tensor(siglip(ims, return_tensors="np")["pixel_values"])),
+                lambda ids: dict(token_type_ids=torch.zeros_like(ids)), chats)
+    write("paligemma", expected)
 
 for name, start_end in ("original", False), ("start_end", True):
     if not wanted(name):

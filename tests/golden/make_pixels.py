@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image, __version__ as pillow_version
 from safetensors.numpy import load_file, save_file
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil, get_optimal_tiled_canvas
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -73,6 +74,7 @@ def processors(side, tile, longest):
             "preprocessor_config.json": old}),
         "smolvlm": (SmolVLMImageProcessorPil(**tiles, return_row_col_info=True), "idefics3", None),
         "smolvlm_whole": (SmolVLMImageProcessorPil(**tiles, do_image_splitting=False), "idefics3", None),
+        "gemma_bilinear": (Gemma3ImageProcessorPil(size=square), "gemma3", None),
         "internvl": (GotOcr2ImageProcessorPil(size=square, max_patches=5), "internvl", None),
         "internvl_one": (GotOcr2ImageProcessorPil(size=square, min_patches=2, max_patches=3), "internvl", None),
         "idefics3": (Idefics3ImageProcessorPil(**tiles, resample=3, return_row_col_info=True), "idefics3", None),
@@ -167,7 +169,7 @@ def main(only):
         for path in (out / name).glob("*"):
             (corpus / "image_processor").mkdir(parents=True, exist_ok=True)
             if path.name != "config.json":
-                (corpus / "image_processor" / name).write_bytes(bytes([["clip", "siglip", "idefics3", "internvl"].index(family)]) + path.read_bytes())
+                (corpus / "image_processor" / name).write_bytes(bytes([["clip", "siglip", "idefics3", "internvl", "gemma3"].index(family)]) + path.read_bytes())
         for image in ("wide", "tall", "dot", "line", "odd") if name in ("clip", "llava_pad", "smolvlm", "siglip", "internvl") else ("wide", "tall"):
             a, rows, columns = processed(processor, Image.fromarray(images[image]))
             tensors[f"process.{name}.{family}.{image}.{rows}x{columns}"] = a

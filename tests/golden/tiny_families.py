@@ -27,7 +27,7 @@ OWN = {
 
 
 def tiny_config(family):
-    shared = {k: v for k, v in TINY.items() if family != "gpt2" and not (family == "mixtral" and k == "head_dim")}
+    shared = {k: v for k, v in TINY.items() if family != "gpt2"}
     return AutoConfig.for_model(family, **{**shared, **OWN.get(family, {})})
 
 

@@ -1,6 +1,6 @@
 /*
- * expert_blocks.h: how the choices of EXPERT_ROWS are split into blocks, for both halves of the
- * family. Plain C.
+ * expert_blocks.h: how the choices of EXPERT_ROWS and the rows of EXPERT_LOAD are split into
+ * blocks, for both halves of the family. Plain C.
  *
  * A block has `each` choices, one after the other, and each of its warps an equal part of them. It
  * counts those of each expert: [blocks, experts] in the workspace.
@@ -26,4 +26,24 @@ static inline int64_t expert_blocks(int64_t choices)
 {
     const int64_t each = expert_each(choices);
     return (choices + each - 1) / each;
+}
+
+enum {
+    LOAD_WARPS = 4,      /* of a block: each has sums of all experts in shared memory */
+    LOAD_LEAST = 128,    /* rows of a part of a group */
+    LOAD_PARTS = 128,    /* of a group, at most */
+    GROUPS_MOST = 65535  /* a dimension of a CUDA grid */
+};
+
+static inline int64_t load_each(int64_t rows)
+{
+    const int64_t each = (rows + LOAD_PARTS - 1) / LOAD_PARTS;
+    if (each < LOAD_LEAST) return LOAD_LEAST;
+    return each;
+}
+static inline int64_t load_parts(int64_t rows) { return (rows + load_each(rows) - 1) / load_each(rows); }
+/* Returns the bytes of the sums of all parts. */
+static inline uint64_t load_work(int64_t all_rows, int64_t rows, int64_t experts)
+{
+    return (uint64_t)(all_rows / rows * load_parts(rows) * 2 * experts) * sizeof(float);
 }

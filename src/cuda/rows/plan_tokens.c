@@ -95,6 +95,32 @@ static bool match_combine_bwd(const struct query *q)
            is_dense(q->out[0], t) && is_dense(q->out[1], t);
 }
 
+static bool has_ranges(const struct query *q) { return !given(q, 2) || is_dense(given(q, 2), DT_I32); }
+
+/* Matches groups that are a dimension of one CUDA grid. */
+static bool match_expert_load(const struct query *q)
+{
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && has_ranges(q) && q->in[0]->dim[1] <= EXPERTS_MOST &&
+           q->out[0]->dim[0] <= GROUPS_MOST && is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32);
+}
+
+static uint64_t work_expert_load(const struct query *q)
+{
+    return load_work(q->in[0]->dim[0], q->attr->expert_load.rows, q->in[0]->dim[1]);
+}
+
+static bool match_expert_load_bwd(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_storable(q->in[1]) && has_ranges(q) && q->in[1]->dim[1] <= EXPERTS_MOST &&
+           is_dense(q->out[0], q->in[1]->dtype);
+}
+
+static bool match_balance(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], DT_F32) &&
+           q->in[0]->dim[0] <= GROUPS_MOST && q->in[0]->dim[1] <= EXPERTS_MOST;
+}
+
 static bool match_xent(const struct query *q)
 {
     return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) &&

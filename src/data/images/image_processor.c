@@ -337,8 +337,9 @@ void image_processor_default(struct image_processor *p, enum image_family family
     if (clip) {
         p->crop = true;
         p->shortest_edge = p->crop_height = p->crop_width = side;
-    } else if (family == IMAGES_SIGLIP) {
+    } else if (family == IMAGES_SIGLIP || family == IMAGES_GEMMA3) {
         p->height = p->width = side;
+        if (family == IMAGES_GEMMA3) p->filter = RESIZE_BILINEAR;
     } else if (crops) {
         p->height = p->width = p->tile = side;
         p->split = true;
@@ -362,7 +363,7 @@ static const struct class_name {
     {"CLIPImageProcessor", IMAGES_CLIP, false},         {"CLIPFeatureExtractor", IMAGES_CLIP, false},
     {"LlavaImageProcessor", IMAGES_CLIP, true},         {"SiglipImageProcessor", IMAGES_SIGLIP, false},
     {"Idefics3ImageProcessor", IMAGES_IDEFICS3, false}, {"SmolVLMImageProcessor", IMAGES_IDEFICS3, false},
-    {"GotOcr2ImageProcessor", IMAGES_INTERNVL, false},
+    {"GotOcr2ImageProcessor", IMAGES_INTERNVL, false},  {"Gemma3ImageProcessor", IMAGES_GEMMA3, false},
 };
 
 static const struct class_name *find_class(const char *name)
@@ -377,7 +378,7 @@ static const char *kind_of(enum image_family family)
 {
     static const char one[] = "makes one image of each";
     static const char *const kinds[] = {one, one, "splits images into tiles of their size",
-                                        "splits images into tiles of their shape"};
+                                        "splits images into tiles of their shape", one};
     return kinds[family];
 }
 
@@ -392,8 +393,8 @@ static int read_class(const struct value *v, enum image_family family, struct cl
     if (name && !c)
         return error_set(e, PL_USAGE,
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
-                         "LlavaImageProcessor, SiglipImageProcessor, "
-                         "Idefics3ImageProcessor, SmolVLMImageProcessor or GotOcr2ImageProcessor", name);
+                         "LlavaImageProcessor, SiglipImageProcessor, Idefics3ImageProcessor, "
+                         "SmolVLMImageProcessor, GotOcr2ImageProcessor or Gemma3ImageProcessor", name);
     if (c) *out = *c;
     if (kind_of(out->family) != kind_of(family))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects one that %s", name,
@@ -481,7 +482,9 @@ static int read_crop(const struct value *map, struct image_processor *p, struct 
 
 static int read_values(const struct value *v, const struct class_name *c, struct image_processor *p, struct error *e)
 {
-    bool pad = false;
+    bool pad = false, crops = false;
+    TRY(value_opt_bool(v, "do_pan_and_scan", &crops, e));
+    if (crops) return error_set(e, PL_USAGE, "do_pan_and_scan is true, which is not supported: set it to false");
     if (value_opt_bool(v, "do_resize", &p->resize, e) || value_opt_bool(v, "do_center_crop", &p->crop, e) ||
         value_opt_bool(v, "do_rescale", &p->rescale, e) || value_opt_bool(v, "do_normalize", &p->normalize, e) ||
         value_opt_number(v, "rescale_factor", &p->factor, e) || read_filter(v, &p->filter, e) ||

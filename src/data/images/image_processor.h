@@ -2,7 +2,8 @@
  * image_processor.h: from an image of any size to the pixel values that a vision tower takes.
  *
  *   CLIP      [pad to a square] ─ shorter edge to S ─ centre crop S x S ─┐
- *   SigLIP    resize to S x S ───────────────────────────────────────────┼─ / 255 ─ (x - mean) /
+ *   SigLIP, Gemma 3
+ *             resize to S x S ───────────────────────────────────────────┼─ / 255 ─ (x - mean) /
  *             std
  *   Idefics3  longer edge to L ─ sides to multiples of S ─ tiles S x S ──┘
  *                                and the whole image resized to S x S
@@ -18,7 +19,7 @@
 
 #include "data/images/resize.h"
 
-enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL };
+enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL, IMAGES_GEMMA3 };
 
 /* Sizes are in pixels; 0: not set. */
 struct image_processor {

@@ -14,6 +14,7 @@ static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
            : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
+           : m->images->bilinear                ? IMAGES_GEMMA3
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
                                                 : IMAGES_CLIP;
 }
@@ -72,7 +73,8 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
                                         .any_size = image_own_tokens(x), .video = x->grids ? x->grids->video : -1,
-                                        .around = {x->around[0], x->around[1]}, .timed = x->timed}};
+                                        .around = {x->around[0], x->around[1]}, .place = x->place,
+                                        .bos_behind = x->bos_behind, .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
         rc = x->grids ? image_source_patches(&s->patches, m, false,
@@ -81,12 +83,6 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
                       : image_source_processor(&s->processor, m, e);
     if (!rc) rc = image_files_open(&s->files, scope, e);
     return rc;
-}
-
-/* Reports whether a model takes videos at all. */
-static bool takes_videos(const struct image_text *x)
-{
-    return x->layout != IMAGE_AS_TILES || x->timed;
 }
 
 /* Takes videos of any size, with frames that the folder's video processor chooses. */
@@ -112,7 +108,7 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
                              int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if ((m->images->grids && m->images->grids->tokens) || !takes_videos(&s->text))
+    if ((m->images->grids && m->images->grids->tokens) || !image_text_takes_videos(&s->text))
         return error_set(e, PL_USAGE,
                          "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
                          o->max_frames, m->family->model_type);
@@ -157,7 +153,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
 /* Finds a video, which the caller frees. */
 static int find_video(const struct image_source *s, const char *reference, struct video_at *v, struct error *e)
 {
-    if (!takes_videos(&s->text))
+    if (!image_text_takes_videos(&s->text))
         return error_set(e, PL_USAGE, "%.100s: the model takes no videos: give frames as images", reference);
     if (!s->videos.max_frames)
         return error_set(e, PL_USAGE,

@@ -60,13 +60,13 @@ static int hash_file(const char *path, char *block, uint64_t *h, struct error *e
 int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, struct error *e)
 {
     struct names files;
-    const char *source = o->template ? template_source(o->template) : NULL, *system = o->system ? o->system : "";
+    const char *system = o->system ? o->system : "";
     if (tokenize_files(o->paths, o->n_paths, &files, e)) return e->code;
     char *block = mem_alloc(HASH_BLOCK);
     int rc = PL_OK;
     *out = (struct token_store_key){.data = files.n, .tokenizer = tokenizer_fingerprint(o->tokenizer)};
     for (uint32_t i = 0; i < files.n && !rc; i++) rc = hash_file(files.at[i], block, &out->data, e);
-    if (source) out->template = hash_bytes(source, strlen(source), 1);
+    if (o->template) out->template = template_fingerprint(o->template);
     out->options = hash_bytes(system, strlen(system), (o->images ? image_source_fingerprint(o->images) : 0) + o->text);
     mem_free(block);
     names_free(&files);
@@ -88,7 +88,7 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
     if (c->media->count && !s)
         error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes only text",
                   c->media->items[0]->text);
-    else if (no_videos && s->text.layout == IMAGE_AS_TILES && !s->text.timed)
+    else if (no_videos && !image_text_takes_videos(&s->text))
         error_set(e, PL_USAGE, "it has a video, and the model takes none: give frames as images");
     else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;

@@ -71,8 +71,7 @@ static bool is_frozen(const struct encoder *e, id t)
 static bool is_images(const struct encoder *e, id t)
 {
     const struct tensor *x = tensor_at(e->g, t);
-    return storage_of(e->g, t)->kind == KIND_INPUT && dtype_is_float(x->dtype) && x->dim[0] == e->images &&
-           tensor_is_dense(x);
+    return storage_of(e->g, t)->kind == KIND_INPUT && x->dim[0] == e->images && tensor_is_dense(x);
 }
 
 /* Returns the place where a node that reads `t` may run. */
@@ -255,6 +254,8 @@ static const struct node *find_reader(const struct encoder *e, struct held *rows
             reader = n;
             continue;
         }
+        /* features of other layers, which are added behind */
+        if (n->op == OP_GATHER && reader && n->in[1] == reader->in[1] && by_tensor[n->in[0]].whole) continue;
         const struct held out =
             inside || is_encoding(e, n) ? (struct held){.parts = 1, .whole = true} : hold(e, n, by_tensor);
         other = !out.parts;

@@ -44,14 +44,16 @@ static void put_options(struct value *map, const struct value *options, struct b
 }
 
 /* Makes the variables of transformers' apply_chat_template. `date` NULL: today. */
-static struct value *make_variables(const struct tokenizer *t, const struct value *messages, const struct value *beside,
-                                    bool generation_prompt, const char *date, struct bump *b)
+static struct value *make_variables(const struct tokenizer *t, const struct template *template,
+                                    const struct value *messages, const struct value *beside, bool generation_prompt,
+                                    const char *date, struct bump *b)
 {
     static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
     const struct value *tools = value_get(beside, "tools");
     struct value *map = value_new(b, VALUE_MAP);
     value_put(b, map, "documents", value_new(b, VALUE_NULL));
+    put_options(map, template_kwargs(template), b);
     put_options(map, value_get(beside, "chat_template_kwargs"), b);
     for (size_t i = 0; i < COUNT(roles); i++)
         if (tokenizer_special(t, roles[i]))
@@ -72,7 +74,8 @@ static int render(const struct tokenizer *t, const struct template *template, co
     const struct value *options = value_get(beside, "chat_template_kwargs");
     struct bump b = {0};
     if (options && options->kind != VALUE_NULL && value_as_map(options, "chat_template_kwargs", e)) return e->code;
-    int rc = template_render(template, make_variables(t, messages, beside, generation_prompt, date, &b), out, e);
+    const struct value *variables = make_variables(t, template, messages, beside, generation_prompt, date, &b);
+    int rc = template_render(template, variables, out, e);
     bump_free(&b);
     return rc;
 }

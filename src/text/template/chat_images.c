@@ -127,10 +127,10 @@ static bool probe(const struct image_text *x, const struct tokenizer *t, const s
     const struct text_images as_parts = {.how = &(struct image_text){.parts = true}};
     const bool rendered =
         !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
-    const char *image = rendered ? strstr(r.text.at, x->content) : NULL,
+    const char *place = x->place ? x->place : x->content, *image = rendered ? strstr(r.text.at, place) : NULL,
                *word = rendered ? strstr(r.text.at, text) : NULL;
-    const bool first = content[0] == text[0], written = image && word && !strstr(image + 1, x->content);
-    if (written && (word < image) == first) *apart = first ? image[-1] == '\n' : image[strlen(x->content)] == '\n';
+    const bool first = content[0] == text[0], written = image && word && !strstr(image + 1, place);
+    if (written && (word < image) == first) *apart = first ? image[-1] == '\n' : image[strlen(place)] == '\n';
     else *apart = true; /* the template moves the image */
     rendered_free(&r);
     bump_free(&b);
@@ -140,13 +140,18 @@ static bool probe(const struct image_text *x, const struct tokenizer *t, const s
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e)
 {
     x->content = IMAGE_PLACEHOLDER;
+    x->bos = tokenizer_special(t, "bos_token");
+    if (x->bos_behind && !(x->bos && *x->bos))
+        return error_set(e, PL_USAGE, "BOS stands behind the images of this model, and the tokenizer has no bos_token: "
+                                      "use the model's own tokenizer");
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
     if (x->any_size && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
-    for (int i = 0; i < 2 && x->around[i]; i++)
+    for (int i = 0; i < 2 && x->around[i] && !x->place; i++)
         if (tokenizer_id(t, x->around[i]) < 0)
             return error_set(e, PL_USAGE, "the model's images stand between %s and %s%s, and the tokenizer lacks %s: "
                                           "use the model's own tokenizer", x->around[0], x->around[1],
-                             x->layout == IMAGE_AS_PIECES ? " (mm_use_im_start_end in config.json)" : "", x->around[i]);
+                             x->layout == IMAGE_AS_PIECES ? " (mm_use_im_start_end in config.json)" : "",
+                             x->around[i]);
     x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) &&
                probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
     return PL_OK;
@@ -154,8 +159,8 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL, x->parts,
-                              x->before, x->after};
+    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->around[0] != NULL,
+                              x->parts + 2u * x->bos_behind, x->before, x->after};
     return hash_bytes(facts, sizeof facts, x->any_size ? 1 + (uint64_t)x->video : 0);
 }
 
@@ -248,8 +253,9 @@ static bool inside(const struct rendered *r, uint32_t at)
  * text, and that of a video, or <video> of one that is described. */
 static bool find_place(const struct text_images *images, const struct rendered *r, uint32_t at, struct byte_range *out)
 {
+    const char *const place = images->how->place ? images->how->place : images->how->content;
     const char *const names[] = {IMAGE_PLACEHOLDER,
-                                 strcmp(IMAGE_PLACEHOLDER, images->how->content) ? images->how->content : NULL,
+                                 strcmp(IMAGE_PLACEHOLDER, place) ? place : NULL,
                                  !has_videos(images)            ? NULL
                                  : images->how->video_content ? images->how->video_content
                                                               : VIDEO_PLACEHOLDER};
@@ -303,6 +309,7 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
             put_tokens(x, 1, out);
         }
         if (!described) put_tokens(x, tokens_of(images, i), out);
+        if (x->bos_behind && i + 1 == images->n) text_printf(out, "%s", x->bos);
         return;
     }
     if (described) {
@@ -460,7 +467,8 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
     const struct image_text *x = images->how;
     struct token_list once = {0};
     uint32_t k = 0, seen = 0; /* the image, and how many of its tokens are before */
-    int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n}, wants_special(t, r), &once, e);
+    int rc = encode_piece(t, r, (struct byte_range){0, (uint32_t)r->text.n},
+                          !(x->bos_behind && images->n) && wants_special(t, r), &once, e);
     for (uint32_t i = 0; i < once.n && !rc; i++) {
         if (!is_feature(x, once.at[i].id)) {
             vec_push(out, once.at[i]);

@@ -12,8 +12,8 @@
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
  * described instead, each frame by its time and as an image without tiles, and InternVL's by the
- * numbers of its frames; Idefics3 takes none.
- * A video of Qwen-VL has a token of its own (vision_text.h).
+ * numbers of its frames; Idefics3 takes none. Videos of Qwen-VL have a token of their own
+ * (vision_text.h).
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
  * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
@@ -42,23 +42,34 @@ struct image_text {
     bool any_size;       /* tokens: images and videos of any size, each with tokens of its own number... */
     int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
     uint32_t frame_features; /* of a frame of a video */
-    const char *around[2]; /* what stands before and behind an image; NULL: nothing */
+    const char *around[2]; /* what stands before and behind the tokens of an image; NULL: nothing */
+    /* what templates write for an image, of a model that takes no videos; NULL: its token */
+    const char *place;
     /* tiles: videos are described, by the times of frames; any_size: each grid of a video follows
      * its time */
     bool timed;
+    /* BOS stands behind the last image, and not before the text */
+    bool bos_behind;
     /* renders conversations with videos, from lists of parts; NULL: the template that renders the
      * others */
     const struct template *video_template;
     /* What image_text_open finds: */
     const char *content; /* the token as text */
     const char *video_content; /* any_size: the same of a video's */
+    const char *bos;     /* bos_behind: BOS as text */
     bool parts;          /* the template takes lists of parts, */
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
 
-/* Fills the rest of *x, whose layout, token, features and around are set. `template` may be
- * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
- * id. */
+/* Reports whether the model takes videos at all. */
+static inline bool image_text_takes_videos(const struct image_text *x)
+{
+    return !x->place && (x->layout != IMAGE_AS_TILES || x->timed);
+}
+
+/* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set.
+ * `template` may be NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it
+ * under another id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
 /* Returns a hash of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);

@@ -344,6 +344,7 @@ struct template {
     const char *name, *source;
     struct body body;
     bool marks_answers;
+    struct value *kwargs; /* template_set_kwargs; NULL: none */
     const char *loop;    /* the name, interned */
     struct word **words; /* every name: hash slots, NULL: free; at most half full */
     uint32_t n_words, n_slots;

@@ -49,6 +49,17 @@ static const struct {
                 "{{ '<end_of_utterance>\\n' }}"
                 "{% endfor %}"
                 "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"},
+    /* PaliGemma's processor, which has no template: contents are lists of parts. */
+    {"paligemma", "{% for message in messages %}"
+                  "{% if message['role'] == 'assistant' %}{% generation %}"
+                  "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{{ eos_token }}{% endgeneration %}"
+                  "{% else %}"
+                  "{% for part in message['content'] %}"
+                  "{% if part['type'] == 'image' %}{{ '<image>' }}{% elif part['type'] == 'text' %}"
+                  "{{ part['text'] | trim }}{% endif %}"
+                  "{% endfor %}{{ '\n' }}"
+                  "{% endif %}"
+                  "{% endfor %}"},
     {"vicuna_v1", "{% for message in messages %}"
                   "{% if message['role'] == 'system' %}"
                   "{{ message['content'] + ' ' }}"
@@ -127,7 +138,7 @@ static int read_folder(struct template **out, const char *folder, const char *na
                      "%s has no chat template: no chat_template.jinja, no chat_template.json, and no \"chat_template\" "
                      "in tokenizer_config.json. "
                      "Name a file with data.template: FILE, or a built-in one with data.template: chatml (ChatML), "
-                     "mistral_instruct (LLaVA-Med), vicuna_v1 (LLaVA 1.5) or smolvlm (SmolVLM)",
+                     "mistral_instruct (LLaVA-Med), vicuna_v1 (LLaVA 1.5), smolvlm (SmolVLM) or paligemma (PaliGemma)",
                      folder);
 }
 

@@ -3,6 +3,7 @@
  */
 #include <stdarg.h>
 
+#include "io/json.h"
 #include "text/template/jinja.h"
 
 /* ---- what a parser does ---- */
@@ -424,6 +425,45 @@ void template_close(struct template *t)
     if (!t) return;
     bump_free(&t->memory);
     mem_free(t);
+}
+
+/* Reports whether the template has the name. */
+static bool has_word(const struct template *t, const char *name)
+{
+    for (uint32_t i = 0; i < t->n_slots; i++)
+        if (t->words[i] && !strcmp(t->words[i]->text, name)) return true;
+    return false;
+}
+
+int template_set_kwargs(struct template *t, const char *json, struct error *e)
+{
+    static const char *const own[] = {"messages", "tools", "add_generation_prompt"};
+    t->kwargs = NULL;
+    if (!json) return PL_OK;
+    struct value *map;
+    TRY(json_parse(json, strlen(json), &t->memory, &map, e));
+    TRY(value_as_map(map, "chat_template_kwargs", e));
+    for (uint32_t i = 0; i < map->count; i++) {
+        const char *name = map->items[i]->key;
+        bool decided = text_ends_with(name, "_token");
+        for (size_t k = 0; k < COUNT(own); k++) decided |= !strcmp(own[k], name);
+        if (decided) return error_set(e, PL_USAGE, "%s is decided by the conversation or the tokenizer", name);
+        if (!has_word(t, name))
+            return error_set(e, PL_USAGE, "%s has no variable %s: it would have no effect", t->name, name);
+    }
+    t->kwargs = map;
+    return PL_OK;
+}
+
+const struct value *template_kwargs(const struct template *t) { return t->kwargs; }
+
+uint64_t template_fingerprint(const struct template *t)
+{
+    struct text text = {0};
+    uint64_t sum = hash_bytes(t->source, strlen(t->source), 1);
+    if (t->kwargs) json_write(t->kwargs, 0, &text), sum = hash_bytes(text.at, text.n, sum);
+    text_free(&text);
+    return sum;
 }
 
 const char *template_source(const struct template *t)

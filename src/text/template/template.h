@@ -28,8 +28,8 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 /* Reads the template of a model's folder.
  *
  *   file   data.template: a file's path; the name of a template that is built in, "chatml",
- *          "mistral_instruct", "vicuna_v1" or "smolvlm"; a template itself, which has {{ or {%; or
- *          NULL, or "model": the folder's chat_template.jinja, chat_template.json or
+ *          "mistral_instruct", "vicuna_v1", "smolvlm" or "paligemma"; a template itself, which has
+ *          {{ or {%; or NULL, or "model": the folder's chat_template.jinja, chat_template.json or
  *          tokenizer_config.json, the first that exists and has one
  *   name   the template's name where a folder has several, such as "tool_use"; NULL: "default"
  *
@@ -38,7 +38,16 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 int template_open(struct template **out, const char *folder, const char *file, const char *name, struct error *e);
 void template_close(struct template *t);
 
-/* Returns the template's text, for fingerprints. It lives as long as the template. */
+/* Gives the template variables, a map as JSON (data.chat_template_kwargs): conversations have them
+ * unless they bring their own. NULL: none. PL_USAGE for one that the template does not read, or
+ * that a conversation itself decides. */
+int template_set_kwargs(struct template *t, const char *json, struct error *e);
+/* Returns these variables, a map; NULL: none. */
+const struct value *template_kwargs(const struct template *t);
+/* Returns a number that follows from the template's text and these variables. */
+uint64_t template_fingerprint(const struct template *t);
+
+/* Returns the template's text. It lives as long as the template. */
 const char *template_source(const struct template *t);
 /* Reports whether it has {% generation %}, so that rendered.answers is meaningful. */
 bool template_marks_answers(const struct template *t);

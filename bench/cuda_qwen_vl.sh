@@ -1,0 +1,66 @@
+#!/bin/bash
+# LoRA and QLoRA on Qwen2.5-VL 7B's or Qwen3-VL 8B's shapes with random weights on a GPU, on four
+# conversations with 1 to 3 images of mixed sizes and 384 tokens of text (make_conversations.py):
+# tokens a second, without padding, and memory.
+#
+#   PRESET=Qwen/Qwen2.5-VL-7B-Instruct FORMS='none nf4' RULES='none selective' WITHIN=8GiB bench/cuda_qwen_vl.sh FOLDER
+#
+# FORMS: memory.quantize; RULES: memory.recompute without a budget; WITHIN: budgets on NF4 weights,
+# where the planner chooses. The adapters, r = 16, are on the seven projections of the language
+# model, and everything else is frozen. The conversations are packed into two rows.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=bench/cuda_common.sh
+. bench/cuda_common.sh
+open_rows "${1:-}" qwen_vl
+PRESET=${PRESET:-Qwen/Qwen2.5-VL-7B-Instruct}
+SIZES=${SIZES:-448x672;672x448,336x336;1008x672;504x504,336x504,672x672}
+"$PYTHON" bench/make_conversations.py "$tmp/chats" --sizes "$SIZES" --digits "${DIGITS:-384}"
+# A small tokenizer with the model's image tokens.
+cp -r tests/golden/qwen_vl/qwen2_5_vl "$tmp/tokenizer"
+"$PYTHON" - "$tmp/tokenizer/tokenizer.json" <<'PY'
+import json, sys
+ids = {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645, "<|vision_start|>": 151652, "<|vision_end|>": 151653, "<|image_pad|>": 151655, "<|video_pad|>": 151656}
+with open(sys.argv[1]) as f:
+    t = json.load(f)
+for a in t["added_tokens"]:
+    a["id"] = ids[a["content"]]
+t["model"]["vocab"] = {k: v for k, v in t["model"]["vocab"].items() if k not in ids}
+with open(sys.argv[1], "w") as f:
+    json.dump(t, f)
+PY
+cat >"$tmp/run.yaml" <<YAML
+model: {preset: $PRESET}
+adapter: {target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], exclude_modules: '.*visual.*', r: 16, lora_alpha: 32}
+data: {format: conversations, train: $tmp/chats/chats.jsonl, tokenizer: $tmp/tokenizer, template: $tmp/tokenizer/chat_template.jinja, train_on: all, sequence: ${T:-2304}, max_patches: ${PATCHES:-6016}}
+train: {effective_batch: ${ROWS:-2}, steps: $((STEPS + 2)), save_every: 0, monitor_every: 1}
+memory: {precision: bf16}
+YAML
+
+# ours MODE OPTION...: trains, one row
+ours() {
+    local mode=$1 tokens
+    shift
+    note "ours $PRESET $mode ${SETS:-}"
+    rm -rf "$tmp/out"
+    # shellcheck disable=SC2086
+    if timeout "$LIMIT" "$BUILD/plimsoll" train "$tmp/run.yaml" --set "device=$DEVICE" --set "train.out=$tmp/out" "$@" ${SETS:-} >>"$log" 2>"$tmp/err"; then
+        grep -h 'conversations in\|patches' "$tmp/err" | tee -a "$log" >&2
+        rows_py train "$rows" "$tmp/out" what=qwen_vl "mode=$mode" "name=$PRESET"
+        "$PYTHON" - "$tmp/out" "$mode" <<'PY'
+import json, statistics, sys
+steps = [json.loads(l) for l in open(sys.argv[1] + "/metrics.jsonl") if '"tokens_per_second"' in l]
+plan = json.load(open(sys.argv[1] + "/plan.json"))
+print(f"ours {sys.argv[2]}: {statistics.median(s['tokens_per_second'] for s in steps[2:]):.0f} tokens/s, arena {plan['arena_bytes'] / 2 ** 30:.2f} GiB")
+PY
+    else
+        cat "$tmp/err" >>"$log"
+        tail -n 2 "$tmp/err" >&2
+        rows_py failed "$rows" "$tmp/err" what=qwen_vl "mode=$mode" side=ours
+    fi
+}
+for form in ${FORMS-none nf4}; do
+    for rule in ${RULES-none selective}; do ours "quantize $form, recompute $rule" --set "memory.quantize=$form" --set "memory.recompute=$rule" --set memory.micro_batch=2 --set memory.offload=none; done
+done
+for most in ${WITHIN-}; do ours "NF4 within $most" --memory "$most" --set memory.quantize=nf4; done
+note done
