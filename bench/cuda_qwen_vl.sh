@@ -7,7 +7,8 @@
 #
 # FORMS: memory.quantize; RULES: memory.recompute without a budget; WITHIN: budgets on NF4 weights,
 # where the planner chooses; MODES: the peer's (peer_qwen_vl.py). The adapters, r = 16, are on the
-# seven projections of the language model, and everything else is frozen. The conversations are packed into two rows.
+# seven projections of the language model, and everything else is frozen. The conversations are
+# packed into two rows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh
