@@ -77,6 +77,12 @@ room() {
     expect 0 '14 samples have images of more patches than data.max_patches .4; the most are 176. and are left out; data.max_pixels makes images smaller' run two qwen2_5_vl --set data.max_patches=4
 }
 check 'data.max_patches: rows with less room' room
+# Without room for patches the tower is no part of the run, and its weights are saved as they were.
+text() {
+    expect 0 '' run one "$1" --set data.max_patches=0 --set train.effective_batch=1 --set memory.micro_batch=1 && "$tools/compare" "$(of "$1")/model.safetensors" "$(weights one)" --logits 1e9 || return 1
+    [ "$(stat -c %s "$(of "$1")/model.safetensors")" -eq "$(stat -c %s "$(weights one)")" ]
+}
+check 'qwen3_vl: text only' text qwen3_vl
 resumes() {
     local held_out=(--set train.schedule=constant --set data.holdout=0.25 --set train.eval_every=2 --set train.save_every=2)
     expect 0 '' run one qwen3_vl "${held_out[@]}" && expect 0 '' run two qwen3_vl "${held_out[@]}" --set train.steps=2 || return 1
