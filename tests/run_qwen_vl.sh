@@ -39,12 +39,13 @@ check 'six steps with images and videos are those of PyTorch' pytorch
 
 # same_as MODEL [ARGUMENT...]: another run has the same weights.
 same_as() { expect 0 '' run other "$@" && same "$(weights "plain.$1")" "$(weights other)"; }
-# near MODEL [ARGUMENT...]: the losses of another run are the same within 1e-5, and the weights
-# within 1e-4.
+# near_losses OUT OUT: the losses of two runs are the same within 1e-4. near MODEL [ARGUMENT...]:
+# those of another run.
 losses() { grep -o '"loss": *[0-9.e-]*' "$tmp/$1/metrics.jsonl" | sed 's/.*: *//'; }
+near_losses() { paste <(losses "$1") <(losses "$2") | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > worst) worst = d } END { print "losses within " worst; exit !(NR == 4 && worst < 1e-4) }'; }
 near() {
     expect 0 '' run other "$@" || return 1
-    paste <(losses "plain.$1") <(losses other) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > worst) worst = d } END { print "losses within " worst; exit !(NR == 4 && worst < 1e-4) }'
+    near_losses "plain.$1" other
 }
 techniques() {
     local m=$1
@@ -122,6 +123,12 @@ adapters() {
     cat "$tmp/whole"
 }
 for m in $all; do check "$m: LoRA on the decoder, the tower and the merger; NF4" adapters "$m"; done
+# A folder in 4 bits, as transformers writes it.
+four_bits() {
+    rm -rf "$tmp/four" && expect 0 '' "$binary" convert "$(of "$1")" -o "$tmp/four" --quantize nf4 && expect 0 '' run two "$1" --set adapter.r=2 --set adapter.target_modules=all-linear --set memory.quantize=nf4 || return 1
+    expect 0 '' run one "$1" --set "model.path=$tmp/four" --set adapter.r=2 --set adapter.target_modules=all-linear && near_losses one two
+}
+for m in $all; do check "$m: a folder in 4 bits trains as the model in NF4" four_bits "$m"; done
 
 # --- answers ------------------------------------------------------------------------------------
 

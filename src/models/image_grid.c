@@ -127,11 +127,12 @@ static struct image_grid next_grid(struct grid_walk *w, bool video, int64_t *beg
     return g;
 }
 
-/* Returns how far apart the times of a grid are. */
-static int64_t interval(const struct grid_model *m, const struct image_grid *g)
+/* Returns the position in time of frame t of a grid: whole ones of the time that has passed, in f32
+ * as transformers computes it. */
+static int64_t time_of(const struct grid_model *m, const struct image_grid *g, int64_t t)
 {
-    if (!g->video || !m->per_second) return 1;
-    return m->per_second * (int64_t)(g->seconds > 0 ? g->seconds : 1); /* whole seconds, as published */
+    if (!g->video || !m->per_second) return t;
+    return (int64_t)((float)t * ((float)m->per_second * (float)(g->seconds > 0 ? g->seconds : 1)));
 }
 
 bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*positions)[3], int32_t *index)
@@ -154,7 +155,7 @@ bool grid_tokens(struct grid_walk *w, const int32_t *ids, int64_t T, int32_t (*p
         for (int64_t i = 0; i < n; i++, t++) {
             if (ids[t] != (video ? m->video : m->image)) return false;
             if (positions) {
-                positions[t][0] = (int32_t)(position + i / frame * interval(m, &g));
+                positions[t][0] = (int32_t)(position + time_of(m, &g, i / frame));
                 positions[t][1] = (int32_t)(position + (m->tokens ? 0 : i % frame / across));
                 positions[t][2] = (int32_t)(position + (m->tokens ? 0 : i % frame % across));
             }

@@ -500,8 +500,9 @@ static void build(const struct model *m, struct graph *g, const struct batch *ba
     id x = decoder_embed(decoder, g, c->decoder, ids), features = 0, patches = 0;
     struct tower t = begin(m, g, batch);
     if (t.any) rows.index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){batch->B, batch->T});
-    /* without images the tower is no part of a run; `step` gives its gradients, which are zeros */
-    if (t.any || batch->size || c->grid.tokens) features = encode(&t, &rows, &patches);
+    /* Rows that have no room for images leave the tower out. `step` gives its gradients, zeros, and
+     * where no rows are described the whole model is meant. */
+    if (t.any || batch->size || !batch->own || c->grid.tokens) features = encode(&t, &rows, &patches);
     rows.n_features = c->n_deep;
     if (c->grid.tokens) features = allocate(&t, batch, x, patches, features, &rows);
     if (!t.any) rows.n_features = 0;

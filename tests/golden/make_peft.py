@@ -52,6 +52,7 @@ sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
 import common
 import make_llama
 import make_llava
+import make_qwen_vl
 import make_sam
 import make_towers
 import make_train
@@ -124,6 +125,10 @@ CASES = {
     "gemma3_images": case("gemma3_images", ["q_proj", "out_proj", "down_proj"], r=2, modules_to_save=["multi_modal_projector"]),
     "gemma3_images_all": case("gemma3_images_padded", "all-linear", r=1),
     "paligemma2": case("paligemma2", ["q_proj", "fc1", "multi_modal_projector.linear"], r=2),
+    "qwen2_vl": case("qwen2_vl", ["q_proj", "qkv", "fc1", "mlp.0"], r=2),
+    "qwen2_5_vl": case("qwen2_5_vl_video", ["k_proj", "qkv", "gate_proj", "mlp.2"], r=1, alpha=1),
+    "qwen3_vl": case("qwen3_vl", ["v_proj", "down_proj", "attn.proj", "linear_fc1"], r=2, modules_to_save=["merger"]),
+    "qwen2_5_vl_nf4": case("qwen2_5_vl", ["q_proj", "o_proj"], r=2, nf4=NF4),
     "llava_next": case("llava_next", ["q_proj", "fc1", "linear_2"], r=2),
     "internvl": case("internvl", ["q_proj", "projection_layer", "linear_1"], r=2, modules_to_save=["linear_2"]),
     "internvl_all": case("internvl_norms", "all-linear", r=1),
@@ -170,6 +175,8 @@ def plain_base(c):
 def family(c):
     if plain_base(c) in make_llava.CASES:
         return make_llava
+    if c["base"] in make_qwen_vl.CASES:
+        return make_qwen_vl
     return make_sam if c["base"].startswith("sam_") else make_towers if c["base"].startswith(("clip_", "siglip_")) else make_llama
 
 
@@ -179,10 +186,10 @@ def load_base(c, dtype):
         return load_experts(folder, dtype)
     if c["nf4"] is not None:
         more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
-        auto = AutoModelForImageTextToText if kind is make_llava else AutoModelForCausalLM
+        auto = AutoModelForImageTextToText if kind in (make_llava, make_qwen_vl) else AutoModelForCausalLM
         return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
-    if kind is make_llama:
-        return make_llama.load_model(folder, dtype)
+    if kind in (make_llama, make_qwen_vl):
+        return kind.load_model(folder, dtype)
     return kind.load_model(folder, kind.CASES[c["base"]], dtype)
 
 
@@ -380,6 +387,8 @@ def outputs(model, c, batch, dtype):
         return make_llama.outputs(model, batch)
     if family(c) is make_towers:
         return make_towers.outputs(model, make_towers.CASES[c["base"]], batch["pixel_values"], dtype)
+    if family(c) is make_qwen_vl:
+        return make_qwen_vl.outputs(model, batch, dtype)
     if family(c) is make_llava:
         return make_llava.outputs(model, make_llava.CASES[plain_base(c)], batch, dtype)
     return make_sam.outputs(model, make_sam.CASES[c["base"]], batch, dtype)

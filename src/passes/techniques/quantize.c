@@ -114,7 +114,8 @@ static const struct quantize_rule *rule_of(const struct settings *s, const char 
 
 static bool may_quantize(const struct graph *g, const struct param *p, const struct reading *r)
 {
-    return p->frozen && !p->running && (!p->exact || p->form) && r->linear && !r->tied &&
+    const bool convolution = tensor_at(g, p->tensor)->rank > 3; /* a kernel that a product reads; 3: of all experts */
+    return p->frozen && !p->running && (!p->exact || p->form) && r->linear && !r->tied && !convolution &&
            storage_of(g, p->tensor)->kind == KIND_PARAM;
 }
 
