@@ -171,7 +171,8 @@ static int make(struct temporary *t, const char *path, bool folder, struct error
         name.n = 0;
         text_printf(&name, "%.*s" MARK "%s", (int)n, path, digits);
         t->fd = open_new(name.at, folder);
-        if (t->fd < 0 && errno != EEXIST) break;
+        /* ENOENT: another process took the folder for one that was left, before it was opened */
+        if (t->fd < 0 && errno != EEXIST && errno != ENOENT) break;
         if (t->fd >= 0 && is_own(t->fd, name.at)) {
             t->path = name.at;
             list(t->path);
