@@ -211,6 +211,13 @@ placeholder() {
     expect 0 '2 conversations' run bad qwen2_5_vl --set "data.train=$bad/chats.jsonl" --set data.max_bad=0 --set train.effective_batch=1 --set memory.micro_batch=1 && tail -n 1 "$tmp/out"
 }
 check "a placeholder in the user's text is text" placeholder
+# A file of tokens, of which some are an image's.
+raw() {
+    { head -c 200 /dev/zero | tr '\0' '\010'; printf '\005\005'; head -c 198 /dev/zero | tr '\0' '\010'; } >"$tmp/raw.bin"
+    expect 2 'image tokens that belong to no image' "$binary" train "$(of qwen2_5_vl)/run.yaml" --set data.format=tokens --set data.token_dtype=uint8 --set "data.train=$tmp/raw.bin" --set data.packing=null \
+        --set data.sequence=64 --set data.max_frames=0 --set train.effective_batch=6 --set memory.micro_batch=6 --set "train.out=$tmp/raw" --set "device.kind=$DEVICE"
+}
+check 'a file of tokens with those of images' raw
 check 'data.max_images has no meaning' expect 2 'data.max_images' run bad qwen2_5_vl --set data.max_images=2
 check 'data.tokens_per_frame has no meaning' expect 2 'data.tokens_per_frame' run bad qwen2_5_vl --set data.tokens_per_frame=4
 summary

@@ -33,6 +33,7 @@ struct follow {
     uint64_t key;                /* of random scores */
     void *room[ROW_INPUTS];      /* a row of each input that follows */
     uint64_t bytes[ROW_INPUTS];
+    bool unmatched;              /* image tokens of the record belong to no image of it */
     int32_t (*ranges)[2];        /* [T] */
     int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
     float *rgb;                  /* [3][side][side] */
@@ -132,8 +133,9 @@ static int64_t feature_of(const struct batch_record *x, int64_t k)
     return -1;
 }
 
-/* Finds the features of images in tiles with a map, by their ids. */
-static void index_anyres(const struct model *m, int64_t *next, int32_t *ids, int64_t T, int32_t *index)
+/* Finds the features of images in tiles with a map, by their ids. Returns false if these are of no
+ * whole image. */
+static bool index_anyres(const struct model *m, int64_t *next, int32_t *ids, int64_t T, int32_t *index)
 {
     const struct anyres *a = m->images->anyres;
     const int32_t embedded = a->token >= 0 && a->token < m->vocabulary ? a->token : 0;
@@ -141,28 +143,27 @@ static void index_anyres(const struct model *m, int64_t *next, int32_t *ids, int
     for (int64_t t = 0, n = 1; t < T; t += n, n = 1) {
         index[t] = -1;
         if (!anyres_is_token(a, ids[t])) continue;
-        CHECK(anyres_find(a, ids + t, T - t, &shape), "the tokens of an image");
+        if (!anyres_find(a, ids + t, T - t, &shape)) return false;
         n = anyres_tokens(a, shape);
         anyres_index(a, shape, 1 + (int32_t)*next, index + t);
         for (int64_t k = 0; k < n; k++) ids[t + k] = embedded;
         *next += anyres_images(shape) * m->images->features;
     }
+    return true;
 }
 
-void batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index)
+bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index)
 {
     const int32_t token = m->images->token;
     int64_t first = 0, *next = x->feature ? x->feature : &first;
-    if (m->images->anyres) {
-        index_anyres(m, next, ids, T, index);
-        return;
-    }
+    if (m->images->anyres) return index_anyres(m, next, ids, T, index);
     for (int64_t t = 0; t < T; t++) {
         index[t] = ids[t] == token ? (int32_t)feature_of(x, *next) : -1;
         if (index[t] < 0) continue;
         ++*next;
         if (token < 0 || token >= m->vocabulary) ids[t] = 0;
     }
+    return true;
 }
 
 /* Returns the tokens of the row. */
@@ -175,7 +176,7 @@ static void follow_index(struct follow *f, struct batch_record *x)
 {
     const int64_t T = tokens_of(f, x);
     memcpy(f->ids, x->is[ROW_IDS].at, (size_t)T * sizeof *f->ids);
-    batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
+    f->unmatched |= !batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
     x->is[ROW_IDS].at = f->ids;
     x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
 }
@@ -276,8 +277,7 @@ static void follow_tokens(struct follow *f, struct batch_record *x)
     int32_t *index = f->room[ROW_INDEX];
     for (int64_t t = 0, end; t < T; t = end) {
         for (end = t + 1; end < T && !(positions && positions[end] == 0); end++) continue;
-        CHECK(grid_document(&walk, ids + t, end - t, f->positions + t, index ? index + t : NULL),
-              "the image tokens of a row do not match its images");
+        f->unmatched |= !grid_document(&walk, ids + t, end - t, f->positions + t, index ? index + t : NULL);
     }
     x->is[ROW_POSITIONS].at = f->positions;
     x->is[ROW_POSITIONS].bytes = 3 * x->is[ROW_IDS].bytes;
@@ -405,8 +405,9 @@ static const struct {
              {ROW_TEXT_END, ROW_TEXT_END, ROW_IDS, follow_end},
              {ROW_CANDIDATES, ROW_ANSWERS, ROW_TARGETS, follow_candidates}};
 
-void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
+bool follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {
+    f->unmatched = false;
     if (f->positions) {
         const int32_t *documents = x->is[ROW_INDEX].at ? x->documents : x->is[ROW_POSITIONS].at;
         const bool text = x->is[ROW_IDS].at, images = f->patches && !x->is[ROW_INDEX].at && (text || x->grids);
@@ -414,8 +415,8 @@ void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_r
         if (images) follow_patches(f, x);
         if (images && f->images) follow_images(f, x);
         if (text && !x->is[ROW_INDEX].at) follow_tokens(f, x);
-        if (text && f->images && documents) follow_questions(f, x, documents);
-        return;
+        if (text && f->images && documents && !f->unmatched) follow_questions(f, x, documents);
+        return !f->unmatched;
     }
     for (size_t i = 0; i < COUNT(rules); i++) {
         if (!used[rules[i].input] || !x->is[rules[i].of].at || x->is[rules[i].input].at) continue;
@@ -425,4 +426,5 @@ void follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_r
         x->is[rules[i].also].at = f->room[rules[i].also];
     }
     if (f->ranges && x->is[ROW_IDS].at && !x->text) follow_ranges(f, x);
+    return !f->unmatched;
 }

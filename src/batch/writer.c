@@ -70,7 +70,9 @@ int batch_write(struct batch_writer *w, const struct batch_target *t, int64_t ro
                 struct error *e)
 {
     struct batch_record all = *x;
-    follow_record(w->follow, w->used, &all);
+    if (!follow_record(w->follow, w->used, &all))
+        return error_set(e, PL_USAGE, "a row of the data has image tokens that belong to no image: ids of images and "
+                                      "videos may only stand where conversations have these");
     for (int i = 0; i < ROW_INPUTS; i++)
         if (w->used[i] && all.is[i].at)
             TRY(run_write_input(w->run, batch_inputs[i].name, t->row + row, all.is[i].at,

@@ -92,5 +92,5 @@ int batch_write_part(struct run *r, const char *input, uint64_t from, const void
                      struct error *e);
 
 /* Finds the features of a row of T image tokens (image_index). An image token that is not in the
- * vocabulary becomes 0 in `ids`. */
-void batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index);
+ * vocabulary becomes 0 in `ids`. Returns false if image tokens do not make whole images. */
+bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index);

@@ -257,7 +257,7 @@ static int put_answers(struct generate *g, struct error *e)
 
 /* --- prompts ---------------------------------------------------------------------------------- */
 
-/* Does so where the ids of a prompt tell the shapes of its images. */
+/* Checks the image tokens of a prompt whose ids tell the shapes of its images. */
 static int check_tiles(const struct anyres *a, const struct prompt *p, int64_t images, struct error *e)
 {
     struct anyres_shape shape;
