@@ -184,6 +184,15 @@ inspected() {
 }
 check 'data inspect' inspected
 
+# A step on images that it makes itself.
+timed() {
+    local m=$1 key=$2
+    echo "{model: {path: $(of "$m")}, data: {sequence: 160, $key}, train: {effective_batch: 2}, device: $DEVICE}" >"$tmp/bench.yaml"
+    expect 0 '' "$binary" bench "$tmp/bench.yaml" --steps 1 --json && json "$tmp/out" measured_median_seconds
+}
+for m in $all; do check "$m: bench" timed "$m" 'max_patches: 256'; done
+check 'arr_coc_qwen2_vl: bench' timed arr_coc_qwen2_vl 'max_images: 2'
+
 # --- bad input ----------------------------------------------------------------------------------
 
 bad=$tmp/wrong

@@ -127,34 +127,49 @@ static int put_input(struct run *r, const char *name, struct error *e)
 /* A conversation with images of any size: these, then text. */
 struct grid_sample {
     struct image_grid *grids;
-    int64_t n, patches;
+    int64_t n, patches, tokens; /* images, and what they have in all */
     float *pixels;
     int32_t *ids, *labels, *positions, (*ranges)[2];
 };
 
-/* Chooses images of GRID_SIDE x GRID_SIDE features, and one row of features of what is left. */
-static void choose_grids(const struct grid_model *g, int64_t features, struct grid_sample *s)
+/* Adds an image of so many features. */
+static void add_grid(const struct grid_model *g, int64_t rows, int64_t columns, struct grid_sample *s)
 {
-    enum { GRID_SIDE = 24 };
-    s->grids = mem_alloc((size_t)(features / (GRID_SIDE * GRID_SIDE) + 1) * sizeof *s->grids);
-    s->patches = features * g->merge * g->merge;
-    for (; features >= GRID_SIDE * GRID_SIDE; features -= GRID_SIDE * GRID_SIDE)
-        s->grids[s->n++] = (struct image_grid){1, GRID_SIDE * g->merge, GRID_SIDE * g->merge};
-    if (features) s->grids[s->n++] = (struct image_grid){1, g->merge, features * g->merge};
+    const struct image_grid x = {1, rows * g->merge, columns * g->merge};
+    s->grids[s->n++] = x;
+    s->patches += grid_patches(&x);
+    s->tokens += g->tokens ? g->tokens : grid_features(g, &x);
+}
+
+/* Chooses images for rows of T tokens: of GRID_SIDE x GRID_SIDE features, and one row of features of
+ * what is left; or as many of the largest as there is room for, where all have as many tokens. */
+static void choose_grids(const struct grid_model *g, const struct image_batch *room, int64_t T, struct grid_sample *s)
+{
+    enum { GRID_SIDE = 24, GRID = GRID_SIDE * GRID_SIDE };
+    int64_t features = room->patches / (g->merge * g->merge);
+    s->grids = mem_alloc((size_t)max_i64(features / GRID + 1, room->images) * sizeof *s->grids);
+    if (g->tokens) {
+        const int64_t n = min_i64(room->images, (T - 1) / g->tokens),
+                      side = (int64_t)sqrt((double)features / (double)room->images);
+        while (s->n < n) add_grid(g, side, side, s);
+        return;
+    }
+    for (features = min_i64(features, T - 1); features >= GRID; features -= GRID) add_grid(g, GRID_SIDE, GRID_SIDE, s);
+    if (features) add_grid(g, 1, features, s);
 }
 
 /* Writes one such row of the batch; the answer is its second half. */
 static int put_grid_row(struct run *r, struct batch_writer *w, int64_t row, struct grid_sample *s, struct error *e)
 {
     const struct grid_model *g = r->planned.model.images->grids;
-    const int64_t T = r->planned.batch.T, features = s->patches / (g->merge * g->merge);
+    const int64_t T = r->planned.batch.T;
     const uint64_t seed = random_key((uint64_t)r->planned.config->train_seed, "conversation") + (uint64_t)row;
     random_normal(s->pixels, seed, 0, s->patches * grid_values(g), 1);
     random_words((uint32_t *)s->ids, seed, 0, T);
     for (int64_t t = 0; t < T; t++) {
         s->ids[t] = (int32_t)((uint32_t)s->ids[t] % (uint32_t)min_i64(g->image, g->video));
         s->labels[t] = t < T / 2 ? -100 : s->ids[t];
-        if (t < features) s->ids[t] = g->image;
+        if (t < s->tokens) s->ids[t] = g->image;
         s->positions[t] = (int32_t)t;
         s->ranges[t][0] = 0, s->ranges[t][1] = (int32_t)t + 1;
     }
@@ -171,7 +186,7 @@ static int put_grid_row(struct run *r, struct batch_writer *w, int64_t row, stru
 static int put_grids(struct run *r, struct error *e)
 {
     const struct grid_model *g = r->planned.model.images->grids;
-    const int64_t T = r->planned.batch.T, room = ((const struct image_batch *)r->planned.batch.own)->patches;
+    const int64_t T = r->planned.batch.T;
     struct grid_sample s = {.ids = mem_alloc((size_t)T * sizeof *s.ids),
                             .labels = mem_alloc((size_t)T * sizeof *s.labels),
                             .positions = mem_alloc((size_t)T * sizeof *s.positions),
@@ -179,7 +194,7 @@ static int put_grids(struct run *r, struct error *e)
     struct batch_writer *w = batch_writer_new(r);
     struct planned_input x;
     int rc = PL_OK;
-    choose_grids(g, min_i64(room / (g->merge * g->merge), T - 1), &s);
+    choose_grids(g, r->planned.batch.own, T, &s);
     s.pixels = mem_alloc((size_t)(s.patches * grid_values(g)) * sizeof *s.pixels);
     CHECK(planned_input(&r->planned, "input_ids", &x));
     const uint64_t rows = r->planned.graph.storages.at[x.storage].bytes / ((uint64_t)T * sizeof *s.ids);

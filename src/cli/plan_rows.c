@@ -46,7 +46,6 @@ static int plan_patches(struct config *c, const struct model *m, const struct me
                                           .max_pixels = (uint64_t)c->data_max_pixels};
     struct patch_rules p;
     struct patch_grid grid;
-    int64_t features = 0;
     TRY(image_source_patches(&p, m, false, &sizes, e));
     TRY(patch_grid_image(&p, x->width, x->height, &grid, e));
     if (g->tokens) {
@@ -56,7 +55,7 @@ static int plan_patches(struct config *c, const struct model *m, const struct me
         *tokens = x->images * (g->tokens + 2);
         return PL_OK;
     }
-    features += x->images * (int64_t)patch_grid_tokens(&p, &grid);
+    int64_t features = x->images * (int64_t)patch_grid_tokens(&p, &grid);
     *tokens = features + 2 * x->images; /* <|vision_start|>, <|vision_end|> */
     if (x->frames) {
         TRY(image_source_patches(&p, m, true, NULL, e));

@@ -95,7 +95,7 @@ def check(kind):
         t = made.write_run(folder, c, folder)
         hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
         processor = AutoImageProcessor.from_pretrained(folder)
-        samples = [made.encode(folder, kind, hf, processor, None, *chat) for chat in made.chats_of(c)]
+        samples = [made.encode(folder, kind, c.get("template", made.TEMPLATE), hf, processor, None, *chat) for chat in made.chats_of(c)]
         counts = [int((labels[1:] != common.IGNORE).sum()) for _, labels in samples]
         (whole, asks), (split, _) = theirs(folder, samples, t, 1), theirs(folder, samples, t, 4)
         rows = [whole, split, ours(folder, t, 1), ours(folder, t, 4)]

@@ -11,13 +11,12 @@ forward of its own, its question the text before the first answer; and the loss 
 conversations, divided by their number. In no step would a change of 1e-5 in the scores change a choice.
 """
 import argparse
-import json
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
-from transformers import AutoImageProcessor, PreTrainedTokenizerFast, get_linear_schedule_with_warmup
+from transformers import AutoImageProcessor, PreTrainedTokenizerFast
 
 import common
 import make_allocator
@@ -51,7 +50,7 @@ def image_of(pixels, grid, c):
 
 def encode(folder, hf, processor, c, images, q, a):
     """As make_qwen_vl_train.encode, with as many tokens for every image, and what the allocator reads."""
-    given, labels = made.encode(folder, c["kind"], hf, processor, None, images, q, a)
+    given, labels = made.encode(folder, c["kind"], made.TEMPLATE, hf, processor, None, images, q, a)
     ids, out, kept, k = given["input_ids"][0].tolist(), [], [], 0
     while k < len(ids):
         n = 1
@@ -89,28 +88,13 @@ def train(folder, c, t):
     hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
     processor = AutoImageProcessor.from_pretrained(folder)
     samples = [encode(folder, hf, processor, c["model"], *chat) for chat in made.chats_of(c)]
-    count = sum(int((x["labels"][0, 1:] != common.IGNORE).sum()) for x in samples)
     model = levels.load_model(folder, c["model"], torch.float32).train()
-    model.gap, stable = GAP, True
-    optimizer = torch.optim.AdamW(model.parameters(), lr=t["learning_rate"], betas=(t["beta1"], t["beta2"]), eps=t["eps"], weight_decay=t["weight_decay"])
-    schedule = get_linear_schedule_with_warmup(optimizer, t["warmup_steps"], t["steps"])
-    rows = []
-    for step in range(t["steps"]):
-        loss = 0
-        for x in samples:
-            logits = logits_of(model, x)
-            stable &= getattr(model, "stable", True)
-            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], x["labels"][0, 1:], ignore_index=common.IGNORE, reduction="sum") / count
-        if not stable:
-            return None, 0, 0
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), t["clip_norm"])
-        rows.append(dict(step=step + 1, loss=loss.item(), learning_rate=schedule.get_last_lr()[0], grad_norm=float(norm)))
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    with open(os.path.join(folder, "losses.json"), "w") as f:
-        f.write('{"steps": [\n' + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
+    model.gap = GAP
+
+    def stable_logits(i):
+        logits = logits_of(model, samples[i])
+        return logits if getattr(model, "stable", True) else None
+    rows = made.run_steps(folder, model, t, [x["labels"][0] for x in samples], stable_logits)
     lengths = [x["input_ids"].shape[1] for x in samples]
     return rows, max(lengths), sum(lengths)
 

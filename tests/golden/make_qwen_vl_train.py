@@ -167,16 +167,25 @@ def train(folder, c, t):
     hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
     processor, videos = AutoImageProcessor.from_pretrained(folder), AutoVideoProcessor.from_pretrained(folder)
     samples = [encode(folder, c["model"]["kind"], c.get("template", TEMPLATE), hf, processor, videos, *chat) for chat in chats_of(c)]
-    count = sum(int((labels[1:] != common.IGNORE).sum()) for _, labels in samples)
     model = make_qwen_vl.load_model(folder, torch.float32).train()
+    rows = run_steps(folder, model, t, [labels for _, labels in samples], lambda i: model(use_cache=False, **samples[i][0]).logits[0])
+    return rows, max(given["input_ids"].shape[1] for given, _ in samples), sum(given["input_ids"].shape[1] for given, _ in samples)
+
+
+def run_steps(folder, model, t, labels, logits_of):
+    """Trains the model and writes losses.json; logits_of(i): those of sample i; None: they cannot be used, and neither
+    can the run."""
+    count = sum(int((x[1:] != common.IGNORE).sum()) for x in labels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=t["learning_rate"], betas=(t["beta1"], t["beta2"]), eps=t["eps"], weight_decay=t["weight_decay"])
     schedule = get_linear_schedule_with_warmup(optimizer, t["warmup_steps"], t["steps"])
     rows = []
     for step in range(t["steps"]):
         loss = 0
-        for given, labels in samples:
-            logits = model(use_cache=False, **given).logits[0]
-            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], labels[1:], ignore_index=common.IGNORE, reduction="sum") / count
+        for i, x in enumerate(labels):
+            logits = logits_of(i)
+            if logits is None:
+                return None
+            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], x[1:], ignore_index=common.IGNORE, reduction="sum") / count
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), t["clip_norm"])
         rows.append(dict(step=step + 1, loss=loss.item(), learning_rate=schedule.get_last_lr()[0], grad_norm=float(norm)))
@@ -185,7 +194,7 @@ def train(folder, c, t):
         optimizer.zero_grad()
     with open(os.path.join(folder, "losses.json"), "w") as f:
         f.write('{"steps": [\n' + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
-    return rows, max(given["input_ids"].shape[1] for given, _ in samples), sum(given["input_ids"].shape[1] for given, _ in samples)
+    return rows
 
 
 def main():
