@@ -132,7 +132,7 @@ struct grid_sample {
     int32_t *ids, *labels, *positions, (*ranges)[2];
 };
 
-/* Adds an image of so many features. */
+/* Adds an image of rows x columns features. */
 static void add_grid(const struct grid_model *g, int64_t rows, int64_t columns, struct grid_sample *s)
 {
     const struct image_grid x = {1, rows * g->merge, columns * g->merge};
@@ -141,8 +141,8 @@ static void add_grid(const struct grid_model *g, int64_t rows, int64_t columns, 
     s->tokens += g->tokens ? g->tokens : grid_features(g, &x);
 }
 
-/* Chooses images for rows of T tokens: of GRID_SIDE x GRID_SIDE features, and one row of features of
- * what is left; or as many of the largest as there is room for, where all have as many tokens. */
+/* Chooses images for rows of T tokens: of GRID_SIDE x GRID_SIDE features, and one row of features
+ * of what is left; or as many of the largest as there is room for, where all have as many tokens. */
 static void choose_grids(const struct grid_model *g, const struct image_batch *room, int64_t T, struct grid_sample *s)
 {
     enum { GRID_SIDE = 24, GRID = GRID_SIDE * GRID_SIDE };

@@ -88,14 +88,14 @@ def distance(a, b, column):
 
 def check(kind):
     # Each conversation has a row of its own: a quarter of the step is two of them in both programs.
-    c = dict(made.CASES[kind], packing=False, sequence=256)
+    c = dict(made.CASES[kind], packing=False, sequence=256, template=made.TEMPLATE)
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.join(folder, kind)
         made.write_folder(folder, c)
         t = made.write_run(folder, c, folder)
         hf = PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>")
         processor = AutoImageProcessor.from_pretrained(folder)
-        samples = [made.encode(folder, kind, c.get("template", made.TEMPLATE), hf, processor, None, *chat) for chat in made.chats_of(c)]
+        samples = [made.encode(folder, kind, c["template"], hf, processor, None, *chat) for chat in made.chats_of(c)]
         counts = [int((labels[1:] != common.IGNORE).sum()) for _, labels in samples]
         (whole, asks), (split, _) = theirs(folder, samples, t, 1), theirs(folder, samples, t, 4)
         rows = [whole, split, ours(folder, t, 1), ours(folder, t, 4)]
