@@ -142,7 +142,8 @@ static void add_grid(const struct grid_model *g, int64_t rows, int64_t columns, 
 }
 
 /* Chooses images for rows of T tokens: of GRID_SIDE x GRID_SIDE features, and one row of features
- * of what is left; or as many of the largest as there is room for, where all have as many tokens. */
+ * of what is left; or as many of the largest as there is room for, where all have as many tokens.
+ * */
 static void choose_grids(const struct grid_model *g, const struct image_batch *room, int64_t T, struct grid_sample *s)
 {
     enum { GRID_SIDE = 24, GRID = GRID_SIDE * GRID_SIDE };
