@@ -4,7 +4,7 @@
  * image tokens are nowhere else. A text with <video> has more places than images if one of them is
  * a video that is described, and may be refused.
  *
- *     byte 0     layout, and whether images are in tiles
+ *     byte 0     its low bits the layout; 64: images are in tiles; 128: every other one is a video
  *     byte 1     n: the ranges of the data; 2 n bytes: the gap before each, and its length
  *     the rest   the text
  */
@@ -24,18 +24,22 @@ static void check_ranges(const struct byte_range *at, uint32_t n, const struct r
     }
 }
 
+static bool is_image(const struct image_text *x, int32_t id)
+{
+    return x->layout == IMAGE_AS_ANYRES ? anyres_is_token(&x->anyres, id) : id == x->token;
+}
+
 static void check_tokens(const struct image_text *x, const struct token_list *l, const struct range_list *images,
                          uint32_t slots)
 {
     uint32_t all = 0, at = 0, inside = 0;
-    for (uint32_t i = 0; i < l->n; i++) all += l->at[i].id == x->token;
+    for (uint32_t i = 0; i < l->n; i++) all += is_image(x, l->at[i].id);
     for (uint32_t i = 0; i < images->n; i++) {
         CHECK(images->at[i].begin >= at && images->at[i].begin < images->at[i].end && images->at[i].end <= l->n,
               "image %u", i);
-        for (at = images->at[i].begin; at < images->at[i].end; at++) inside += l->at[at].id == x->token;
+        for (at = images->at[i].begin; at < images->at[i].end; at++) inside += is_image(x, l->at[at].id);
     }
-    CHECK(all == inside && all == slots * x->features, "%u image tokens, %u of them in images, for %u", all, inside,
-          slots);
+    CHECK(all == inside && all == slots, "%u image tokens, %u of them in images, for %u", all, inside, slots);
 }
 
 /* Contents as parts: as many images as there are in the text. */
@@ -55,7 +59,7 @@ static void check_parts(const char *text)
 }
 
 static void check_text(const struct tokenizer *t, const struct image_text *x, struct rendered *r, bool tiled,
-                       uint32_t n)
+                       bool videos, uint32_t n)
 {
     struct image_tiles *tiles = mem_alloc((n + 1) * sizeof *tiles);
     struct range_list spans = {0}, images = {0};
@@ -64,14 +68,16 @@ static void check_text(const struct tokenizer *t, const struct image_text *x, st
     uint32_t slots = 0;
     for (uint32_t i = 0; i < n; i++) {
         tiles[i] = tiled ? (struct image_tiles){.rows = i % 3, .columns = i % 3 ? 2 : 0} : (struct image_tiles){0};
-        if (x->timed && i % 2)
+        if (videos && i % 2)
             tiles[i] = (struct image_tiles){.frames = 2, .seconds = (const uint32_t[]){0, 61}, .duration = 90000};
-        slots += tiles[i].frames               ? tiles[i].frames
-                 : x->layout == IMAGE_AS_TILES ? tiles[i].rows * tiles[i].columns + 1
-                                               : 1;
+        if (x->layout == IMAGE_AS_ANYRES) tiles[i].shape = anyres_shape_of(&x->anyres, 1 + 5 * i % 17, 1 + 3 * i % 17);
+        slots += x->layout == IMAGE_AS_ANYRES    ? (uint32_t)anyres_tokens(&x->anyres, tiles[i].shape)
+                 : tiles[i].frames               ? tiles[i].frames * x->frame_features
+                 : image_is_tiled(x->layout)     ? (tiles[i].rows * tiles[i].columns + 1) * x->features
+                                                 : x->features;
     }
     const struct text_images all = {x, tiles, n};
-    const bool video = x->timed && memmem(r->text.at, r->text.n, VIDEO_PLACEHOLDER, strlen(VIDEO_PLACEHOLDER));
+    const bool video = videos && memmem(r->text.at, r->text.n, VIDEO_PLACEHOLDER, strlen(VIDEO_PLACEHOLDER));
     const int rc = image_text_expand(&all, r, &spans, &e);
     CHECK(rc ? video && e.code == PL_USAGE && e.text[0] : spans.n == n, "%s", e.text);
     if (!rc) check_ranges(r->data.at, r->data.n, &spans, r->text.n);
@@ -91,12 +97,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2 || size > 1 << 16) return 0;
     const size_t head = 2 + 2 * (size_t)data[1];
     if (size < head) return 0;
-    struct image_text x = {.layout = data[0] % 3,
+    static const enum image_layout layouts[] = {IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES, IMAGE_AS_CROPS,
+                                                IMAGE_AS_ANYRES};
+    struct image_text x = {.layout = layouts[(data[0] & 63) % COUNT(layouts)],
                            .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER),
                            .features = 3,
                            .frame_features = 3,
                            .content = IMAGE_PLACEHOLDER};
-    x.timed = data[0] & 128 && x.layout == IMAGE_AS_TILES;
+    const bool videos = data[0] & 128 && (x.layout == IMAGE_AS_TILES || x.layout == IMAGE_AS_CROPS);
+    x.timed = videos && x.layout == IMAGE_AS_TILES;
+    x.anyres = (struct anyres){.tile = 4, .side = 2, .token = x.token, .n = 3, .sizes = {{4, 8}, {8, 4}, {8, 8}}};
     if (x.layout == IMAGE_AS_PIECES) x.token = -200;
     struct rendered r = {0};
     text_append(&r.text, (const char *)data + head, size - head);
@@ -113,7 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
          s += strlen(IMAGE_PLACEHOLDER))
         n++;
     check_parts(r.text.at);
-    check_text(tokenizer, &x, &r, data[0] & 64, n);
+    check_text(tokenizer, &x, &r, data[0] & 64, videos, n);
     rendered_free(&r);
     return 0;
 }

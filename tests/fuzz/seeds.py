@@ -142,10 +142,11 @@ put("conversation", "two_in_a_line", b'{"text": "a"} {"text": "b"}\n{"text": "c"
 put("conversation", "plain", "\ufeffA text.\n\nÄ second paragraph.\n".encode())
 
 # Text with images: the layout, ranges of the data, the text.
-for layout, name in enumerate(("tokens", "tiles", "pieces")):
-    put("chat_images", name, bytes([layout + 63 if layout == 1 else layout, 2, 3, 9, 4, 12]) + "USER: <image>\nÄ cat<image> and <image></s>\n<image>".encode())
+for layout, name in enumerate(("tokens", "tiles", "pieces", "crops", "anyres")):
+    put("chat_images", name, bytes([layout + 64 if name in ("tiles", "crops") else layout, 2, 3, 9, 4, 12]) + "USER: <image>\nÄ cat<image> and <image></s>\n<image>".encode())
 put("chat_images", "none", b"\x00\x00<s>no image")
-put("chat_images", "video", b"\x82\x00<image><image> and <video>")
+put("chat_images", "video", b"\xbd\x00<image><image> and <video>")
+put("chat_images", "video_in_crops", b"\xbf\x00<image><image> and <video>")
 
 # A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of
 # lines of tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a
