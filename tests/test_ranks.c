@@ -502,11 +502,11 @@ TEST(test_disk)
     config_init(&c);
     rank_threads_open(ranks, 1, 1);
     agree_open(&ranks[0]);
-    agree_free(&ranks[0], "/tmp");
+    assert_int_equal(agree_free(&ranks[0], "/tmp", &e), PL_OK);
     assert_int_equal(offload_budget(&c, DEVICE_CPU, false, &ranks[0], 1, &bytes, &rule, &e), PL_OK);
     assert_true(bytes > 0);
     memset(nowhere, 'x', sizeof nowhere - 1);
-    agree_free(&ranks[0], nowhere);
+    assert_int_equal(agree_free(&ranks[0], nowhere, &e), PL_OK);
     assert_int_equal(offload_budget(&c, DEVICE_CPU, false, &ranks[0], 1, &bytes, &rule, &e), PL_FAIL);
     assert_non_null(strstr(e.text, "memory.host_budget auto: cannot find the free disk space"));
     mem_free(ranks[0].room);
@@ -584,6 +584,46 @@ TEST(test_alone)
     mem_free(ranks[0].room);
     planned_preset_free(&m.p);
     rank_threads_close(ranks);
+}
+
+struct leaving {
+    struct ranks *ranks;
+    struct error e;
+    int rc;
+};
+static void *leave(void *of)
+{
+    struct leaving *x = of;
+    agree_open(x->ranks);
+    x->rc = agree_to_end(x->ranks, x->rc, &x->e);
+    mem_free(x->ranks->room);
+    return NULL;
+}
+
+/* A rank that fails after the last agreement tells the others; what all ranks found names none of
+ * them. */
+TEST(test_leaving)
+{
+    for (int lost = 0; lost <= 2; lost++) {
+        struct leaving x[2] = {0};
+        struct ranks ranks[2];
+        pthread_t thread[2];
+        rank_threads_open(ranks, 2, 1);
+        for (int i = 0; i < 2; i++) {
+            x[i] = (struct leaving){.ranks = &ranks[i], .rc = i < lost ? PL_USAGE : PL_OK};
+            if (x[i].rc) error_set(&x[i].e, PL_USAGE, "the disk is full");
+            ranks[i].rank = i;
+            assert_int_equal(pthread_create(&thread[i], NULL, leave, &x[i]), 0);
+        }
+        for (int i = 0; i < 2; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(x[i].rc, lost ? PL_USAGE : PL_OK);
+            assert_int_equal(ranks[i].ended, lost > 0);
+            assert_true(!lost || strstr(x[i].e.text, "the disk is full"));
+            assert_int_equal(strncmp(x[i].e.text, "rank 0 on ", 10) == 0, lost == 1);
+        }
+        rank_threads_close(ranks);
+    }
 }
 
 /* Running statistics of batch normalisation move by the groups of all ranks, in the order of

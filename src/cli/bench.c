@@ -271,11 +271,10 @@ int bench_start(struct options *o, int64_t most, int64_t *steps, struct bench *b
 {
     struct ranks *r = o->world;
     TRY(options_configure(o, e));
-    int rc = options_count("--steps", o->steps, 1, most, steps, e);
-    if (!rc) rc = config_check(&o->config, CONFIG_NEEDS_MODEL, e);
-    TRY(agree_on(r, rc, e));
-    agree_free(r, offload_folder(o->config.train_out));
-    rc = bench_open(b, &o->config,
+    TRY(options_count("--steps", o->steps, 1, most, steps, e));
+    TRY(config_check(&o->config, CONFIG_NEEDS_MODEL, e));
+    TRY(agree_free(r, offload_folder(o->config.train_out), e));
+    const int rc = bench_open(b, &o->config,
                     &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
     return agree_on(r, rc, e);
 }

@@ -301,6 +301,7 @@ static int run_on_ranks(struct options *o, struct error *e)
     if (o->world) divide_threads(o->world);
     if (o->world && o->world->rank) log_silence();
     if (!rc) rc = o->command->run(o, e);
+    rc = agree_to_end(o->world, rc, e);
     if (rc && o->world) say_error(o, e);
     dist_close(o->world);
     return rc;

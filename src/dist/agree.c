@@ -48,7 +48,9 @@ static int adopt_failure(struct ranks *r, int first, int rc, struct error *e)
     const struct agreement *all = r->room;
     char mine[AGREE_TEXT] = "";
     const int code = all[first].failed;
-    if (rc && r->n > 1) snprintf(mine, sizeof mine, "rank %d on %s: %s", r->rank, r->host, e->text);
+    int lost = 0;
+    for (int i = 0; i < r->n; i++) lost += all[i].failed != 0;
+    if (rc && lost < r->n) snprintf(mine, sizeof mine, "rank %d on %s: %s", r->rank, r->host, e->text);
     else if (rc) snprintf(mine, sizeof mine, "%s", e->text);
     r->ended = true;
     if (r->gather(r, mine, texts_of(r), AGREE_TEXT, e)) r->abort(r, PL_FAIL, e->text);
@@ -75,6 +77,14 @@ int agree_on(struct ranks *r, int rc, struct error *e)
     return agree(r, &a, rc, e);
 }
 
+int agree_to_end(struct ranks *r, int rc, struct error *e)
+{
+    if (!r || r->ended) return rc;
+    enum { DAYS = 10 };
+    r->timeout = DAYS * 86400.0;
+    return agree_on(r, rc, e);
+}
+
 int agree_same(struct ranks *r, const struct agree_same *list, int n, struct error *e)
 {
     for (int k = 0; r && k < n; k++) {
@@ -95,24 +105,26 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
     return PL_OK;
 }
 
-void agree_free(struct ranks *r, const char *folder)
+int agree_free(struct ranks *r, const char *folder, struct error *e)
 {
     struct system_memory m;
-    struct error e = {0};
+    struct error unknown = {0};
     uint64_t disk = 0;
-    if (!r) return;
+    if (!r) return PL_OK;
+    TRY(agree_on(r, PL_OK, e));
     system_memory(&m);
-    const bool full = !disk_free(folder, &disk, &e) && disk < (uint64_t)max_i64(1, r->local);
+    const bool full = !disk_free(folder, &disk, &unknown) && disk < (uint64_t)max_i64(1, r->local);
     const uint64_t local = (uint64_t)max_i64(1, r->local);
     const struct rank_share mine = {m.available / local, m.total / local, full ? 1 : disk / local};
     struct rank_share *all = agree_room(r);
-    if (r->gather(r, &mine, all, sizeof mine, &e)) r->abort(r, PL_FAIL, e.text);
+    if (r->gather(r, &mine, all, sizeof mine, e)) r->abort(r, PL_FAIL, e->text);
     r->share = all[0];
     for (int i = 1; i < r->n; i++) {
         r->share.free = min_u64(r->share.free, all[i].free);
         r->share.memory = min_u64(r->share.memory, all[i].memory);
         r->share.disk = min_u64(r->share.disk, all[i].disk);
     }
+    return PL_OK;
 }
 
 void agree_broadcast(struct ranks *r, void *at, uint64_t bytes)

@@ -30,10 +30,13 @@ void agree_open(struct ranks *r);
 
 /* Agrees with all ranks; `rc` and `e` say whether this rank has failed. Returns PL_OK if no rank
  * failed. Otherwise `e` has the code and the message of the first one that did, with its rank and
- * host, and no further agreement takes place: r->ended is set. r NULL: returns rc. */
+ * host unless all of them did, and no further agreement takes place: r->ended is set. r NULL: returns rc. */
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e);
 /* Agrees only on whether a rank failed. */
 int agree_on(struct ranks *r, int rc, struct error *e);
+/* The last agreement, unless a failure was agreed on before: waits for as long as others work, so
+ * that a rank that fails by itself ends all, and says why. */
+int agree_to_end(struct ranks *r, int rc, struct error *e);
 
 /* What must be the same on all ranks. */
 struct agree_same {
@@ -46,8 +49,8 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
 
 /* Sets r->share, of which memory.budget auto and memory.host_budget auto are made: with other
  * numbers on each rank they would plan differently. `folder`: that of the offload file, which need
- * not exist. */
-void agree_free(struct ranks *r, const char *folder);
+ * not exist. Fails where a rank has failed before. */
+int agree_free(struct ranks *r, const char *folder, struct error *e);
 
 /* Sends bytes of rank 0 to all others. Ends all ranks if that fails. */
 void agree_broadcast(struct ranks *r, void *at, uint64_t bytes);

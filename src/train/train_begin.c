@@ -341,7 +341,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     bool plan_again = false;
     int64_t group = 0;
     if (ranks) ranks->patient = true; /* loading takes as long as it takes */
-    agree_free(ranks, offload_folder(t->c->train_out));
+    TRY(agree_free(ranks, offload_folder(t->c->train_out), e));
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
