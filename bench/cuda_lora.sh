@@ -1,8 +1,8 @@
 #!/bin/bash
 # LoRA on a frozen language model on a GPU: a published model's shapes with random weights, r = 16
 # on all seven linear layers, B = 4, T = 2048.
-#   PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it, or experts: a Mixtral of 4.0 B weights
-#   (peer_lora.py), with adapters on attention only
+#   PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it (its language model alone), or experts: a
+#   Mixtral of 4.0 B weights (peer_lora.py), with adapters on attention only
 #
 #   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint \
 #       bench/cuda_lora.sh FOLDER
@@ -20,10 +20,11 @@ more=()
 [[ $DEVICE == cuda ]] || more=(--tiny --warm 1)
 
 model="preset: $PRESET" layers='q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj'
-if [[ $PRESET == experts ]]; then
-    "$PYTHON" bench/peer_lora.py --shape experts --save "$tmp/model" "${more[@]}"
-    model="path: $tmp/model" layers='q_proj, k_proj, v_proj, o_proj'
+if [[ $PRESET == experts || $PRESET == google/gemma-3-4b-it ]]; then
+    "$PYTHON" bench/peer_lora.py --shape "$PRESET" --save "$tmp/model" "${more[@]}"
+    model="path: $tmp/model"
 fi
+[[ $PRESET != experts ]] || layers='q_proj, k_proj, v_proj, o_proj'
 cat >"$tmp/run.yaml" <<YAML
 model: {$model}
 adapter: {target_modules: [$layers], r: 16, lora_alpha: 32}

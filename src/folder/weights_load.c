@@ -135,7 +135,8 @@ static int load_by_init(struct transfer *x, const struct graph *g, const struct 
         int64_t n = min_i64(x->room, elements - at);
         float *to = (float *)(void *)x->first;
         if (!transposed) init_elements(&p->init, key, to, at, n, C);
-        for (int64_t k = 0; k < n && transposed; k++)
+#pragma omp parallel for schedule(static) if (transposed && n > 4096)
+        for (int64_t k = 0; k < (transposed ? n : 0); k++)
             init_elements(&p->init, key, to + k, transposed_index(at + k, C, elements / C), 1, C);
         if (transfer_put(x, p, DT_F32, at, n, &bad, e)) return error_prepend(e, "initialising %s", weight_name(g, p));
         CHECK(bad.index < 0, "%s: initial element %lld is %g", weight_name(g, p), (long long)bad.index, bad.value);
