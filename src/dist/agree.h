@@ -34,8 +34,8 @@ void agree_open(struct ranks *r);
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e);
 /* Agrees only on whether a rank failed. */
 int agree_on(struct ranks *r, int rc, struct error *e);
-/* The last agreement, unless a failure was agreed on before: waits for as long as others work, so
- * that a rank that fails by itself ends all, and says why. */
+/* Makes the last agreement, unless a failure was agreed on before: waits for as long as others
+ * work, so that a rank that fails by itself ends all, and says why. */
 int agree_to_end(struct ranks *r, int rc, struct error *e);
 
 /* What must be the same on all ranks. */
