@@ -1,7 +1,7 @@
 #!/bin/bash
 # LoRA on a frozen language model on a GPU: a published model's shapes with random weights, r = 16
 # on all seven linear layers, B = 4, T = 2048.
-#   PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it (its language model alone), or experts: a
+#   PRESET: mistral-7b, Qwen/Qwen3-8B, google/gemma-3-4b-it (only its language model), or experts: a
 #   Mixtral of 4.0 B weights (peer_lora.py), with adapters on attention only
 #
 #   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint \

@@ -30,7 +30,8 @@ void agree_open(struct ranks *r);
 
 /* Agrees with all ranks; `rc` and `e` say whether this rank has failed. Returns PL_OK if no rank
  * failed. Otherwise `e` has the code and the message of the first one that did, with its rank and
- * host unless all of them did, and no further agreement takes place: r->ended is set. r NULL: returns rc. */
+ * host unless all of them did, and no further agreement takes place: r->ended is set. r NULL:
+ * returns rc. */
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e);
 /* Agrees only on whether a rank failed. */
 int agree_on(struct ranks *r, int rc, struct error *e);
