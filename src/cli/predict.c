@@ -229,7 +229,8 @@ static int predict_masks(struct predict *p, struct error *e)
     p->many.reading.side = (int64_t)p->side;
     image_reading_find(&p->many.reading, &p->o.config);
     int rc = many ? predict_many(p, prompt, e) : read_image(p, e);
-    if (!rc && !many) rc = (p->question ? predict_question : p->everything ? predict_everything : predict_one)(p, &said, e);
+    if (!rc && !many)
+        rc = (p->question ? predict_question : p->everything ? predict_everything : predict_one)(p, &said, e);
     if (said.n) fputs(said.at, stdout);
     text_free(&said);
     image_free(&p->image);

@@ -33,7 +33,7 @@ static void add_point(struct image_prompts *p, struct image_prompt *q, const flo
     q->labels[q->n++] = label;
 }
 
-/* --- words of a command ------------------------------------------------------------------------ */
+/* --- words of a command ---------------------------------------------------------------------- */
 
 /* Parses "1,2.5,3", at most `room` numbers; returns their count, or 0 for anything else. */
 static int parse_numbers(const char *s, float *out, int room)
