@@ -133,13 +133,13 @@ static void print_answer(const struct generation *g, const struct listed_prompt 
     const bool one = !g->given.file, text = g->prompts.tokenizer;
     const uint32_t videos = one ? count_media(g, true) : 0;
     const struct generator *x = &g->generator;
+    const double speed = a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0;
     if (!one || g->o.json)
         PRINT_FACTS(0, FACT_IF(!one, "line", p->line), FACT_CALL(put_ids, a), FACT_CALL_IF(text, put_text, a),
                     FACT("finish", generate_end_name(a->end)), FACT("prompt_tokens", (int64_t)p->prompt.n),
-                    FACT_IF(one && g->given.images.n, "images", count_media(g, false)), FACT_IF(videos, "videos", videos),
-                    FACT_IF(videos, "frames", g->given.slots.frames), FACT_IF(one, "prompt_seconds", a->prompt_seconds),
-                    FACT_IF(one, "tokens_per_second",
-                            a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0),
+                    FACT_IF(one && g->given.images.n, "images", count_media(g, false)),
+                    FACT_IF(videos, "videos", videos), FACT_IF(videos, "frames", g->given.slots.frames),
+                    FACT_IF(one, "prompt_seconds", a->prompt_seconds), FACT_IF(one, "tokens_per_second", speed),
                     FACT_IF(one, "arena_bytes", plan_arena(&x->run->planned.plan)),
                     FACT_IF(one, "kv_cache_bytes", generator_cache_bytes(x)), FACT_IF(one, "context", x->cache),
                     FACT_IF(one, "prompt_chunk", x->chunk), FACT_IF(one, "batch", x->texts));

@@ -1,6 +1,6 @@
 /*
- * new_folder.h: a model folder that a command writes: under a temporary name, and renamed when it is
- * complete.
+ * new_folder.h: a model folder that a command writes: under a temporary name, and renamed when it
+ * is complete.
  */
 #pragma once
 

@@ -228,7 +228,7 @@ int step_report_write(const struct step_report *s, const struct config *c, const
     return rc;
 }
 
-/* --- measuring --------------------------------------------------------------------------------- */
+/* --- measuring -------------------------------------------------------------------------------- */
 
 /* Counts launches: every iteration of every loop, over all steps. */
 static uint32_t count_launches(const struct run *r, int64_t steps)
