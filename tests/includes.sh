@@ -7,7 +7,7 @@
 # measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch infer train calibrate report lib cli'
+order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch infer train calibrate report compare lib cli'
 passed=0 failed=0
 check() { # check TEXT LINES: LINES is empty if all is well
     if [[ $2 ]]; then

@@ -43,3 +43,18 @@ int suggest_model(struct suggestion *s, const char *model, struct error *e);
 int suggest_data(struct suggestion *s, const char *data, bool bytes, const struct dataset_options *given,
                  struct error *e);
 void suggestion_free(struct suggestion *s);
+
+/* --- its run file (suggest_write.c) ----------------------------------------------------------- */
+
+/* Puts "runs/MODEL-DATA": the last part of the model's path and the whole path of the data, as seen
+ * from the current folder, so that each dataset has a folder of its own. A number is added if that
+ * folder exists. A long name keeps its end and gets a hash of the whole. */
+void suggest_folder(const char *model, const char *data, struct text *out);
+/* Writes a RUN.yaml that trains the model on the data into a folder. */
+void suggestion_write(const struct suggestion *s, const char *data, const char *folder, struct text *out);
+/* Reads some images with masks as training does, with the configuration that was written. PL_USAGE:
+ * they cannot be trained on. */
+int suggestion_try(const struct suggestion *s, const char *yaml, struct error *e);
+/* Writes a RUN.yaml for a vision tower, whose data are images with classes or texts. */
+int suggest_labelled(const struct suggestion *s, const char *data, const char *folder, struct text *out,
+                     struct error *e);

@@ -557,3 +557,11 @@ uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t
     mem_free(all);
     return n;
 }
+
+int rank_times_gather(struct ranks *r, const struct bench *b, double exchanges, struct rank_times *each,
+                      struct error *e)
+{
+    struct rank_times mine = {.seconds = bench_mean(b), .exchanges = exchanges};
+    snprintf(mine.host, sizeof mine.host, "%s", r->host);
+    return r->gather(r, &mine, each, sizeof mine, e);
+}

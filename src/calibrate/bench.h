@@ -69,6 +69,14 @@ int bench_time_nodes(struct bench *b, struct error *e);
 bool bench_replays(const struct bench *b);
 void bench_close(struct bench *b);
 
+/* Times of a rank, a step. */
+struct rank_times {
+    char host[RANK_HOST];
+    double seconds, exchanges; /* of them in exchanges, with the wait for others; on a GPU with NCCL not known: 0 */
+};
+/* Gathers the times of all ranks in each[n]. */
+int rank_times_gather(struct ranks *r, const struct bench *b, double exchanges, struct rank_times *each,
+                      struct error *e);
 /* Returns the time of all measured steps: from the submission of the first to the end of the
  * last. */
 double bench_total(const struct bench *b);

@@ -107,14 +107,6 @@ static void list_kernels(const struct bench *b, struct report_table *t)
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-int rank_times_gather(struct ranks *r, const struct bench *b, double exchanges, struct rank_times *each,
-                      struct error *e)
-{
-    struct rank_times mine = {.seconds = bench_mean(b), .exchanges = exchanges};
-    snprintf(mine.host, sizeof mine.host, "%s", r->host);
-    return r->gather(r, &mine, each, sizeof mine, e);
-}
-
 static const struct report_column RANKS[] = {
     {NULL, "rank"}, {"host", "host"}, {"seconds_per_step", "step", "time"}, {NULL, "in exchanges", ""},
     {"exchange_seconds"}};

@@ -13,21 +13,10 @@ extern const struct command data_make, data_prepare, data_inspect, data_verify, 
 
 /* Refuses an output that would be written as PNG under the name of another image format. */
 int data_check_png(const char *option, const char *path, struct error *e);
-/* Inspects conversations (data_inspect_text.c): the files of `paths`, or of the configuration
- * `run`. */
-struct inspect_text {
-    const struct names *paths, *set; /* set: KEY=VALUE */
-    const char *run;                 /* NULL: none */
-    const char *model;               /* a folder, a tokenizer.json or a tokenizer.model; NULL: the configuration's */
-    const char *images;              /* data.images; NULL: the configuration's */
-    uint64_t samples;                /* to show */
-    bool json;
-};
-int inspect_text(const struct inspect_text *o, struct error *e);
 /* Parses "WxH". */
 bool data_parse_size(const char *s, uint32_t size[2]);
 
 /* Reports whether the first path is a store of the embeddings of conversations' images; inspects it
- * or, with `check`, verifies it (data_inspect.c). */
+ * or, with `check`, verifies it (data_embeddings.c). */
 bool embeddings_alone(const struct names *paths);
 int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);

@@ -3,66 +3,86 @@
  *
  *     peaks     inference, forward with saved activations, forward and backward, update
  *     batch     the largest micro-batch that fits: planned, and with --confirm run for one step
- *     advice    other plans; one change at a time: bytes saved, seconds lost (doctor_advice.c)
+ *     advice    other plans; one change at a time: bytes saved, seconds lost (compare/advice.h)
  *     leaks     growth of memory, allocations, descriptors and threads over --steps N steps
  *
  * What is planned needs no device and is printed before any step runs.
  */
-#include "cli/doctor.h"
-
 #include <inttypes.h>
 
 #include "base/system.h"
-#include "graph/ops.h"
-#include "plan/explain.h"
-#include "report/lives.h"
+#include "batch/feed.h"
 #include "calibrate/bench.h"
 #include "calibrate/calibrate.h"
-#include "planning/planned.h"
-#include "batch/feed.h"
+#include "calibrate/leaks.h"
+#include "cli/cli.h"
+#include "compare/advice.h"
+#include "graph/ops.h"
+#include "io/table.h"
+#include "plan/explain.h"
+#include "report/lives.h"
 
-/* WARM: steps that run before leaks are measured, the first of them in bench_open */
-enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 };
+enum { STEPS = 20, TENSORS = 8 };
 
 static const struct report_column SIZES[] = {{NULL, "", "bytes"}, {NULL, ""}}; /* bytes, and what they are */
 
-/* Peaks of the live bytes of each program or phase. */
-struct peaks {
-    uint64_t forward_alone, forward, backward, update;
+struct doctor_options {
+    struct options o;
+    bool confirm;
 };
 
-/* Growth over a number of steps. */
-struct leaks {
-    int64_t steps, resident, device, allocations;
-    int descriptors, threads;
+struct doctor {
+    struct planned run;        /* the plan that is examined */
+    struct examined x;
+    int64_t batch, batch_most; /* largest with the plan's techniques, with any */
+    uint64_t most[SPACE_COUNT]; /* the arenas of the latter */
+    struct report_table others, advice; /* plans within the same budget; one change at a time */
+    bool given, confirm, confirmed;
+    struct error unmeasured;   /* why leaks were not measured; code 0: they were, or need not be */
+    struct error unconfirmed;  /* the same of --confirm */
 };
 
-/* --- peaks --------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
-/* Returns the largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any
- * phase. */
-static uint64_t phase_peak(const struct planned *r, const struct lives *l, enum program p, enum phase phase)
+/* Reports whether a step can run here: in this process, on a device that is here, and in memory
+ * only, since the doctor writes no offload file. */
+static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why)
 {
-    uint64_t *alive = lives_by_position(l, &r->graph, p), most = 0;
-    for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
-        const struct node *n = node_at(&r->graph, r->graph.order[p].nodes.at[k]);
-        uint64_t sum = 0;
-        for (int kind = 0; kind < KIND_COUNT; kind++) sum += alive[k * KIND_COUNT + (uint32_t)kind];
-        if ((phase == PHASE_COUNT || n->phase == phase) && sum > most) most = sum;
-    }
-    mem_free(alive);
-    return most;
+    const int ranks = d->run.plan.settings.ranks;
+    if (ranks > 1)
+        return !error_set(why, PL_USAGE,
+                          "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d "
+                          "--json` tells what each rank allocates",
+                          ranks, ranks);
+    return !planned_check_device(&d->run, why) && !machine_room(d->run.kind, arena, true, NULL, why);
 }
 
-/* Returns the peak of the evaluation program. */
-static uint64_t evaluation_peak(const struct planned *r)
+static int read_options(const void *of, struct config *c, struct error *e) { return options_config(of, c, e); }
+
+/* Runs one step with the largest micro-batch. */
+static int confirm(const struct doctor *d, struct error *e)
 {
-    uint64_t *alive = plan_alive(&r->plan, &r->graph, PROGRAM_EVAL, true), most = 0;
-    for (uint32_t k = 0; k < r->graph.order[PROGRAM_EVAL].nodes.n; k++)
-        if (alive[k] > most) most = alive[k];
-    mem_free(alive);
-    return r->plan.persistent[SPACE_DEVICE] + most;
+    struct config c;
+    TRY(batch_config(&d->x, &c, d->batch_most, false, e));
+    c.memory_budget = (struct config_budget){BUDGET_BYTES, d->x.budget};
+    int rc = leaks_try_step(&c, e);
+    config_free(&c);
+    return rc;
 }
+
+static int measure(const struct doctor *d, int64_t steps, struct leaks *out, struct error *e)
+{
+    struct config c;
+    char time[32];
+    TRY(examined_config(&d->x, &c, true, e));
+    log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)",
+             leaks_steps(steps), duration_print(d->run.plan.seconds * d->x.scale, time));
+    int rc = leaks_measure(&c, steps, out, e);
+    config_free(&c);
+    return rc;
+}
+
+/* --- the report ------------------------------------------------------------------------------- */
 
 /* Prints the largest transient tensors that are alive at the peak. */
 static void print_holders(const struct planned *r, struct text *out)
@@ -84,161 +104,11 @@ static void print_holders(const struct planned *r, struct text *out)
     mem_free(all);
 }
 
-/* Finds the peaks of the live bytes of each program or phase. */
-static struct peaks find_peaks(const struct planned *r)
-{
-    struct lives l;
-    struct peaks out = {.forward_alone = evaluation_peak(r)};
-    lives_collect(&l, &r->plan, &r->graph);
-    FOR_STEP_PROGRAMS(p) {
-        const uint64_t most = phase_peak(r, &l, p, PHASE_COUNT);
-        if (program_is(p, PROGRAM_TRAINS)) out.forward = phase_peak(r, &l, p, PHASE_FORWARD), out.backward = most;
-        else out.update = most;
-    }
-    lives_free(&l);
-    return out;
-}
-
-/* --- the largest batch -------------------------------------------------------------------- */
-
-/* Reads the configuration with a micro-batch, which is the whole step; pinned: with the plan's
- * techniques. */
-static int configure_batch(const struct doctor *d, struct config *c, int64_t batch, bool pinned, struct error *e)
-{
-    static const char *const keys[] = {"train.effective_batch", "memory.micro_batch"};
-    char set[64];
-    int rc = doctor_config(d, c, pinned, e);
-    for (size_t i = 0; i < COUNT(keys) && !rc; i++) {
-        snprintf(set, sizeof set, "%s=%" PRId64, keys[i], batch);
-        rc = config_set(c, set, e);
-    }
-    return rc;
-}
-
-/* Returns the arena of a micro-batch of `b`, with the techniques of the plan, or with those that
- * the search finds within the budget; UINT64_MAX when planning fails. *host: the offloaded
- * bytes. */
-static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_t *host, struct error *e)
-{
-    struct config c;
-    struct planned r;
-    if (configure_batch(d, &c, b, !search, e)) return UINT64_MAX;
-    if (search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
-    if (d->host_bound) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, d->host_bound};
-    const int rc =
-        planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
-    uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
-    *host = rc ? 0 : r.plan.placement.arena[SPACE_HOST];
-    planned_close(&r);
-    config_free(&c);
-    return bytes;
-}
-
-/* Finds the largest batch by a binary search, as the bytes grow with the batch; 0 when not even one
- * sample fits. */
-static int64_t largest_batch(const struct doctor *d, bool search)
-{
-    struct error e;
-    uint64_t host;
-    struct progress p;
-    int64_t low = 0, high = 1;
-    progress_begin(&p,
-                   search ? "largest micro-batch with any techniques"
-                          : "largest micro-batch with this plan's techniques",
-                   "plans", 0);
-    for (; high <= BATCH_MOST && arena_of(d, high, search, &host, &e) <= d->budget; low = high, high *= 2)
-        progress_add(&p, 1);
-    for (; low < BATCH_MOST && high - low > 1; progress_add(&p, 1)) {
-        int64_t middle = (low + high) / 2;
-        if (arena_of(d, middle, search, &host, &e) <= d->budget) low = middle;
-        else high = middle;
-    }
-    progress_clear();
-    return low;
-}
-
-/* Reports whether a step can run here: in this process, on a device that is here, and in memory
- * only, since the doctor writes no offload file. */
-static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why)
-{
-    const int ranks = d->run.plan.settings.ranks;
-    if (ranks > 1)
-        return !error_set(why, PL_USAGE,
-                          "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d "
-                          "--json` tells what each rank allocates",
-                          ranks, ranks);
-    return !planned_check_device(&d->run, why) && !machine_room(d->run.kind, arena, true, NULL, why);
-}
-
-/* Runs one step with that micro-batch. */
-static int confirm(const struct doctor *d, int64_t batch, struct error *e)
-{
-    struct config c;
-    struct bench b = {0};
-    TRY(configure_batch(d, &c, batch, false, e));
-    c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
-    int rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
-    if (!rc) rc = bench_run_shown(&b, 1, e);
-    bench_close(&b);
-    config_free(&c);
-    return rc;
-}
-
-/* --- leaks ------------------------------------------------------------------------------------ */
-
-struct process_state {
-    struct system_process process;
-    uint64_t allocations, device_free;
-};
-
-static void read_process_state(const struct bench *b, struct process_state *s)
-{
-    uint64_t total;
-    memset(s, 0, sizeof *s);
-    system_process(&s->process);
-    s->allocations = mem_allocations();
-    if (b->run.device.ops->memory) b->run.device.ops->memory(&b->run.device, &s->device_free, &total);
-}
-
-static int measure_leaks(const struct doctor *d, int64_t steps, struct leaks *out, struct error *e)
-{
-    struct config c;
-    struct bench b = {0};
-    struct process_state before, after;
-    char time[32];
-    TRY(doctor_config(d, &c, true, e));
-    log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)",
-             WARM + steps, duration_print(d->run.plan.seconds * d->scale, time));
-    int rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
-    if (!rc) {
-        /* allocated now, so that no allocation falls between the two readings */
-        b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds);
-        b.room = (uint32_t)steps + 2;
-        rc = bench_run_shown(&b, WARM - 1, e);
-        read_process_state(&b, &before);
-    }
-    if (!rc) rc = bench_run_shown(&b, steps, e);
-    if (!rc) {
-        read_process_state(&b, &after);
-        *out = (struct leaks){steps,
-                                     (int64_t)(after.process.anonymous - before.process.anonymous),
-                                     (int64_t)(before.device_free - after.device_free),
-                                     (int64_t)(after.allocations - before.allocations),
-                                     (int)(after.process.descriptors - before.process.descriptors),
-                                     (int)(after.process.threads - before.process.threads)};
-    }
-    bench_close(&b);
-    config_free(&c);
-    return rc;
-}
-
-/* --- the report ------------------------------------------------------------------------------- */
-
-static void print_peaks(const struct planned *r, const struct peaks *p, struct text *out)
+static void print_peaks(const struct planned *r, const struct step_peaks *p, struct text *out)
 {
     struct report_table t = REPORT_TABLE(SIZES);
     char host[64];
-    TABLE_ADD(&t, CELL(p->forward_alone), CELL("forward only (inference), no activations saved"));
+    TABLE_ADD(&t, CELL(p->forward_only), CELL("forward only (inference), no activations saved"));
     TABLE_ADD(&t, CELL(p->forward), CELL("forward, with the activations saved for the backward"));
     TABLE_ADD(&t, CELL(p->backward), CELL("forward and backward"));
     TABLE_ADD(&t, CELL(p->update), CELL("optimizer update"));
@@ -272,13 +142,13 @@ static void print_batch(const struct doctor *d, struct text *out)
 {
     const bool cuda = d->run.kind == DEVICE_CUDA;
     char size[32];
-    text_printf(out, "Largest micro-batch within %s (%s)", size_print(d->budget, size),
+    text_printf(out, "Largest micro-batch within %s (%s)", size_print(d->x.budget, size),
                 d->given ? "the budget"
                 : cuda   ? "the GPU's memory less a reserve"
                          : "free memory");
-    if (d->host_bound)
-        text_printf(out, " and %s of host memory (%s)", size_print(d->host_bound, size),
-                    d->host_bound > offload_likely(d->run.profile.memory_bytes)
+    if (d->x.host_bound)
+        text_printf(out, " and %s of host memory (%s)", size_print(d->x.host_bound, size),
+                    d->x.host_bound > offload_likely(d->run.profile.memory_bytes)
                         ? "as much as the plan takes"
                         : "what a machine with such a GPU is likely to have");
     text_printf(out, "\n  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch,
@@ -287,6 +157,49 @@ static void print_batch(const struct doctor *d, struct text *out)
         text_printf(out, " and %s of %s", size_print(d->most[SPACE_HOST], size), plan_host_name(&d->run.plan));
     text_printf(out, "%s\n", d->batch_most && !d->confirm ? "; --confirm runs a step to check it" : "");
     if (d->batch >= BATCH_MOST) text_printf(out, "  (the search ends at %d)\n", BATCH_MOST);
+}
+
+static const struct report_column OTHERS[] = {
+    {"change"}, {"what"}, {"arena_bytes", "arena", "bytes"}, {"host_bytes", "offloaded", "bytes"},
+    {"predicted_step_seconds", "step", "time"}, {NULL, "change"}, {NULL, ""}};
+static const struct report_column ADVICE[] = {
+    {"change"}, {"saves_bytes", "saves", "bytes"}, {"host_bytes", "offloads more", "bytes"}, {NULL, "costs", ""},
+    {"costs_seconds"}, {"changes_results"}, {NULL, "change"}, {NULL, ""}};
+
+static void list_advice(const struct advices *found, struct report_table *t)
+{
+    for (const struct advice *a = found->at; a < found->at + found->n; a++) {
+        char time[32], set[128];
+        snprintf(set, sizeof set, "--set %.95s", a->change);
+        TABLE_ADD(t, CELL((const char *)a->change), CELL(a->saves), CELL(a->host),
+                  CELL(duration_change(a->costs, time)), CELL(a->costs), CELL((bool)a->note), CELL((const char *)set),
+                  CELL(a->note ? a->note : ""));
+    }
+}
+
+/* Plans other changes and prints them. */
+static void print_advice(struct doctor *d, struct text *out)
+{
+    struct advices *found = mem_alloc(sizeof *found);
+    char size[32], time[32];
+    d->others = (struct report_table)REPORT_TABLE(OTHERS);
+    d->advice = (struct report_table)REPORT_TABLE(ADVICE);
+    advise(&d->x, found);
+    list_advice(found, &d->advice);
+    for (const struct other_plan *p = found->others; p < found->others + found->n_others; p++)
+        TABLE_ADD(&d->others, CELL((const char *)p->change), CELL(p->what), CELL(p->arena), CELL(p->host),
+                  CELL(p->seconds), CELL((const char *)p->change), CELL(p->what));
+    if (d->others.rows.n) {
+        text_printf(out, "Other plans within %s (column offloaded: %s)\n", size_print(d->x.budget, size),
+                    plan_host_name(&d->run.plan));
+        table_print(&d->others, 2, 0, out);
+    }
+    text_printf(out,
+                "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %s\n",
+                duration_print(d->x.scale * d->run.plan.seconds, time));
+    if (found->n) table_print(&d->advice, 2, 0, out);
+    else text_printf(out, "  no change saves memory: every technique that applies is in use\n");
+    mem_free(found);
 }
 
 /* Prints a part of the report at once, so that it is there whatever the next part does. */
@@ -298,21 +211,20 @@ static void put_out(const struct options *o, struct text *part)
 }
 
 /* Plans and prints peaks, the largest batch and advice. */
-static void plan_report(struct doctor *d, const struct options *o, bool fits, struct peaks *peaks)
+static void plan_report(struct doctor *d, const struct options *o, bool fits, struct step_peaks *peaks)
 {
     struct text out = {0};
-    struct error e;
-    *peaks = find_peaks(&d->run);
+    *peaks = lives_peaks(&d->run.plan, &d->run.graph);
     if (!fits) text_printf(&out, "Does not fit the budget. The smallest plan:\n\n");
     print_peaks(&d->run, peaks, &out);
     print_holders(&d->run, &out);
     put_out(o, &out);
-    d->batch = largest_batch(d, false);
-    d->batch_most = max_i64(d->batch, largest_batch(d, true));
-    if (d->batch_most) d->most[SPACE_DEVICE] = arena_of(d, d->batch_most, true, &d->most[SPACE_HOST], &e);
+    d->batch = largest_batch(&d->x, false);
+    d->batch_most = max_i64(d->batch, largest_batch(&d->x, true));
+    if (d->batch_most) d->most[SPACE_DEVICE] = batch_arena(&d->x, d->batch_most, true, &d->most[SPACE_HOST]);
     print_batch(d, &out);
     put_out(o, &out);
-    doctor_advice(d, &out);
+    print_advice(d, &out);
     put_out(o, &out);
 }
 
@@ -324,7 +236,7 @@ static int run_report(struct doctor *d, const struct options *o, int64_t steps, 
     struct text out = {0};
     int rc = PL_OK;
     if (d->confirm && d->batch_most && can_run(d, d->most, &d->unconfirmed)) {
-        rc = confirm(d, d->batch_most, e);
+        rc = confirm(d, e);
         d->confirmed = !rc;
         if (rc) d->unconfirmed = *e;
     }
@@ -335,7 +247,7 @@ static int run_report(struct doctor *d, const struct options *o, int64_t steps, 
                     d->unconfirmed.text);
     put_out(o, &out);
     if (!rc && steps && can_run(d, d->run.plan.placement.arena, &d->unmeasured)) {
-        rc = measure_leaks(d, steps, found, e);
+        rc = measure(d, steps, found, e);
         if (rc) d->unmeasured = *e;
     }
     print_leaks(d, found, &out);
@@ -350,7 +262,7 @@ static void put_machine(struct json_writer *w, const void *of)
 
 static int examine(struct doctor *d, const struct options *o, bool fits, int64_t steps, struct error *e)
 {
-    struct peaks p;
+    struct step_peaks p;
     struct leaks l = {0};
     plan_report(d, o, fits, &p);
     int rc = run_report(d, o, steps, &l, e);
@@ -358,13 +270,13 @@ static int examine(struct doctor *d, const struct options *o, bool fits, int64_t
                                        FACT("device_bytes", l.device), FACT("allocations", l.allocations),
                                        FACT("descriptors", l.descriptors), FACT("threads", l.threads));
     if (o->json)
-        PRINT_FACTS(2, FACT("forward_alone_bytes", p.forward_alone), FACT("forward_bytes", p.forward),
+        PRINT_FACTS(2, FACT("forward_alone_bytes", p.forward_only), FACT("forward_bytes", p.forward),
                     FACT("forward_backward_bytes", p.backward), FACT("update_bytes", p.update),
                     FACT("arena_bytes", plan_arena(&d->run.plan)),
-                    FACT("host_bytes", d->run.plan.placement.arena[SPACE_HOST]), FACT("budget_bytes", d->budget),
+                    FACT("host_bytes", d->run.plan.placement.arena[SPACE_HOST]), FACT("budget_bytes", d->x.budget),
                     FACT("largest_batch", d->batch), FACT("largest_batch_any", d->batch_most),
                     FACT("largest_batch_any_host_bytes", d->most[SPACE_HOST]), FACT("confirmed", d->confirmed),
-                    FACT("predicted_step_seconds", d->scale * d->run.plan.seconds), FACT("factor", d->scale),
+                    FACT("predicted_step_seconds", d->x.scale * d->run.plan.seconds), FACT("factor", d->x.scale),
                     FACT_IF(d->unconfirmed.code, "not_confirmed", (const char *)d->unconfirmed.text),
                     FACT_IF(d->unmeasured.code, "leaks_not_measured", (const char *)d->unmeasured.text),
                     l.steps ? leaks : (struct fact){0}, FACT_CALL(put_machine, &d->run),
@@ -386,7 +298,8 @@ static uint64_t host_bound(const struct planned *r)
 
 static int doctor(struct options *o, struct error *e)
 {
-    struct doctor d = {.options = o, .confirm = ((struct doctor_options *)o)->confirm};
+    const struct plan_source source = {.read = read_options, .of = o};
+    struct doctor d = {.x = {.source = &source, .run = &d.run}, .confirm = ((struct doctor_options *)o)->confirm};
     struct system_memory now;
     int64_t steps = STEPS;
     if (!o->argc || (o->argc == 1 && o->json)) {
@@ -406,11 +319,11 @@ static int doctor(struct options *o, struct error *e)
     if (!rc || !fits) {
         system_memory(&now);
         d.given = d.run.budget != 0;
-        d.budget = d.given                     ? d.run.budget
+        d.x.budget = d.given                     ? d.run.budget
                    : d.run.kind == DEVICE_CUDA ? planned_gpu_budget(d.run.profile.memory_bytes)
                                                : now.available;
-        d.host_bound = host_bound(&d.run);
-        d.scale = time_scale(&d.run);
+        d.x.host_bound = host_bound(&d.run);
+        d.x.scale = time_scale(&d.run);
         rc = examine(&d, o, fits, fits ? steps : 0, e);
     }
     planned_close(&d.run);

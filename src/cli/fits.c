@@ -1,55 +1,13 @@
 /*
  * fits.c: `plimsoll fits MODEL --gpu 12`: whether a model can be fine-tuned on a GPU, and how. Each
- * row is a plan (plan.h) of one way of fine-tuning on one GPU.
+ * row is a plan of one way of fine-tuning on one GPU (compare/tables.h).
  */
-#include "adapter/adapter.h"
-#include "base/progress.h"
 #include "cli/plan.h"
+#include "compare/tables.h"
 #include "io/table.h"
 #include "models/catalogue.h"
 
 enum { TOKENS = 2048, BATCH = 8 };
-
-/* The ways in which people fine-tune a model, as keys of a run file. */
-enum { WAY_KEYS = 4 };
-
-struct way {
-    const char *name;            /* of JSON: "qlora" */
-    const char *label;           /* "QLoRA" */
-    const char *keys[WAY_KEYS];  /* key=value, up to a NULL */
-};
-
-#define LORA "adapter.target_modules=all-linear", "adapter.r=16"
-
-enum { FULL, FROZEN, LORA_16, LORA_4 };
-/* The first one changes nothing; a row without a name ends the table. */
-static const struct way ways[] = {
-    [FULL] = {"full", "full fine-tuning", {NULL}},
-    [FROZEN] = {"frozen", "vision tower frozen", {"model.freeze=vision_tower"}},
-    [LORA_16] = {"lora", "LoRA, r 16", {LORA, "model.freeze=[]"}},
-    [LORA_4] = {"qlora", "QLoRA, r 16, NF4", {LORA, "model.freeze=[]", "memory.quantize=nf4"}},
-    {0},
-};
-
-/* Reports whether a way differs from what a run does already: its vision tower can be frozen, it
- * has no adapter, its weights are not in 4 bits. */
-static bool way_differs(const struct way *w, const struct config *c, const struct model *m)
-{
-    const bool adapter = adapter_given(c), quantized = strcmp(c->memory_quantize.value, "none") != 0;
-    switch (w - ways) {
-    case FROZEN: return (m->images || m->masks) && !c->model_freeze.n && !adapter;
-    case LORA_16: return !adapter;
-    case LORA_4: return !quantized;
-    default: return true;
-    }
-}
-
-/* Appends " --set key=value" for each key of a way that is not the default. */
-static void way_print(const struct way *w, struct text *out)
-{
-    for (int i = 0; i < WAY_KEYS && w->keys[i]; i++)
-        if (!strchr(w->keys[i], '[')) text_printf(out, " --set %s", w->keys[i]); /* an empty list is the default */
-}
 
 struct fits_options {
     struct plan_options plan;
@@ -115,7 +73,8 @@ static int ask(struct fits_options *f, struct asked *a, struct error *e)
     if (!file) TRY(ask_model(f, a, e));
     set_count(o, NULL, "data.sequence", f->tokens);
     set_count(o, &a->keys, "train.effective_batch", f->batch);
-    TRY(plan_configure(&f->plan, &a->config, e));
+    TRY(plan_options_read(&f->plan, false, e));
+    TRY(plan_source_read(&f->plan.source, &a->config, e));
     if (file) TRY(config_check(&a->config, CONFIG_NEEDS_MODEL, e));
     if (file) TRY(config_open_model(&a->config, &a->model, e));
     a->tokens = a->model.vocabulary && !a->model.masks ? a->config.data_sequence : 0;
@@ -127,24 +86,6 @@ static int ask(struct fits_options *f, struct asked *a, struct error *e)
             text_printf(&a->keys, " --set data.max_patches=%lld", (long long)a->config.data_max_patches);
     }
     return PL_OK;
-}
-
-/* Plans one way on one GPU, with the host memory that a machine with such a GPU is likely to have;
- * if that does not suffice, with any. */
-static int plan_way(const struct fits_options *f, const struct way *w, const char *gpu, struct plan_row *row,
-                    struct error *e)
-{
-    char profile[64], set[96];
-    const char *sets[WAY_KEYS + 2] = {"device.kind=cuda", set};
-    struct plan_change x = {.sets = sets, .n = 2, .plain = true};
-    if (plan_row_gpu(gpu, row, profile, e)) return error_prepend(e, "--gpu");
-    snprintf(set, sizeof set, "device.profile=%s", profile);
-    for (int i = 0; i < WAY_KEYS && w->keys[i]; i++) sets[x.n++] = w->keys[i];
-    x.gpu = row->gpu;
-    x.host = offload_likely(row->gpu);
-    int rc = plan_row_make(&f->plan, &x, row, e);
-    x.host = UINT64_MAX / 2;
-    return rc || row->fits ? rc : plan_row_make(&f->plan, &x, row, e);
 }
 
 /* --- printing --------------------------------------------------------------------------------- */
@@ -207,35 +148,12 @@ static void print_text(const struct report_table *t, const struct plan_rows *row
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-/* Plans every way on every GPU. A way that a model has nothing for (no linear layers) has no
- * row. */
-static int plan_ways(const struct fits_options *f, const struct asked *a, struct plan_rows *rows,
-                     struct report_table *t, struct error *e)
-{
-    char list[512], *at = list;
-    struct progress progress;
-    progress_begin(&progress, "planning", "rows", 0);
-    snprintf(list, sizeof list, "%s", f->gpu);
-    for (char *gpu; (gpu = strsep(&at, ","));)
-        for (const struct way *w = ways; w->name; w++) {
-            struct plan_row row = {0};
-            if (!way_differs(w, &a->config, &a->model)) continue;
-            const int rc = plan_way(f, w, gpu, &row, e);
-            if (rc && (rc != PL_USAGE || w == ways)) return rc;
-            if (rc) continue;
-            vec_push(&rows->list, row);
-            add_way(t, w, &row, a);
-            progress_add(&progress, 1);
-        }
-    progress_clear();
-    return PL_OK;
-}
-
 static int fits(struct options *o, struct error *e)
 {
     struct fits_options *f = (struct fits_options *)o;
     struct asked a = {0};
     struct plan_rows rows = {0};
+    struct way_list ways = {0};
     struct report_table t = REPORT_TABLE(COLUMNS);
     bool any = false;
     if (!o->run && !o->from.n)
@@ -246,13 +164,17 @@ static int fits(struct options *o, struct error *e)
                          "no GPU is given: add --gpu with GiB of memory or a name, such as 12 or rtx-4090");
     config_init(&a.config);
     int rc = ask(f, &a, e);
-    if (!rc) rc = plan_ways(f, &a, &rows, &t, e);
-    for (uint32_t i = 0; i < rows.list.n; i++) any |= rows.list.at[i].fits;
+    if (!rc) rc = plan_ways(&f->plan.source, &a.config, &a.model, f->gpu, &rows, &ways, e);
+    for (uint32_t i = 0; i < rows.list.n; i++) {
+        any |= rows.list.at[i].fits;
+        add_way(&t, ways.list.at[i], &rows.list.at[i], &a);
+    }
     if (!rc && o->json) PRINT_FACTS(2, FACT("fits", any), FACT_TABLE("ways", &t));
     else if (!rc) print_text(&t, &rows, &a);
     if (!rc && !any) rc = error_set(e, PL_NOFIT, "nothing fits: a shorter row (--tokens) needs less memory");
     table_free(&t);
     vec_free(&rows.list);
+    vec_free(&ways.list);
     text_free(&a.first);
     text_free(&a.keys);
     model_close(&a.model);

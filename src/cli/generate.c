@@ -9,7 +9,7 @@
 #include "cli/data.h"
 #include "infer/generate.h"
 #include "infer/sample.h"
-#include "infer/prompts.h"
+#include "infer/prompt_list.h"
 #include "io/table.h"
 #include "plan/explain.h"
 
@@ -17,12 +17,11 @@ enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
 struct generation {
     struct options o;
-    const char *ids, *text, *chat, *file;
+    struct given_prompt given;
     uint64_t max_new, context, chunk, batch, top_k, seed;
     double temperature, top_p, repetition_penalty;
     bool dry_run, explain;
-    struct names stops, images, videos; /* once the prompt is read, all are in images, in its order */
-    struct image_batch slots; /* of the prompt's images: what the vision tower gets */
+    struct names stops;
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
     struct generation_config folder;
     struct sampling sampling;
@@ -30,92 +29,6 @@ struct generation {
     uint32_t asked;           /* of them, so far */
     struct generator generator;
 };
-
-/* --- the prompt ------------------------------------------------------------------------------- */
-
-/* Parses "1,2,3", with blanks around the numbers. */
-static int parse_ids(const struct generation *g, struct token_list *out, struct error *e)
-{
-    for (const char *s = g->ids; *s;) {
-        char *end;
-        const long long id = strtoll(s, &end, 10);
-        const bool image = g->prompts.has_images && id == g->prompts.images.text.token; /* which may be below 0 */
-        if (end == s || (id < 0 && !image) || id > INT32_MAX)
-            return error_set(
-                e, PL_USAGE,
-                "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
-        vec_push(out, ((struct token){.id = (int32_t)id}));
-        s = end + strspn(end, " ");
-        if (*s == ',' && s[1]) s++;
-        else if (*s) return error_set(e, PL_USAGE, "--ids: expected a comma between token ids; found \"%.40s\"", s);
-    }
-    return PL_OK;
-}
-
-/* Makes paths of the current folder absolute. */
-static void find_paths(struct names *paths)
-{
-    for (uint32_t i = 0; i < paths->n; i++) {
-        char *path = realpath(paths->at[i], NULL);
-        if (path && !strstr(paths->at[i], "://")) mem_free(paths->at[i]), paths->at[i] = mem_string(path);
-        free(path);
-    }
-}
-
-/* Finds the folder of images and joins videos to the images. Paths of images are relative to the
- * current folder, those in a file of chats or prompts to its folder. */
-static int find_images(struct generation *g, char folder[4096], struct error *e)
-{
-    const char *file = g->chat ? g->chat : g->file;
-    struct text video = {0};
-    if (g->chat) find_paths(&g->images), find_paths(&g->videos);
-    for (uint32_t i = 0; i < g->videos.n; i++) {
-        video.n = 0;
-        text_printf(&video, VIDEO_REFERENCE "%s", g->videos.at[i]);
-        vec_push(&g->images, mem_string(video.at));
-    }
-    text_free(&video);
-    return file ? path_dir(file, folder, 4096, e) : PL_OK;
-}
-
-/* Reads ids, which have the image tokens themselves. */
-static int read_ids(struct generation *g, struct token_list *out, struct error *e)
-{
-    struct bump b = {0};
-    struct text_images images;
-    int rc = parse_ids(g, out, e);
-    if (!rc) rc = prompts_images(&g->prompts, g->images.at, g->images.n, &b, &images, &g->slots, NULL, e);
-    bump_free(&b);
-    return rc;
-}
-
-/* Reads the one prompt of the command line. */
-static int read_prompt(struct generation *g, struct error *e)
-{
-    struct token_list tokens = {0};
-    int rc = PL_OK;
-    if (g->ids) rc = read_ids(g, &tokens, e);
-    else if (g->text)
-        rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt")
-                                                                                       : PL_OK;
-    else rc = prompts_chat_file(&g->prompts, g->chat, &g->images, &tokens, &g->slots, e);
-    if (!rc && !tokens.n) rc = error_set(e, PL_USAGE, "the prompt has no tokens");
-    if (!rc) prompt_list_add(&g->list, &g->prompts, &(struct read_prompt){&tokens, &g->images, g->slots, g->chat, 0});
-    token_list_free(&tokens);
-    return rc;
-}
-
-/* Reads the prompts. With ids a tokenizer is not needed, and is used where there is one. */
-static int read_prompts(struct generation *g, struct error *e)
-{
-    char folder[4096];
-    int rc = find_images(g, folder, e);
-    const struct image_scope scope = prompts_scope(&g->o.config, g->chat || g->file ? folder : NULL);
-    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->o.config, &scope, e);
-    else if (!rc) rc = prompts_open(&g->prompts, &g->o.config, &scope, e);
-    if (rc) return rc;
-    return g->file ? prompt_list_read(&g->list, &g->prompts, g->file, e) : read_prompt(g, e);
-}
 
 /* --- the configuration ------------------------------------------------------------------------ */
 
@@ -210,28 +123,28 @@ static void show_text(void *to, const char *bytes, size_t n)
 static uint32_t count_media(const struct generation *g, bool videos)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < g->images.n; i++) n += media_is_video(g->images.at[i]) == videos;
+    for (uint32_t i = 0; i < g->given.images.n; i++) n += media_is_video(g->given.images.at[i]) == videos;
     return n;
 }
 
 /* Prints an answer as JSON, one of a file as a line; or as ids. */
 static void print_answer(const struct generation *g, const struct listed_prompt *p, const struct answer *a)
 {
-    const bool one = !g->file, text = g->prompts.tokenizer;
+    const bool one = !g->given.file, text = g->prompts.tokenizer;
     const uint32_t videos = one ? count_media(g, true) : 0;
     const struct generator *x = &g->generator;
+    const double speed = a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0;
     if (!one || g->o.json)
         PRINT_FACTS(0, FACT_IF(!one, "line", p->line), FACT_CALL(put_ids, a), FACT_CALL_IF(text, put_text, a),
                     FACT("finish", generate_end_name(a->end)), FACT("prompt_tokens", (int64_t)p->prompt.n),
-                    FACT_IF(one && g->images.n, "images", count_media(g, false)), FACT_IF(videos, "videos", videos),
-                    FACT_IF(videos, "frames", g->slots.frames), FACT_IF(one, "prompt_seconds", a->prompt_seconds),
-                    FACT_IF(one, "tokens_per_second",
-                            a->ids.n > 1 && a->seconds > 0 ? (double)(a->ids.n - 1) / a->seconds : 0),
+                    FACT_IF(one && g->given.images.n, "images", count_media(g, false)),
+                    FACT_IF(videos, "videos", videos), FACT_IF(videos, "frames", g->given.slots.frames),
+                    FACT_IF(one, "prompt_seconds", a->prompt_seconds), FACT_IF(one, "tokens_per_second", speed),
                     FACT_IF(one, "arena_bytes", plan_arena(&x->run->planned.plan)),
                     FACT_IF(one, "kv_cache_bytes", generator_cache_bytes(x)), FACT_IF(one, "context", x->cache),
                     FACT_IF(one, "prompt_chunk", x->chunk), FACT_IF(one, "batch", x->texts));
     else {
-        for (uint32_t i = 0; g->ids && i < a->ids.n; i++) printf("%s%d", i ? "," : "", a->ids.at[i]);
+        for (uint32_t i = 0; g->given.ids && i < a->ids.n; i++) printf("%s%d", i ? "," : "", a->ids.at[i]);
         printf("\n");
     }
     fflush(stdout);
@@ -249,7 +162,7 @@ static int take_answer(void *to, uint64_t i, const struct answer *a, struct erro
 {
     const struct generation *g = to;
     const struct listed_prompt *p = &g->list.at.at[i];
-    if (!a) return g->file ? error_prepend(e, "%s:%llu", g->file, (unsigned long long)p->line) : e->code;
+    if (!a) return g->given.file ? error_prepend(e, "%s:%llu", g->given.file, (unsigned long long)p->line) : e->code;
     print_answer(g, p, a);
     return PL_OK;
 }
@@ -282,14 +195,14 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
                                              .images = g->prompts.has_images ? &g->prompts.images : NULL,
                                              .tokenizer = g->prompts.tokenizer, .stops = g->stops.at,
                                              .n_stops = g->stops.n,
-                                             .show = g->o.json || g->ids || g->file ? NULL : show_text,
+                                             .show = g->o.json || g->given.ids || g->given.file ? NULL : show_text,
                                              .to = &terminal};
     struct generate run;
     TRY(generator_start(&g->generator, e));
     generate_open(&run, &g->generator, &options);
     const double from = clock_seconds();
     int rc = generate_all(&run, &(struct generate_queue){g, next_prompt, take_answer}, e);
-    if (!rc && g->file) log_speed(g, clock_seconds() - from);
+    if (!rc && g->given.file) log_speed(g, clock_seconds() - from);
     generate_close(&run);
     return rc;
 }
@@ -315,10 +228,7 @@ static int plan_and_answer(struct generation *g, struct error *e)
     int rc = generator_plan(&g->generator, &g->o.config, &o, &g->list.images, e);
     const struct run *r = g->generator.run;
     if (r->planned.has_graph && g->o.json && rc == PL_NOFIT) show_plan(g, false);
-    if (!rc && r->planned.model.longest && o.cache > r->planned.model.longest)
-        log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): "
-                 "what comes after may be worse",
-                 (long long)o.cache, (long long)r->planned.model.longest);
+    if (!rc) generator_warn_longest(&g->generator, o.cache, "the text");
     if (!rc && g->dry_run) show_plan(g, true);
     if (!rc && !g->dry_run) rc = answer(g, &o, e);
     generator_close(&g->generator);
@@ -329,17 +239,17 @@ static int plan_and_answer(struct generation *g, struct error *e)
 
 static int check_prompts(const struct generation *g, struct error *e)
 {
-    const int given = !!g->ids + !!g->text + !!g->chat + !!g->file;
+    const int given = !!g->given.ids + !!g->given.text + !!g->given.chat + !!g->given.file;
     if (!given)
         return error_set(e, PL_USAGE,
                          "no prompt is given: add --prompt TEXT, --chat FILE.json, --ids 1,2,3 or --prompts FILE");
     if (given > 1) return error_set(e, PL_USAGE, "--prompt, --chat, --ids and --prompts exclude each other");
-    if (g->file && g->images.n + g->videos.n)
+    if (g->given.file && g->given.images.n + g->given.videos.n)
         return error_set(
             e, PL_USAGE,
             "--%s is for one prompt; the samples of --prompts name their own: {\"prompt\": ..., \"images\": [...]}",
-            g->images.n ? "image" : "video");
-    if (g->batch && !g->file)
+            g->given.images.n ? "image" : "video");
+    if (g->batch && !g->given.file)
         return error_set(e, PL_USAGE, "--batch is for a file of prompts, --prompts FILE; this is one prompt");
     return PL_OK;
 }
@@ -354,7 +264,7 @@ static int generate(struct options *o, struct error *e)
         if (!*g->stops.at[i]) return error_set(e, PL_USAGE, "--stop: expected a text that is not empty");
     int rc = make_config(g, e);
     if (!rc) rc = make_sampling(g, e);
-    if (!rc) rc = read_prompts(g, e);
+    if (!rc) rc = prompt_list_open(&g->list, &g->prompts, &g->o.config, &g->given, g->stops.n, e);
     if (!rc) rc = plan_and_answer(g, e);
     generation_config_free(&g->folder);
     prompts_close(&g->prompts);
@@ -365,10 +275,10 @@ static int generate(struct options *o, struct error *e)
 static const struct generation START = {
     .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN, .top_k = UINT64_MAX};
 static const struct option OPTIONS[] = {
-    OPTION(struct generation, "--prompt", TEXT, text), OPTION(struct generation, "--chat", TEXT, chat),
-    OPTION(struct generation, "--ids", TEXT, ids), OPTION(struct generation, "--prompts", TEXT, file),
-    OPTION(struct generation, "--stop", LIST, stops), OPTION(struct generation, "--image", LIST, images),
-    OPTION(struct generation, "--video", LIST, videos), OPTION(struct generation, "--max-new", POSITIVE, max_new),
+    OPTION(struct generation, "--prompt", TEXT, given.text), OPTION(struct generation, "--chat", TEXT, given.chat),
+    OPTION(struct generation, "--ids", TEXT, given.ids), OPTION(struct generation, "--prompts", TEXT, given.file),
+    OPTION(struct generation, "--stop", LIST, stops), OPTION(struct generation, "--image", LIST, given.images),
+    OPTION(struct generation, "--video", LIST, given.videos), OPTION(struct generation, "--max-new", POSITIVE, max_new),
     OPTION(struct generation, "--batch", POSITIVE, batch),
     OPTION(struct generation, "--temperature", REAL, temperature), OPTION(struct generation, "--top-k", COUNT, top_k),
     OPTION(struct generation, "--top-p", REAL, top_p),

@@ -94,12 +94,39 @@ static void show(const struct planned *r, const struct plan_options *o, bool fit
     text_free(&text);
 }
 
+/* Reads the configuration without --ranks, of which a table has several. */
+static int read_options(const void *of, struct config *c, struct error *e)
+{
+    struct options o = *(const struct options *)of;
+    if (o.ranks && strchr(o.ranks, ',')) o.ranks = NULL;
+    return options_config(&o, c, e);
+}
+
+static int read_size(const char *text, struct plan_source *s, struct error *e)
+{
+    int n = 0;
+    s->sized = text;
+    s->width = s->height = IMAGE_SIDE;
+    if (!text || (sscanf(text, "%5ux%5u%n", &s->width, &s->height, &n) == 2 && !text[n])) return PL_OK;
+    return error_set(e, PL_USAGE, "--image-size %s: expected WIDTHxHEIGHT in pixels, such as 1024x768", text);
+}
+
+int plan_options_read(struct plan_options *o, bool several, struct error *e)
+{
+    struct plan_source *s = &o->source;
+    *s = (struct plan_source){.read = read_options, .of = &o->o};
+    if (!several) TRY(options_count("--images", o->images, 1, IMAGES_MOST, &s->images, e));
+    if (!several) TRY(options_count("--frames", o->frames, 1, FRAMES_MOST, &s->frames, e));
+    TRY(read_size(o->image_size, s, e));
+    return options_count("--masks", o->masks, 1, 1024, &s->masks, e);
+}
+
 static int plan_one(const struct plan_options *o, struct error *e)
 {
     struct config c;
     struct planned r = {0};
     const struct run_options options = {.plan = o->o.plan, .train = true, .describe = feed_describe, .ablation = true};
-    TRY(plan_configure(o, &c, e));
+    TRY(plan_source_read(&o->source, &c, e));
     int rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
     if (o->explain) planned_explain_device();
     if (!rc) {
@@ -115,7 +142,7 @@ static int plan_one(const struct plan_options *o, struct error *e)
 
 static int plan(struct options *shared, struct error *e)
 {
-    const struct plan_options *o = (struct plan_options *)shared;
+    struct plan_options *o = (struct plan_options *)shared;
     const bool ranks = shared->ranks && strchr(shared->ranks, ',');
     const int tables = o->compare + o->frontier + !!o->devices;
     if (ranks && (tables || shared->plan || shared->output || o->explain))
@@ -126,6 +153,7 @@ static int plan(struct options *shared, struct error *e)
         return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
     if (tables && (shared->memory || shared->plan || shared->output || o->explain))
         return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
+    TRY(plan_options_read(o, o->devices, e));
     return ranks         ? table_ranks(o, e)
            : o->compare  ? table_compare(o, e)
            : o->frontier ? table_frontier(o, e)

@@ -1,81 +1,25 @@
 /*
- * plan.h: `plimsoll plan`: its options, its tables (plan_tables.c), and the plans that are
- * their rows (plan_rows.c).
+ * plan.h: what `plimsoll plan` and `plimsoll fits` share: their options, and the notes and tables
+ * of plan_tables.c.
  */
 #pragma once
 
 #include "cli/cli.h"
-#include "plan/plan.h"
-#include "planning/planned.h"
+#include "compare/trial.h"
+
+enum { IMAGES_MOST = 4096, FRAMES_MOST = 65536 };
 
 struct plan_options {
     struct options o;
     const char *devices, *images, *frames, *image_size, *masks;
     bool explain, explain_all, compare, frontier;
+    struct plan_source source; /* of plan_options_read */
 };
 
-/* Reads the configuration, with --images, --frames, --image-size and --masks applied. */
-int plan_configure(const struct plan_options *o, struct config *c, struct error *e);
+/* Makes o->source of the options. The numbers of --images and --frames are those of a table if it
+ * has several. */
+int plan_options_read(struct plan_options *o, bool several, struct error *e);
 
-/* The facts of one plan. */
-struct plan_row {
-    char label[64];
-    bool fits;
-    uint64_t budget;             /* 0: none */
-    uint64_t gpu;                /* memory of the GPU of a row of --devices; else 0 */
-    double gib;                  /* its size as given, or the same in GiB */
-    bool by_size;                /* that GPU was given by its memory only */
-    int64_t images, frames;      /* of --images and --frames; 0: not given */
-    int ranks, per_host;         /* of a row of --ranks; else 0 */
-    double efficiency;           /* samples/s over those of one rank times the number of ranks; 0: not known */
-    struct communication sends;  /* of a row of --ranks */
-    char links[64];
-    char profile[64];            /* name of the profile that predicts the times */
-    bool processor;              /* the profile is a CPU's */
-    uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
-    uint64_t host_budget;        /* the host budget, if it is why no plan fits; else 0 */
-    double seconds, factor;      /* as shown: times a factor that was measured; 0: none was (calibrate/calibrate.h) */
-    int effective, least;        /* samples of a step, and of its smallest possible micro-batch */
-    bool measured;
-    struct settings settings;
-    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine */
-    int n_warnings;
-    struct remedy remedy[REMEDY_MOST]; /* of a row of --devices that does not fit: changes that would */
-    int n_remedies;
-};
-struct plan_rows {
-    VEC(struct plan_row) list;
-};
-
-/* One configuration that is planned within several budgets. */
-struct plan_trial {
-    struct config config;
-    struct planned run;
-    int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
-};
-
-/* What a row adds to the run. */
-struct plan_change {
-    const char *const *sets;     /* key=value */
-    size_t n;
-    uint64_t gpu;                /* within the memory of a GPU less its reserve; 0: no budget, or... */
-    bool budget;                 /* ...that of the run */
-    uint64_t host;               /* bytes of host memory at most; 0: as the run has it */
-    bool plain;                  /* look for no changes that would fit */
-    int64_t ranks;               /* 0: as the run has it; more than per_host of them fill whole hosts */
-};
-
-/* Plans the run with a change. On PL_OK the caller closes it. */
-int plan_trial_open(struct plan_trial *p, const struct plan_options *o, const struct plan_change *x, struct error *e);
-void plan_trial_close(struct plan_trial *p);
-/* Fills all members but the label and the GPU. */
-void plan_row_fill(struct plan_row *row, const struct plan_trial *p);
-/* Plans the run with a change, and fills a row. */
-int plan_row_make(const struct plan_options *o, const struct plan_change *x, struct plan_row *row, struct error *e);
-
-/* Finds the GPU of a row and the name of its profile: `gpu` is a name, with a measured or published
- * profile; or GiB of memory, with the profile of a GPU of about that memory. */
-int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct error *e);
 /* Say how good the times of a table are, and which GPUs' figures were used for rows given by
  * memory. */
 void plan_note_times(const struct plan_rows *rows, struct text *out);

@@ -1,26 +1,10 @@
 /*
- * plan_tables.c: the tables of `plimsoll plan`, each of which plans the same run many times. Each
- * row is a separate plan with exact bytes and a predicted time.
- *
- *     --compare            adds one technique in each row
- *     --frontier           the best plan for each of many budgets
- *     --devices LIST       GPUs, by memory in GiB or by name: batch, accumulation and techniques
- *     --ranks N,M,...      numbers of ranks, which need not be there: sharding, bytes sent
+ * plan_tables.c: the tables of `plimsoll plan` (compare/tables.h) as text and JSON.
  */
 #include "cli/plan.h"
-
-#include <inttypes.h>
-#include <strings.h>
-
-#include "adapter/adapter.h"
-#include "base/progress.h"
-#include "cost/calibration.h"
-#include "cost/profile.h"
+#include "compare/tables.h"
 #include "io/table.h"
 
-static const uint64_t GIB = (uint64_t)1 << 30;
-
-enum { GIB_MOST = 1024 }; /* GiB that a GPU of --devices may have */
 enum { RANK_ROWS = 32 };
 
 /* --- the tables as text and JSON ---------------------------------------------------------- */
@@ -181,147 +165,14 @@ static void note_warnings(const struct plan_rows *rows, bool each, struct text *
     text_free(&others);
 }
 
-/* --- the ladder -------------------------------------------------------------------------- */
-
-/* Each row of the ladder adds a technique to the row before (techniques.def). What-ifs change what
- * is trained: they have the techniques of the ladder but offload. */
-struct ladder {
-    struct plan_rows rows;            /* the rungs, then the what-ifs */
-    uint32_t rungs;
-    uint32_t base;               /* the last rung without offload, which the what-ifs are compared with */
-};
-
-struct sets {
-    char at[TECHNIQUES][2 * SETTING_ROOM]; /* "memory.key=value" by technique; empty: as the run has it */
-    struct settings s;                     /* the same values */
-};
-
-/* What a run that trains everything, or freezes parts of it, could be instead. */
-static const char *const LORA[] = {"adapter.target_modules=all-linear", "adapter.r=16", "model.freeze=[]"};
-static const char NF4[] = "memory.quantize=nf4";
-
-static void add_set(struct sets *x, enum technique_id id, const char *value)
-{
-    snprintf(x->at[id], sizeof x->at[id], "%s.%s=%s", techniques[id].section, techniques[id].name, value);
-    CHECK(technique_parse(id, value, &x->s), "%s", value);
-}
-
-/* What the run itself says. */
-struct asked {
-    int share, ranks;            /* samples of a step, of one of its shares; ranks */
-    bool adapter, quantize;
-};
-
-static int ask_run(const struct plan_options *o, struct asked *out, struct error *e)
-{
-    struct config c;
-    TRY(plan_configure(o, &c, e));
-    const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
-    *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c),
-                          strcmp(c.memory_quantize.value, "none") != 0};
-    config_free(&c);
-    return PL_OK;
-}
-
-/* Adds a row with all settings of `sets` and the keys of `more`. */
-static int add_row(const struct plan_options *o, const struct sets *sets, const char *const *more, size_t n_more,
-                   const char *label, struct plan_rows *rows, struct progress *p, struct error *e)
-{
-    struct plan_row row = {0};
-    const char *at[TECHNIQUES + COUNT(LORA) + 1];
-    size_t n = 0;
-    for (int i = 0; i < TECHNIQUES; i++)
-        if (*sets->at[i]) at[n++] = sets->at[i];
-    for (size_t i = 0; i < n_more; i++) at[n++] = more[i];
-    snprintf(row.label, sizeof row.label, "%s", label);
-    TRY(plan_row_make(o, &(struct plan_change){.sets = at, .n = n}, &row, e));
-    vec_push(&rows->list, row);
-    progress_add(p, 1);
-    return PL_OK;
-}
-
-/* Adds the rows of one technique: each of its values for comparison replaces the one before. There
- * are none if this device's ladder lacks what the technique needs. */
-static int compare_technique(const struct plan_options *o, enum technique_id id, struct sets *sets,
-                             struct plan_rows *rows, struct progress *p, struct error *e)
-{
-    const struct technique *t = &techniques[id];
-    char value[SETTING_ROOM], label[2 * SETTING_ROOM + 2] = "+ ";
-    enum technique_id other;
-    const char *values;
-    for (int i = 0, rc; technique_value(t->compare, i, value); i++) {
-        const bool least = !strcmp(value, "least");
-        if (least) snprintf(value, sizeof value, "%d", rows->list.at[0].least);
-        add_set(sets, id, value);
-        if (!technique_met(id, &sets->s, &other, &values)) {
-            add_set(sets, id, t->off);
-            return PL_OK;
-        }
-        technique_label(id, &sets->s, label + 2);
-        rc = add_row(o, sets, NULL, 0, label, rows, p, e);
-        if (rc == PL_USAGE && t->compare_else) {
-            add_set(sets, id, t->compare_else);
-            technique_label(id, &sets->s, label + 2);
-            rc = add_row(o, sets, NULL, 0, label, rows, p, e);
-        }
-        if (rc) return rc;
-    }
-    return PL_OK;
-}
-
-/* Plans the run with an adapter, and with frozen weights in 4 bits, where it has neither.
- * A model that they do not apply to (no linear layers) has no such row. */
-static int plan_what_ifs(const struct plan_options *o, struct sets *sets, const struct asked *run,
-                         struct plan_rows *rows, struct progress *p, struct error *e)
-{
-    const char *keys[COUNT(LORA) + 1];
-    size_t n = 0;
-    int rc = PL_OK;
-    if (run->quantize) return PL_OK;
-    add_set(sets, TECHNIQUE_offload, techniques[TECHNIQUE_offload].off);
-    if (!run->adapter) {
-        for (; n < COUNT(LORA); n++) keys[n] = LORA[n];
-        rc = add_row(o, sets, keys, n, "LoRA, r 16 on all linear layers", rows, p, e);
-    }
-    keys[n++] = NF4;
-    if (!rc) rc = add_row(o, sets, keys, n, run->adapter ? "NF4" : "LoRA + NF4", rows, p, e);
-    return rc == PL_USAGE ? PL_OK : rc;
-}
-
-/* Plans all rows. The first row has no technique and computes all samples of a step at once; of
- * several ranks, all of a rank's share. A run's own 4-bit weights stay: they are no step of the
- * ladder. */
-static int plan_ladder(const struct plan_options *o, struct ladder *l, struct error *e)
-{
-    struct sets sets = {0};
-    struct asked run = {0};
-    struct progress progress;
-    char share[SETTING_ROOM], value[SETTING_ROOM];
-    int rc = ask_run(o, &run, e);
-    uint32_t count = 1 + 2;
-    snprintf(share, sizeof share, "%d", run.share);
-    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
-        if (id != TECHNIQUE_quantize) add_set(&sets, id, techniques[id].off ? techniques[id].off : share);
-        for (int i = 0; technique_value(techniques[id].compare, i, value); i++) count++;
-    }
-    progress_begin(&progress, "planning", "rows", count);
-    if (!rc) rc = add_row(o, &sets, NULL, 0, "no technique", &l->rows, &progress, e);
-    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
-        if (id == TECHNIQUE_offload) l->base = l->rows.list.n - 1;
-        if (id != TECHNIQUE_shard || run.ranks > 1) rc = compare_technique(o, id, &sets, &l->rows, &progress, e);
-    }
-    l->rungs = l->rows.list.n;
-    if (!rc) rc = plan_what_ifs(o, &sets, &run, &l->rows, &progress, e);
-    progress_clear();
-    return rc;
-}
+/* --- each of them ----------------------------------------------------------------------------- */
 
 int table_compare(const struct plan_options *o, struct error *e)
 {
     struct ladder l = {0};
     struct text out = {0};
     struct shown rungs, others;
-    int rc = plan_ladder(o, &l, e);
+    int rc = plan_ladder(&o->source, &l, e);
     if (!rc) {
         const struct plan_row *rows = l.rows.list.at, *last = NULL; /* the last row that fits */
         const bool more = l.rows.list.n > l.rungs;
@@ -353,56 +204,6 @@ int table_compare(const struct plan_options *o, struct error *e)
     return rc;
 }
 
-/* --- the frontier -------------------------------------------------------------------------- */
-
-static const uint32_t STEPS[] = {1,  2,  3,  4,  6,  8,   10,  12,  16,  20,  24, 32,
-                                 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
-
-/* Plans again within another budget and fills a row. */
-static int next_row(struct plan_trial *p, uint64_t budget, struct plan_row *row, struct error *e)
-{
-    p->rc = planned_within(&p->run, budget, e);
-    if (p->rc && p->rc != PL_NOFIT) return p->rc;
-    plan_row_fill(row, p);
-    return PL_OK;
-}
-
-/* Plans for budgets from the smallest possible up to the one that no longer limits the plan:
- * common memory sizes, in the largest unit of 1 GiB / 16^k that leaves several rows. */
-static int plan_budgets(const struct plan_options *o, struct plan_rows *rows, struct error *e)
-{
-    struct plan_row most = {0}, least = {0};
-    struct plan_trial p;
-    struct progress progress;
-    /* no limit, the smallest, and those between them, which are not known yet */
-    progress_begin(&progress, "planning", "budgets", 2);
-    TRY(plan_trial_open(&p, o, &(struct plan_change){0}, e));
-    progress_add(&progress, 1);
-    plan_row_fill(&most, &p);
-    int rc = next_row(&p, 1, &least, e); /* a budget of one byte: finds the smallest plan */
-    uint64_t unit = GIB;
-    while (unit > 1 << 10 && most.arena < 8 * unit) unit /= 16;
-    snprintf(least.label, sizeof least.label, "smallest");
-    if (!rc) rc = next_row(&p, least.arena, &least, e);
-    if (!rc) vec_push(&rows->list, least);
-    for (size_t i = 0; i < COUNT(STEPS); i++)
-        progress.total += STEPS[i] * unit > least.arena && STEPS[i] * unit < most.arena;
-    for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
-        struct plan_row row = {0};
-        uint64_t budget = STEPS[i] * unit;
-        if (budget <= least.arena || budget >= most.arena) continue;
-        progress_add(&progress, 1);
-        size_print(budget, row.label);
-        rc = next_row(&p, budget, &row, e);
-        if (!rc) vec_push(&rows->list, row);
-    }
-    snprintf(most.label, sizeof most.label, "no limit");
-    if (!rc) vec_push(&rows->list, most);
-    progress_clear();
-    plan_trial_close(&p);
-    return rc;
-}
-
 /* Prints a table, whose text ends in notes. */
 static void show_table(const struct plan_options *o, unsigned which, const char *name, const struct plan_rows *rows,
                        const struct text *note)
@@ -422,57 +223,10 @@ static void show_table(const struct plan_options *o, unsigned which, const char 
 int table_frontier(const struct plan_options *o, struct error *e)
 {
     struct plan_rows rows = {0};
-    int rc = plan_budgets(o, &rows, e);
+    int rc = plan_frontier(&o->source, &rows, e);
     if (!rc) show_table(o, FRONTIER, "frontier", &rows, &(struct text){0});
     vec_free(&rows.list);
     return rc;
-}
-
-/* --- GPUs ------------------------------------------------------------------------------------- */
-
-int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct error *e)
-{
-    char *end;
-    const char *name = gpu;
-    if (!*gpu)
-        return error_set(e, PL_USAGE,
-                         "a GPU is missing; expected GiB of memory or names, such as 8,24,h200");
-    row->gib = strtod(gpu, &end);
-    /* a GPU is sold by GB and has GiB */
-    row->by_size = end > gpu && (!*end || !strcasecmp(end, "GiB") || !strcasecmp(end, "GB"));
-    if (!row->by_size) {
-        struct profile p;
-        struct calibration *c = mem_alloc(sizeof *c);
-        int rc = profile_gpu(&p, c, gpu, e);
-        mem_free(c);
-        if (rc) return error_prepend(e, "%s is not a number of GiB", gpu);
-        row->gpu = p.memory_bytes;
-        row->gib = (double)p.memory_bytes / (double)GIB;
-        snprintf(row->label, sizeof row->label, "%.40s", gpu);
-    /* half of it is the budget, and a budget of 0 would mean no limit */
-    } else if (!(row->gib * (double)GIB >= 4 && row->gib <= GIB_MOST)) {
-        struct text like = {0};
-        const bool named = profile_gpu_like(gpu, &like);
-        int rc = error_set(e, PL_USAGE, "%s GiB is not the memory of a GPU%s%s%s", gpu,
-                           named ? "; did you mean " : "", named ? like.at : "", named ? "?" : "");
-        text_free(&like);
-        return rc;
-    } else {
-        name = profile_of_class(row->gib, &row->gpu);
-        snprintf(row->label, sizeof row->label, "%g GiB", row->gib);
-    }
-    snprintf(profile, 64, "%s", name);
-    return PL_OK;
-}
-
-/* Plans for a GPU, by name or by its memory. */
-static int gpu_row(const struct plan_options *o, const char *gpu, struct plan_row *row, struct error *e)
-{
-    char profile[64], set[96];
-    const char *sets[] = {"device.kind=cuda", set};
-    if (plan_row_gpu(gpu, row, profile, e)) return error_prepend(e, "--devices");
-    snprintf(set, sizeof set, "device.profile=%s", profile);
-    return plan_row_make(o, &(struct plan_change){.sets = sets, .n = COUNT(sets), .gpu = row->gpu}, row, e);
 }
 
 /* Lists the GPUs whose figures were used for rows given by memory. */
@@ -492,64 +246,27 @@ void plan_note_gpus(const struct plan_rows *rows, struct text *out)
     text_free(&used);
 }
 
-/* Finds the next word of a list with commas; false at its end. No list, NULL, has one word,
- * NULL. */
-static bool next_word(const char **list, char word[32], const char **out)
+/* Reads the numbers of an option, a list with commas; no list, NULL, has none. */
+static int read_counts(const char *option, const char *text, int64_t most, struct counts *out, struct error *e)
 {
-    static const char end[] = "";
-    if (*list == end) return false;
-    const size_t n = *list ? strcspn(*list, ",") : 0;
-    *out = *list ? word : NULL;
-    if (*list) snprintf(word, 32, "%.*s", (int)n, *list);
-    *list = *list && (*list)[n] ? *list + n + 1 : end;
-    return true;
-}
-
-static void add_label(struct plan_row *row, bool several, int64_t n, const char *what)
-{
-    const size_t at = strlen(row->label);
-    if (several && n)
-        snprintf(row->label + at, sizeof row->label - at, ", %lld %s%s", (long long)n, what, n == 1 ? "" : "s");
-}
-
-/* Adds the rows of one GPU: one for each number of images and of frames. */
-static int gpu_rows(const struct plan_options *o, const char *gpu, struct plan_rows *rows, struct progress *p,
-                    struct error *e)
-{
-    struct plan_options one = *o;
-    char images[32], frames[32];
-    int rc = PL_OK;
-    for (const char *i = o->images; !rc && next_word(&i, images, &one.images);)
-        for (const char *f = o->frames; !rc && next_word(&f, frames, &one.frames);) {
-            struct plan_row row = {.images = one.images ? atoll(one.images) : 0,
-                              .frames = one.frames ? atoll(one.frames) : 0};
-            rc = gpu_row(&one, gpu, &row, e);
-            add_label(&row, o->images && strchr(o->images, ','), row.images, "image");
-            add_label(&row, o->frames && strchr(o->frames, ','), row.frames, "frame");
-            if (!rc) vec_push(&rows->list, row);
-            progress_add(p, 1);
-        }
-    return rc;
-}
-
-static uint64_t count_words(const char *list)
-{
-    uint64_t n = 1;
-    for (; list && (list = strchr(list, ',')); list++) n++;
-    return n;
+    char copy[256], *at = text ? copy : NULL, *word;
+    snprintf(copy, sizeof copy, "%s", text ? text : "");
+    while ((word = strsep(&at, ","))) {
+        vec_push(&out->list, 0);
+        TRY(options_count(option, word, 1, most, &out->list.at[out->list.n - 1], e));
+    }
+    return PL_OK;
 }
 
 int table_devices(const struct plan_options *o, struct error *e)
 {
     struct plan_rows rows = {0};
+    struct counts images = {0}, frames = {0};
     struct text note = {0};
-    char list[512], *at = list, size[32];
-    int rc = PL_OK;
-    snprintf(list, sizeof list, "%s", o->devices);
-    struct progress progress;
-    progress_begin(&progress, "planning", "rows", count_words(list) * count_words(o->images) * count_words(o->frames));
-    for (char *gpu; !rc && (gpu = strsep(&at, ","));) rc = gpu_rows(o, gpu, &rows, &progress, e);
-    progress_clear();
+    char size[32];
+    int rc = read_counts("--images", o->images, IMAGES_MOST, &images, e);
+    if (!rc) rc = read_counts("--frames", o->frames, FRAMES_MOST, &frames, e);
+    if (!rc) rc = plan_devices(&o->source, o->devices, &images, &frames, &rows, e);
     text_printf(
         &note, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
         size_print(GPU_RESERVE, size));
@@ -557,21 +274,9 @@ int table_devices(const struct plan_options *o, struct error *e)
     if (!rc) show_table(o, DEVICES, "devices", &rows, &note);
     text_free(&note);
     vec_free(&rows.list);
+    vec_free(&images.list);
+    vec_free(&frames.list);
     return rc;
-}
-
-/* --- ranks ------------------------------------------------------------------------------------ */
-
-static int read_ranks(const char *text, int64_t *list, int *n, struct error *e)
-{
-    char copy[256], *at = copy, *word;
-    snprintf(copy, sizeof copy, "%s", text);
-    while ((word = strsep(&at, ","))) {
-        if (*n == RANK_ROWS) return error_set(e, PL_USAGE, "--ranks: at most %d numbers", RANK_ROWS);
-        list[*n] = 0;
-        TRY(options_count("--ranks", word, 1, 65536, &list[(*n)++], e));
-    }
-    return PL_OK;
 }
 
 /* Says what the columns are, what connects ranks, and what is too large. */
@@ -594,27 +299,17 @@ static void note_ranks(const struct plan_rows *rows, bool without, struct text *
 
 int table_ranks(const struct plan_options *o, struct error *e)
 {
-    int64_t list[RANK_ROWS];
-    int n = 0, rc = read_ranks(o->o.ranks, list, &n, e);
     struct plan_rows rows = {0};
-    struct plan_row within = {0}, one;
+    struct counts list = {0};
     struct text note = {0};
-    struct progress progress;
-    progress_begin(&progress, "planning", "numbers of ranks", (uint64_t)n + 1);
-    if (!rc) rc = plan_row_make(o, &(struct plan_change){.ranks = 1, .budget = true}, &within, e);
-    one = within;
-    if (!rc && !one.fits) rc = plan_row_make(o, &(struct plan_change){.ranks = 1}, &one, e);
-    for (int i = 0; i < n && !rc; i++, progress_add(&progress, 1)) {
-        struct plan_row row = within;
-        if (list[i] != 1) rc = plan_row_make(o, &(struct plan_change){.ranks = list[i], .budget = true}, &row, e);
-        if (!rc && row.fits && one.fits)
-            row.efficiency = row.effective / row.seconds / (one.effective / one.seconds * row.ranks);
-        vec_push(&rows.list, row);
-    }
-    progress_clear();
-    note_ranks(&rows, !within.fits, &note);
+    bool without = false;
+    int rc = read_counts("--ranks", o->o.ranks, 65536, &list, e);
+    if (!rc && list.list.n > RANK_ROWS) rc = error_set(e, PL_USAGE, "--ranks: at most %d numbers", RANK_ROWS);
+    if (!rc) rc = plan_ranks(&o->source, list.list.at, (int)list.list.n, &rows, &without, e);
+    if (!rc) note_ranks(&rows, without, &note);
     if (!rc) show_table(o, RANKS, "ranks", &rows, &note);
     text_free(&note);
     vec_free(&rows.list);
+    vec_free(&list.list);
     return rc;
 }

@@ -11,6 +11,8 @@
 #include "batch/feed.h"
 #include "models/heads.h"
 
+enum { CLASSES_PRINTED = 5 };
+
 static int open_reader(struct classifier *x, const struct config *c, struct error *e)
 {
     const struct head_batches *b = head_batches(&x->run);
@@ -96,4 +98,41 @@ int classifier_run(struct classifier *x, char *const *paths, int64_t n, struct e
     if (!rc) rc = run_read(&x->run, x->logits, x->p, e);
     for (int64_t i = 0; i < n && !rc; i++) normalize(x, x->p + i * x->n);
     return rc;
+}
+
+/* --- results ---------------------------------------------------------------------------------- */
+
+/* Returns the class with the highest probability that was not taken; of equal ones the first. */
+static int64_t next_best(const struct classifier *x, const float *p, const bool *taken)
+{
+    int64_t best = -1;
+    for (int64_t i = 0; i < x->n; i++)
+        if (!(taken && taken[i]) && (best < 0 || p[i] > p[best])) best = i;
+    return best;
+}
+
+void classifier_print(const struct classifier *x, const float *p, const char *path, struct text *out)
+{
+    bool *taken = mem_alloc((size_t)x->n * sizeof *taken);
+    text_printf(out, "%s", path);
+    for (int64_t k = 0; k < min_i64(CLASSES_PRINTED, x->n); k++) {
+        const int64_t i = next_best(x, p, taken);
+        text_printf(out, "%s %s %.4f", k ? "," : ":", x->names[i], (double)p[i]);
+        taken[i] = true;
+    }
+    text_printf(out, "\n");
+    mem_free(taken);
+}
+
+void classifier_put(const struct classifier *x, const float *p, const char *path, struct json_writer *w)
+{
+    const int64_t best = next_best(x, p, NULL);
+    json_begin_map(w, NULL);
+    json_put_string(w, "image", path);
+    json_put_string(w, "class", x->names[best]);
+    json_put_number(w, "probability", (double)p[best]);
+    json_begin_map(w, "probabilities");
+    for (int64_t i = 0; i < x->n; i++) json_put_number(w, x->names[i], (double)p[i]);
+    json_end(w);
+    json_end(w);
 }

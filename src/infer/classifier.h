@@ -9,6 +9,7 @@
 
 #include "engine/run.h"
 #include "io/file.h"
+#include "io/json.h"
 
 struct classifier {
     struct run run;
@@ -28,4 +29,8 @@ int classifier_open(struct classifier *x, const struct config *c, const struct n
 /* Fills the first n rows of x->p for n images, at most x->rows. The last image fills the other rows
  * of the batch. */
 int classifier_run(struct classifier *x, char *const *paths, int64_t n, struct error *e);
+/* Prints a line with the most probable classes of an image, whose probabilities are p[n]. */
+void classifier_print(const struct classifier *x, const float *p, const char *path, struct text *out);
+/* Puts a map: image, class, probability, and the probabilities of all. */
+void classifier_put(const struct classifier *x, const float *p, const char *path, struct json_writer *w);
 void classifier_close(struct classifier *x);

@@ -124,6 +124,15 @@ static void open_buffers(struct generator *a)
     if (m->images && m->images->grids) open_grids(a, m->images->grids);
 }
 
+void generator_warn_longest(const struct generator *a, int64_t tokens, const char *what)
+{
+    const int64_t longest = a->run->planned.model.longest;
+    if (longest && tokens > longest)
+        log_warn("%s may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what "
+                 "comes after may be worse",
+                 what, (long long)tokens, (long long)longest);
+}
+
 int generator_start(struct generator *a, struct error *e)
 {
     int rc = run_start(a->run, NULL, true, e);

@@ -79,6 +79,8 @@ struct generator {
  * smallest plan is in a->run. After any result generator_close is called. `a` must not move. */
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o,
                    const struct image_batch *images, struct error *e);
+/* Warns if the tokens that `what` may have are more than those that the model was made for. */
+void generator_warn_longest(const struct generator *a, int64_t tokens, const char *what);
 int generator_start(struct generator *a, struct error *e);
 /* Uses a started run with run.answers. Its memory is the run's, apart from the logits and the
  * inputs of a chunk. */

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "data/formats/csv.h"
+#include "data/images/image.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -30,6 +31,61 @@ static void add_point(struct image_prompts *p, struct image_prompt *q, const flo
     }
     memcpy(q->points[q->n], at, sizeof *q->points);
     q->labels[q->n++] = label;
+}
+
+/* --- words of a command ---------------------------------------------------------------------- */
+
+/* Parses "1,2.5,3", at most `room` numbers; returns their count, or 0 for anything else. */
+static int parse_numbers(const char *s, float *out, int room)
+{
+    for (int n = 0; n < room;) {
+        char *end;
+        out[n] = strtof(s, &end);
+        if (end == s || !isfinite(out[n])) return 0;
+        n++;
+        if (!*end) return n;
+        if (*end != ',') return 0;
+        s = end + 1;
+    }
+    return 0;
+}
+
+static bool inside(const struct image *image, const float at[2])
+{
+    return !image || (at[0] >= 0 && at[1] >= 0 && at[0] <= (float)image->width && at[1] <= (float)image->height);
+}
+
+static int outside_error(const struct image *image, const char *path, const char *option, const char *given,
+                         struct error *e)
+{
+    return error_set(e, PL_USAGE, "%s %s lies outside of the image: %s has %u x %u pixels, with 0,0 at the upper left",
+                     option, given, path, image->width, image->height);
+}
+
+int image_prompt_parse(struct image_prompt *q, const struct names *points, const char *box, const struct image *image,
+                       const char *path, struct error *e)
+{
+    *q = (struct image_prompt){.id = "", .category = -1, .image_id = -1, .n = points->n, .box = box};
+    q->points = mem_alloc((q->n + 1) * sizeof *q->points);
+    q->labels = mem_alloc((q->n + 1) * sizeof *q->labels);
+    if (box && parse_numbers(box, q->corners, 4) != 4)
+        return error_set(e, PL_USAGE, "--box %s: expected X0,Y0,X1,Y1 in pixels", box);
+    if (box && !(q->corners[0] < q->corners[2] && q->corners[1] < q->corners[3]))
+        return error_set(e, PL_USAGE, "--box %s is empty: X0,Y0 is the upper left corner, X1,Y1 the lower right", box);
+    if (box && !(inside(image, q->corners) && inside(image, q->corners + 2)))
+        return outside_error(image, path, "--box", box, e);
+    for (uint32_t i = 0; i < q->n; i++) {
+        float x[3] = {0, 0, 1};
+        if (parse_numbers(points->at[i], x, 3) < 2 || (x[2] != 0 && x[2] != 1))
+            return error_set(e, PL_USAGE,
+                             "--point %s: expected X,Y or X,Y,LABEL: pixels, and the label 1 (foreground, the default) "
+                             "or 0 (background)",
+                             points->at[i]);
+        memcpy(q->points[i], x, sizeof *q->points);
+        q->labels[i] = x[2] != 0;
+        if (!inside(image, x)) return outside_error(image, path, "--point", points->at[i], e);
+    }
+    return PL_OK;
 }
 
 /* --- CSV ------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "base/base.h"
+#include "io/file.h"
 
 struct image_prompt {
     const char *image;  /* as the file names it */
@@ -23,6 +23,11 @@ struct image_prompt {
     bool box;
     float corners[4];
 };
+/* Parses the points X,Y[,LABEL] and the box X0,Y0,X1,Y1 (NULL: none) of a command; with an `image`,
+ * the one at a path, they must lie in it. The caller frees points and labels, also on failure. */
+struct image;
+int image_prompt_parse(struct image_prompt *q, const struct names *points, const char *box, const struct image *image,
+                       const char *path, struct error *e);
 
 struct image_prompts {
     VEC(struct image_prompt) all; /* sorted by image, then by row */

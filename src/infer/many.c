@@ -331,7 +331,7 @@ static int predict_all(struct many *m, struct error *e)
 int many_predict(const struct many_options *o, struct many_result *out, struct error *e)
 {
     struct text list = {0};
-    struct many m = {.o = o, .out = out, .json = {.out = &list}, .source = {.o = o, .side = o->side}};
+    struct many m = {.o = o, .out = out, .json = {.out = &list}, .source = {.o = o, .side = o->reading.side}};
     struct many_source *s = &m.source;
     const bool volume = o->paths->n == 1 && many_is_volume(o->paths->at[0]);
     *out = (struct many_result){0};

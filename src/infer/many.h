@@ -24,10 +24,9 @@ struct many_options {
      * as in training. NULL: not so */
     const char *derive;
     const char *slices;           /* "FIRST-LAST" of a volume; NULL: all */
-    struct pixel_range range;     /* of images of 16 bits, and of volumes */
-    struct slice_options slicing;
+    struct image_reading reading;
     bool single;                  /* as of predictor_shape */
-    int64_t batch, side;          /* prompts at once; predictor_shape.side */
+    int64_t batch;                /* prompts at once */
     const char *output;           /* a folder of masks, or the label volume of one volume; NULL: none */
     const char *json;             /* a list of COCO results; NULL: none */
 };

@@ -65,7 +65,7 @@ static void look_at_file(const struct many_source *s, uint64_t i, bool folders, 
 
 static int read_file(struct many_source *s, uint64_t i, struct many_image *out, struct error *e)
 {
-    return image_read(&out->image, ((struct files *)s->state)->all.at[i].path, &s->o->range, e);
+    return image_read(&out->image, ((struct files *)s->state)->all.at[i].path, &s->o->reading.range, e);
 }
 
 static char *path_from(const char *folder, const char *name) { return path_join(*name == '/' ? "" : folder, name); }
@@ -250,7 +250,7 @@ static int read_slice(struct many_source *s, uint64_t i, struct many_image *out,
     const size_t room = volume_rgb_room(&v->channels);
     (void)i;
     out->image = (struct image){.width = v->at[0].w, .height = v->at[0].h, .rgb = mem_alloc(room)};
-    return volume_rgb(&v->channels, &s->o->range, out->slice, out->image.rgb, room, e);
+    return volume_rgb(&v->channels, &s->o->reading.range, out->slice, out->image.rgb, room, e);
 }
 
 /* Reads "FIRST-LAST", counted from 0, both included. */
@@ -272,7 +272,7 @@ static int choose_slices(const char *given, const struct volume *v, uint32_t *fi
 /* Opens the volume once for each channel that is a modality. */
 static int open_channels(struct slices *v, const struct many_options *o, struct error *e)
 {
-    const struct slice_options s = o->slicing;
+    const struct slice_options s = o->reading.slices;
     const char *path = o->paths->at[0];
     const uint32_t n = s.n_modalities ? s.n_modalities : 1;
     for (uint32_t i = 0; i < n && i < 3; i++) {
@@ -286,7 +286,7 @@ static int open_channels(struct slices *v, const struct many_options *o, struct 
             return error_set(e, PL_USAGE, "%s has %u modalities, and data.modalities names %u", path, x->modalities,
                              modality);
         v->channels.at[i] = x, v->channels.modality[i] = modality;
-        if (volume_set_window(x, modality, &o->range, e)) return error_prepend(e, "%s", path);
+        if (volume_set_window(x, modality, &o->reading.range, e)) return error_prepend(e, "%s", path);
     }
     for (int i = 0; i < 3 && s.neighbours && n == 1 && v->at[0].slices > 1; i++)
         v->channels.at[i] = &v->at[0], v->channels.modality[i] = v->channels.modality[0], v->channels.step[i] = i - 1;

@@ -8,6 +8,7 @@
 #include "batch/batch_plan.h"
 #include "infer/surface.h"
 #include "infer/predictor.h"
+#include "io/file.h"
 
 static const char *category_name(const void *of, int32_t category) { return dataset_category(of, category); }
 
@@ -177,4 +178,64 @@ int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct
         else o->unreadable++;
     }
     return PL_OK;
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+static void name_image(const void *of, uint64_t sample, char *out, size_t room) { dataset_name(of, sample, out, room); }
+
+static void print_units(const struct mask_table *t, struct text *out)
+{
+    text_printf(out, "mean ± deviation; ");
+    if (t->of_volumes)
+        text_printf(out, "distances in mm, by the spacing of each volume, NSD within %g mm", t->tolerance);
+    else if (t->spacing[0] == 1 && t->spacing[1] == 1)
+        text_printf(out, "distances in pixels, NSD within %g", t->tolerance);
+    else
+        text_printf(out, "pixels of %g x %g mm, distances in mm, NSD within %g mm", t->spacing[0], t->spacing[1],
+                    t->tolerance);
+}
+
+void own_size_print(const struct own_size *o, struct text *out)
+{
+    struct report_table list = mask_table_list(&o->table);
+    text_printf(out, "\nat the image's own size (");
+    print_units(&o->table, out);
+    text_printf(out, "):\n");
+    table_print(&list, 0, 0, out);
+    table_free(&list);
+    if (o->unreadable)
+        text_printf(out, "%llu masks could not be read again at their own size\n", (unsigned long long)o->unreadable);
+}
+
+void own_size_page(const struct own_size *o, struct text *out)
+{
+    struct report_table list = mask_table_list(&o->table);
+    text_printf(out, "<h2>Scores at the image's own size</h2>\n<p class='dim'>");
+    print_units(&o->table, out);
+    text_printf(out, "</p>\n");
+    table_html(&list, "", 0, out);
+    text_printf(out, "<h2>Worst masks</h2>\n");
+    table_free(&list);
+}
+
+void own_size_put(struct json_writer *w, const void *own_size)
+{
+    const struct own_size *o = own_size;
+    const struct mask_table *t = &o->table;
+    PUT_FACTS(w, FACT_NUMBERS("spacing", t->spacing, 2), FACT_IF(t->of_volumes, "spacing_of", "volumes"),
+              FACT("tolerance", t->tolerance));
+    mask_table_json(t, name_image, o->set, w);
+}
+
+int own_size_write(const struct own_size *o, const char *images, const char *structures, struct error *e)
+{
+    struct text rows = {0}, means = {0};
+    mask_table_csv(&o->table, name_image, o->set, &rows);
+    mask_table_structures(&o->table, &means);
+    int rc = images ? file_write_atomic(images, rows.at, rows.n, e) : PL_OK;
+    if (!rc && structures) rc = file_write_atomic(structures, means.at, means.n, e);
+    text_free(&rows);
+    text_free(&means);
+    return rc;
 }

@@ -50,3 +50,12 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
 void own_size_close(struct own_size *o);
 /* Adds the masks of a batch of the feed, after the program has run on it. */
 int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct error *e);
+
+/* Prints the means by structure, with the unit of distances. */
+void own_size_print(const struct own_size *o, struct text *out);
+/* Writes the same as a section of an HTML page, and the heading of the worst masks. */
+void own_size_page(const struct own_size *o, struct text *out);
+/* Puts spacing, tolerance and the lists "structures" and "images". */
+void own_size_put(struct json_writer *w, const void *own_size);
+/* Writes the scores of each mask, and their means, as CSV files; NULL: none. */
+int own_size_write(const struct own_size *o, const char *images, const char *structures, struct error *e);

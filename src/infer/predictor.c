@@ -397,7 +397,7 @@ int predictors_encode(struct predictors *s, const struct image *p, struct error 
     return rc;
 }
 
-/* --- the run of a model ----------------------------------------------------------------------- */
+/* --- how images are read ---------------------------------------------------------------------- */
 
 /* Removes the last component of a path and returns it; NULL: there is none. */
 static const char *split_last(char *path)
@@ -421,23 +421,33 @@ static bool find_run_config(const char *model, struct text *config)
     return file_exists(config->at);
 }
 
-struct trained_images predictor_trained(const char *model)
+/* Takes what was not given from the configuration of the run. */
+static void read_trained(struct image_reading *out, const struct config *given, const struct config *run)
 {
+    const struct slice_options slices = feed_slices(run);
+    if (!out->side) out->side = run->data_image_size;
+    if (out->range.kind == RANGE_AUTO) out->range = feed_range(run);
+    if (!config_given(given, KEY_data_slice_axis)) out->slices.axis = slices.axis;
+    if (!config_given(given, KEY_data_neighbours)) out->slices.neighbours = slices.neighbours;
+    if (config_given(given, KEY_data_modalities)) return;
+    /* those of the run are freed with its configuration */
+    for (uint32_t i = 0; i < slices.n_modalities && i < 3; i++) out->modalities[i] = slices.modalities[i];
+    out->slices.modalities = out->modalities, out->slices.n_modalities = slices.n_modalities;
+}
+
+void image_reading_find(struct image_reading *out, const struct config *c)
+{
+    const char *model = c->adapter_path ? c->adapter_path : c->model_path;
     struct text path = {0};
-    struct config c;
+    struct config run;
     struct error e;
-    struct trained_images out = {0};
-    if (find_run_config(model, &path)) {
-        config_init(&c);
-        if (config_read(&c, path.at, &e))
+    out->range = feed_range(c), out->slices = feed_slices(c);
+    if (c->model_path && find_run_config(model, &path)) {
+        config_init(&run);
+        if (config_read(&run, path.at, &e))
             log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
-        else
-            out =
-                (struct trained_images){.side = c.data_image_size, .range = feed_range(&c), .slices = feed_slices(&c)};
-        for (uint32_t i = 0; i < out.slices.n_modalities && i < 3; i++) out.modalities[i] = out.slices.modalities[i];
-        out.slices.modalities = NULL, out.slices.cache = NULL; /* they are freed with the configuration */
-        config_free(&c);
+        else read_trained(out, c, &run);
+        config_free(&run);
     }
     text_free(&path);
-    return out;
 }

@@ -118,18 +118,17 @@ void predictors_close(struct predictors *s);
 /* Encodes an image, which all decoders then see. */
 int predictors_encode(struct predictors *s, const struct image *p, struct error *e);
 
-/* --- the run of a model ----------------------------------------------------------------------- */
+/* --- how images are read ---------------------------------------------------------------------- */
 
-/* How the run whose folder holds the model read its images. */
-struct trained_images {
-    int64_t side;             /* data.image_size; 0: no such run, or the key is auto */
-    struct pixel_range range; /* of 16 bits; RANGE_AUTO: no such run, or it had no such images */
-    struct slice_options slices; /* of volumes; its modalities are below */
+struct image_reading {
+    int64_t side;                /* of the padded square; 0: the model's own */
+    struct pixel_range range;    /* of images of 16 bits, and of volumes */
+    struct slice_options slices; /* of volumes; its modalities may be those below */
     int64_t modalities[3];
 };
-/* Reads the configuration beside a model: its config.json does not change when it is trained at
- * another image size. */
-struct trained_images predictor_trained(const char *model);
+/* Takes the keys that `c` was given; and where it was not, what the run that trained the model did,
+ * whose folder holds the model or its adapter. A side that is set already stays. */
+void image_reading_find(struct image_reading *out, const struct config *c);
 
 /* Reads an output as f32, whatever its dtype. */
 int predictor_output(struct run *r, const char *name, float *to, struct error *e);

@@ -62,34 +62,3 @@ int prompts_sample(const struct prompts *p, struct value *sample, struct names *
  * the last question if it has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
                       struct image_batch *slots, struct error *e);
-
-/* --- lists of prompts ------------------------------------------------------------------------ */
-
-struct listed_prompt {
-    struct prompt prompt;
-    uint64_t line;             /* in its file (record_line) */
-};
-
-struct prompt_list {
-    VEC(struct listed_prompt) at;
-    int64_t longest, tokens;   /* tokens of the longest prompt, and of all */
-    struct image_batch images; /* of a prompt that the vision tower gets, at most */
-    struct bump memory;
-};
-
-/* A prompt that was read. */
-struct read_prompt {
-    const struct token_list *tokens;
-    const struct names *images;
-    struct image_batch slots;
-    /* a template rendered it: the tokenizer's eos_token, which is the end of a turn in many
-     * templates, ends its answer too */
-    bool chat;
-    uint64_t line;
-};
-/* Appends a copy. */
-void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struct read_prompt *x);
-/* Appends the prompts of a file. PL_USAGE, with file and line: a sample cannot be used; there are
- * none. */
-int prompt_list_read(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e);
-void prompt_list_free(struct prompt_list *l);

@@ -3,12 +3,9 @@
  *
  * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
  * The smallest bound on host memory needs no new search: the space that was searched already
- * answers it. Smaller samples are not tried if the weights are too large by themselves. Changes are
- * tried from the least to the most intrusive: fewer images read ahead, memory keys that were set by
- * hand, then precision, no clipping, a frozen encoder of images and stored embeddings, then smaller
- * samples. If nothing but those fits, or only with more host memory than there is likely to be:
- * frozen weights in 4 bits, an adapter, or both; and more ranks, among which the weights are
- * divided. At most REMEDY_MOST are named.
+ * answers it. The others are rows of a table, tried from the least to the most intrusive. If
+ * nothing but smaller samples fits, or only with more host memory than there is likely to be, come
+ * those that change what is trained, or need more ranks. At most REMEDY_MOST are named.
  */
 #include "adapter/adapter.h"
 #include "planning/stages.h"
@@ -87,126 +84,153 @@ static bool try_host_budget(struct planned *r)
     return larger;
 }
 
-/* Reads fewer images ahead, by one thread; no result depends on that. The loader's buffers count
- * only on a CPU: beside a GPU they are host memory. */
-static void try_loader(struct planned *r, const struct run_options *o)
-{
-    struct config c = *r->config;
-    if (r->kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->batches.loader_bytes) return;
-    c.data_prefetch = 1;
-    if (r->config->data_prefetch != 1 && try_change(r, o, &c, "data.prefetch: 1")) return;
-    c.data_threads = 1;
-    if (r->config->data_threads > 1) try_change(r, o, &c, "data.prefetch: 1 and data.threads: 1");
-}
+/* --- the remedies ----------------------------------------------------------------------------- */
 
-static void try_memory(struct planned *r, const struct run_options *o)
-{
-    const struct config *was = r->config;
+/* A change that is tried: makes it in a copy of the configuration and of the options. */
+struct trial {
+    const struct planned *r;
     struct config c;
-    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
-        char text[96];
-        if (techniques[id].changes_results || !config_technique(was, id)->chosen) continue;
-        c = *was;
-        *config_technique(&c, id) = (struct config_setting){0};
-        snprintf(text, sizeof text, "%s.%s: auto", techniques[id].section, techniques[id].name);
-        try_change(r, o, &c, text);
-    }
-    static char *forms[] = {"adamw-bf16", "adamw-8bit"};
-    for (uint32_t i = 0; i < COUNT(forms) && !strcmp(was->memory_optimizer.value, "adamw") && !was->memory_allow.n;
-         i++) {
-        char text[96];
-        c = *was;
-        c.memory_allow = (struct config_list){&forms[i], 1};
-        snprintf(text, sizeof text, "memory.allow: [%s]", forms[i]);
-        if (try_change(r, o, &c, text)) break;
-    }
-    c = *was;
-    c.memory_precision = (struct config_setting){true, "bf16"};
-    if (!strcmp(was->memory_precision.value, "f32")) try_change(r, o, &c, "memory.precision: bf16");
-    c = *was;
-    c.train_clip_norm = 0; /* then the step can be fused: gradients are not all held at once */
-    if (was->train_clip_norm > 0) try_change(r, o, &c, "train.clip_norm: 0");
+    struct run_options o;
+    char text[96];     /* in words; "": this one does not apply to the run */
+    struct bump *memory;
+};
+/* Makes change i of a remedy; false: there are no more. */
+typedef bool make_change(struct trial *t, int i);
+
+static void name_change(struct trial *t, const char *key, const char *value)
+{
+    snprintf(t->text, sizeof t->text, "%s: %s", key, value);
 }
 
-/* Tries a mask model with a frozen image encoder, then with its embeddings from a packed store, so
- * that the plan has no encoder. */
-static void try_encoder(struct planned *r, const struct run_options *o)
+/* Reads fewer images ahead, then by one thread; no result depends on that. The loader's buffers
+ * count only on a CPU: beside a GPU they are host memory. */
+static bool read_less(struct trial *t, int i)
+{
+    const struct planned *r = t->r;
+    if (i > 1 || r->kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->batches.loader_bytes) return false;
+    t->c.data_prefetch = 1;
+    if (i == 0 && r->config->data_prefetch != 1) name_change(t, "data.prefetch", "1");
+    if (i == 0) return true;
+    t->c.data_threads = 1;
+    if (r->config->data_threads > 1) name_change(t, "data.prefetch: 1 and data.threads", "1");
+    return true;
+}
+
+/* Leaves a technique that was set by hand to the planner. */
+static bool free_technique(struct trial *t, int i)
+{
+    const enum technique_id id = (enum technique_id)i;
+    if (id >= TECHNIQUES) return false;
+    if (techniques[id].changes_results || !config_technique(t->r->config, id)->chosen) return true;
+    *config_technique(&t->c, id) = (struct config_setting){0};
+    snprintf(t->text, sizeof t->text, "%s.%s: auto", techniques[id].section, techniques[id].name);
+    return true;
+}
+
+static bool allow_smaller_state(struct trial *t, int i)
+{
+    static char *forms[] = {"adamw-bf16", "adamw-8bit"};
+    if (i >= (int)COUNT(forms) || strcmp(t->c.memory_optimizer.value, "adamw") || t->c.memory_allow.n) return false;
+    t->c.memory_allow = (struct config_list){&forms[i], 1};
+    snprintf(t->text, sizeof t->text, "memory.allow: [%s]", forms[i]);
+    return true;
+}
+
+static bool halve_precision(struct trial *t, int i)
+{
+    if (i || strcmp(t->c.memory_precision.value, "f32")) return false;
+    t->c.memory_precision = (struct config_setting){true, "bf16"};
+    name_change(t, "memory.precision", "bf16");
+    return true;
+}
+
+/* Does not clip: then the step can be fused, and gradients are not all held at once. */
+static bool stop_clipping(struct trial *t, int i)
+{
+    if (i || !(t->c.train_clip_norm > 0)) return false;
+    t->c.train_clip_norm = 0;
+    name_change(t, "train.clip_norm", "0");
+    return true;
+}
+
+/* Freezes the image encoder of a mask model, then takes its embeddings from a packed store, so that
+ * the plan has no encoder. A model has one of these encoders; the other's pattern fits none. */
+static bool freeze_encoder(struct trial *t, int i)
 {
     static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
-    const struct config_list *was = &r->config->model_freeze;
-    if (!r->model.masks || adapter_given(r->config) || r->batches.partial) return;
-    for (size_t i = 0; i < COUNT(encoders); i++) {
-        struct config c = *r->config;
-        struct run_options stored = *o;
-        char text[96], **all = bump_alloc(&r->memory, (was->n + 1) * sizeof *all);
-        for (uint32_t k = 0; k < was->n; k++) all[k] = was->at[k];
-        all[was->n] = (char *)encoders[i];
-        c.model_freeze = (struct config_list){all, was->n + 1};
-        stored.embedded = true;
-        snprintf(text, sizeof text, "model.freeze: [%s]", encoders[i]);
-        const bool fits = try_change(r, o, &c, text);
-        snprintf(text, sizeof text, "model.freeze: [%s] with stored embeddings (data pack --embeddings)", encoders[i]);
-        if (try_change(r, &stored, &c, text) || fits) return;
-    }
+    const struct config_list *was = &t->r->config->model_freeze;
+    if (i >= 2 * (int)COUNT(encoders) || !t->r->model.masks || adapter_given(&t->c) || t->r->batches.partial)
+        return false;
+    char **all = bump_alloc(t->memory, (was->n + 1) * sizeof *all);
+    for (uint32_t k = 0; k < was->n; k++) all[k] = was->at[k];
+    all[was->n] = (char *)encoders[i / 2];
+    t->c.model_freeze = (struct config_list){all, was->n + 1};
+    t->o.embedded = i % 2;
+    snprintf(t->text, sizeof t->text, "model.freeze: [%s]%s", encoders[i / 2],
+             i % 2 ? " with stored embeddings (data pack --embeddings)" : "");
+    return true;
 }
 
-/* Tries a model of images and text, whose vision tower is frozen, with embeddings from a packed
+/* Takes the embeddings of a model of images and text, whose vision tower is frozen, from a packed
  * store, so that the plan has no tower. */
-static void try_stored_images(struct planned *r, const struct run_options *o)
+static bool store_images(struct trial *t, int i)
 {
-    struct config c = *r->config;
-    struct run_options stored = *o;
-    stored.embedded = true;
-    if (r->model.images && !r->batches.partial)
-        try_change(r, &stored, &c, "data.images: a store of embeddings (data pack --embeddings)");
+    if (i || !t->r->model.images || t->r->batches.partial) return false;
+    t->o.embedded = true;
+    name_change(t, "data.images", "a store of embeddings (data pack --embeddings)");
+    return true;
 }
 
-/* Tries samples of half the size, and half again, until the plan fits. */
-static void try_data(struct planned *r, const struct run_options *o)
+/* Takes samples of half the size, and half again. They are not tried if the weights are too large
+ * by themselves. */
+static bool shrink_samples(struct trial *t, int i)
 {
-    char text[96];
-    if (!plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget})) return;
+    const struct planned *r = t->r;
     const enum config_key key = r->batches.size;
-    bool fits = false;
-    for (int64_t n = *(const int64_t *)config_member(r->config, key) / 2; n >= r->batches.least && !fits; n /= 2) {
-        struct config c = *r->config;
-        *(int64_t *)config_member(&c, key) = n;
-        snprintf(text, sizeof text, "%s: %lld", config_key_name(key), (long long)n);
-        fits = try_change(r, o, &c, text);
-    }
+    const int64_t n = *(const int64_t *)config_member(r->config, key) >> (i + 1);
+    if (n < r->batches.least || !plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget}))
+        return false;
+    *(int64_t *)config_member(&t->c, key) = n;
+    snprintf(t->text, sizeof t->text, "%s: %lld", config_key_name(key), (long long)n);
+    return true;
 }
 
-/* Tries frozen weights in 4 bits where weights are frozen, an adapter where there is none, and
- * both, until one fits. */
-static void try_adapter(struct planned *r, const struct run_options *o)
+/* Freezes weights in 4 bits, trains an adapter where there is none, or does both. */
+static bool adapt(struct trial *t, int i)
 {
-    const struct config *was = r->config;
-    const bool may_quantize = !strcmp(was->memory_quantize.value, "none");
-    struct config quantized = *was, adapted = *was;
-    quantized.memory_quantize = (struct config_setting){.chosen = true, .value = "nf4"};
-    if (may_quantize && try_change(r, o, &quantized, "memory.quantize: nf4")) return;
-    if (adapter_given(was)) return;
-    adapted.adapter_target_modules.text = "all-linear";
-    if (try_change(r, o, &adapted, "adapter.target_modules: all-linear") || !may_quantize) return;
-    adapted.memory_quantize = quantized.memory_quantize;
-    try_change(r, o, &adapted, "adapter.target_modules: all-linear and memory.quantize: nf4");
+    const bool may_quantize = !strcmp(t->c.memory_quantize.value, "none"), has_adapter = adapter_given(&t->c);
+    static const char *const words[] = {"memory.quantize: nf4", "adapter.target_modules: all-linear",
+                                        "adapter.target_modules: all-linear and memory.quantize: nf4"};
+    if (i >= (int)COUNT(words)) return false;
+    if ((i != 1 && !may_quantize) || (i && has_adapter)) return true;
+    if (i != 1) t->c.memory_quantize = (struct config_setting){.chosen = true, .value = "nf4"};
+    if (i) t->c.adapter_target_modules.text = "all-linear";
+    snprintf(t->text, sizeof t->text, "%s", words[i]);
+    return true;
 }
 
-/* Tries more ranks, which hold less each: finds the smallest number, doubled from the run's, that
- * fits. */
-static void try_ranks(struct planned *r, const struct run_options *o)
+/* Doubles the ranks, which hold less each. */
+static bool add_ranks(struct trial *t, int i)
 {
     enum { RANKS_MOST = 64 };
-    const int64_t now = max_i64(1, r->config->parallel_ranks);
-    bool fits = r->ranks || r->config->parallel_shares > 0;
-    for (int64_t n = 2 * now; n <= RANKS_MOST && n <= r->effective_batch && !fits; n *= 2) {
-        struct config c = *r->config;
-        char text[96];
-        c.parallel_ranks = n;
-        snprintf(text, sizeof text, "parallel.ranks: %lld", (long long)n);
-        fits = try_change(r, o, &c, text);
-    }
+    const int64_t n = max_i64(1, t->c.parallel_ranks) << (i + 1);
+    if (t->r->ranks || t->c.parallel_shares > 0 || n > RANKS_MOST || n > t->r->effective_batch) return false;
+    t->c.parallel_ranks = n;
+    snprintf(t->text, sizeof t->text, "parallel.ranks: %lld", (long long)n);
+    return true;
 }
+
+/* From the least to the most intrusive. `first`: the first change that fits is enough. */
+static const struct {
+    make_change *change;
+    bool first;
+    enum { ALWAYS, SMALLER, LAST } when; /* LAST: only if nothing but SMALLER is likely to fit */
+} remedies[] = {
+    {read_less, true, ALWAYS},      {free_technique, false, ALWAYS}, {allow_smaller_state, true, ALWAYS},
+    {halve_precision, true, ALWAYS}, {stop_clipping, true, ALWAYS},  {freeze_encoder, false, ALWAYS},
+    {store_images, true, ALWAYS},   {shrink_samples, true, SMALLER}, {adapt, true, LAST},
+    {add_ranks, true, LAST},
+};
 
 /* Reports whether a remedy was found that needs no more host memory than is likely. */
 static bool has_likely(const struct planned *r)
@@ -220,15 +244,15 @@ static bool has_likely(const struct planned *r)
 static bool find_remedies(struct planned *r, const struct run_options *o)
 {
     const bool bounded = try_host_budget(r);
-    try_loader(r, o);
-    try_memory(r, o);
-    try_encoder(r, o);
-    try_stored_images(r, o);
-    const bool likely = has_likely(r);
-    try_data(r, o);
-    if (!likely) {
-        try_adapter(r, o);
-        try_ranks(r, o);
+    bool likely = false;
+    for (size_t k = 0; k < COUNT(remedies); k++) {
+        bool fits = false;
+        if (remedies[k].when == SMALLER) likely = has_likely(r);
+        for (int i = 0; !(fits && remedies[k].first) && !(remedies[k].when == LAST && likely); i++) {
+            struct trial t = {.r = r, .c = *r->config, .o = *o, .memory = &r->memory};
+            if (!remedies[k].change(&t, i)) break;
+            if (*t.text) fits = try_change(r, &t.o, &t.c, t.text);
+        }
     }
     return bounded;
 }

@@ -108,3 +108,42 @@ uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum p
     }
     return out;
 }
+
+/* Returns the largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any
+ * phase. */
+static uint64_t phase_peak(const struct graph *g, const struct lives *l, enum program p, enum phase phase)
+{
+    uint64_t *alive = lives_by_position(l, g, p), most = 0;
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        uint64_t sum = 0;
+        for (int kind = 0; kind < KIND_COUNT; kind++) sum += alive[k * KIND_COUNT + (uint32_t)kind];
+        if ((phase == PHASE_COUNT || n->phase == phase) && sum > most) most = sum;
+    }
+    mem_free(alive);
+    return most;
+}
+
+/* Returns the peak of the evaluation program. */
+static uint64_t evaluation_peak(const struct plan *plan, const struct graph *g)
+{
+    uint64_t *alive = plan_alive(plan, g, PROGRAM_EVAL, true), most = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_EVAL].nodes.n; k++)
+        if (alive[k] > most) most = alive[k];
+    mem_free(alive);
+    return plan->persistent[SPACE_DEVICE] + most;
+}
+
+struct step_peaks lives_peaks(const struct plan *plan, const struct graph *g)
+{
+    struct lives l;
+    struct step_peaks out = {.forward_only = evaluation_peak(plan, g)};
+    lives_collect(&l, plan, g);
+    FOR_STEP_PROGRAMS(p) {
+        const uint64_t most = phase_peak(g, &l, p, PHASE_COUNT);
+        if (program_is(p, PROGRAM_TRAINS)) out.forward = phase_peak(g, &l, p, PHASE_FORWARD), out.backward = most;
+        else out.update = most;
+    }
+    lives_free(&l);
+    return out;
+}

@@ -44,3 +44,9 @@ void arena_draw(const struct plan *p, const struct graph *g, const struct lives 
 
 /* Appends a curve of the live bytes over the time of a step. */
 void arena_curve(const struct graph *g, const struct lives *l, const double *seconds, struct text *out);
+
+/* Peaks of the live bytes of each program or phase of a step. */
+struct step_peaks {
+    uint64_t forward_only, forward, backward, update; /* evaluation; `backward` has the forward too */
+};
+struct step_peaks lives_peaks(const struct plan *plan, const struct graph *g);

@@ -83,6 +83,23 @@ void image_tree_free(struct image_tree *t)
     *t = (struct image_tree){0};
 }
 
+int image_paths(struct names *out, const struct names *paths, struct error *e)
+{
+    struct image_tree t;
+    for (uint32_t i = 0; i < paths->n; i++) {
+        if (!dir_exists(paths->at[i])) {
+            vec_push(out, mem_string(paths->at[i]));
+            continue;
+        }
+        int rc = image_tree_read(&t, paths->at[i], NULL, e);
+        for (uint32_t k = 0; k < t.files.n && !rc; k++)
+            vec_push(out, path_join(paths->at[i], t.files.at[k].path));
+        image_tree_free(&t);
+        if (rc) return rc;
+    }
+    return out->n ? PL_OK : error_set(e, PL_USAGE, "no image is given: add JPEG, PNG or WebP files, or a folder");
+}
+
 /* --- usual names --------------------------------------------------------------------------- */
 
 static bool contains(const char *s, const char *const *words)

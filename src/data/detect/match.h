@@ -13,6 +13,7 @@
 #include "base/base.h"
 #include "data/images/image.h"
 
+struct names;
 /* The readable images (JPEG, PNG, volumes) below a folder, by path; a folder of a DICOM series is
  * one. Hidden files are skipped. */
 struct image_file {
@@ -28,6 +29,8 @@ struct image_tree {
 /* `skip` is a folder, relative, that is left out; NULL: none. */
 int image_tree_read(struct image_tree *t, const char *folder, const char *skip, struct error *e);
 void image_tree_free(struct image_tree *t);
+/* Lists the images of paths, of which some may be folders. PL_USAGE: there are none. */
+int image_paths(struct names *out, const struct names *paths, struct error *e);
 bool is_jpeg_name(const char *name); /* .jpg, .jpeg */
 bool is_image_name(const char *name); /* also .png, and volumes: .tif, .tiff, .nii, .nii.gz, .dcm */
 

@@ -27,6 +27,7 @@ int prepare_shards(struct prepare *p, const struct names *paths, struct error *e
 /* Verification reads every sample of a dataset once, with the loader's own code and its limits.
  * Training rejects exactly the samples that are bad here. */
 struct samples;
+struct dataset;
 struct verified {
     uint64_t masks, left_out; /* that can be used; malformed ones, which training leaves out */
     uint64_t bad, differ;     /* samples: unusable; with a note: training uses them */
@@ -35,3 +36,10 @@ struct verified {
 /* Prints a line for each bad sample, each note and each broken shard, in order, and counts them.
  * `room`: bytes for a sample, data.sample_memory; 0: the default. */
 void verify_samples(const struct samples *all, uint64_t room, struct verified *out);
+
+/* What a store of the embeddings of conversations' images has. */
+struct embedding_counts {
+    uint64_t embeddings, unreadable, damaged;
+};
+/* Counts them. `check`: compares the checksums, and prints what cannot be used. */
+void verify_embeddings(const struct dataset *d, bool check, struct embedding_counts *n);

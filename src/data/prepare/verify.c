@@ -1,6 +1,7 @@
 /*
  * verify.c: see prepare.h.
  */
+#include "data/formats/packed.h"
 #include "data/prepare/prepare.h"
 
 #include <math.h>
@@ -173,4 +174,27 @@ void verify_samples(const struct samples *all, uint64_t room, struct verified *o
                                .room = room ? room : loader_default_room(all->format, stores)}};
     *out = (struct verified){.broken = check_shards(all)};
     check_all(&v);
+}
+
+/* --- stores of embeddings --------------------------------------------------------------------- */
+
+void verify_embeddings(const struct dataset *d, bool check, struct embedding_counts *n)
+{
+    struct progress progress;
+    progress_begin(&progress, "verifying", "images", dataset_count(d));
+    for (uint64_t i = 0; i < dataset_count(d); i++) {
+        struct packed_output x;
+        struct error e;
+        char name[2048];
+        dataset_name(d, i, name, sizeof name);
+        CHECK(packed_find(d, name, &x), "%s", name);
+        const bool damaged = check && dataset_check(d, i, &e);
+        if (check && (damaged || x.fault)) progress_clear();
+        if (damaged) print_line("bad: %s: %s", name, e.text), n->damaged++;
+        if (check && x.fault) print_line("note: %s", x.why);
+        n->unreadable += x.fault != FAULT_NONE;
+        n->embeddings += x.fault ? 0 : x.count;
+        progress_add(&progress, 1);
+    }
+    progress_clear();
 }

@@ -1,21 +1,9 @@
 /*
- * data_inspect_text.c: `plimsoll data inspect` of conversations: what the files hold, what cannot
- * be used and why, lengths and labels, and some samples with the tokens that have labels marked.
+ * text_report.c: see text_report.h.
  */
-#include "cli/data.h"
-#include "data/text/tokens.h"
-#include "batch/text_facts.h"
+#include "report/text_report.h"
+
 #include "io/json.h"
-
-/* ---- printing ---- */
-
-static void print_endless(const struct text_measures *m, const struct tokenizer *t, struct text *out)
-{
-    struct text line = {0};
-    if (m->rows) text_print_endless(t, m->set.chats, m->set.endless, &line);
-    if (line.n) text_printf(out, "no end      %s\n", line.at);
-    text_free(&line);
-}
 
 static void print_facts(const struct text_facts *f, const struct text_measures *m, struct text *out)
 {
@@ -84,7 +72,17 @@ static void print_facts(const struct text_facts *f, const struct text_measures *
         text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
 
-static void json_facts(const struct text_facts *f, const struct text_measures *m, struct text *out)
+void text_report_print(const struct text_facts *f, const struct text_measures *m, const struct tokenizer *t,
+                       struct text *out)
+{
+    struct text line = {0};
+    print_facts(f, m, out);
+    if (m->rows) text_print_endless(t, m->set.chats, m->set.endless, &line);
+    if (line.n) text_printf(out, "no end      %s\n", line.at);
+    text_free(&line);
+}
+
+void text_report_json(const struct text_facts *f, const struct text_measures *m, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);
@@ -128,67 +126,4 @@ static void json_facts(const struct text_facts *f, const struct text_measures *m
     }
     json_end(&w);
     text_printf(out, "\n");
-}
-
-/* ---- the command ---- */
-
-static int inspect(const struct config *c, const struct inspect_text *o, struct error *e)
-{
-    struct text_facts f = {0};
-    struct text_measures m = {0};
-    struct text_source s = {0};
-    struct text out = {0};
-    struct model own;
-    const struct model *model = NULL;
-    const bool tokenizer = c->data_tokenizer || c->model_path;
-    int rc = text_count(&f, c, e);
-    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &model, e);
-    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
-    if (model) model_close(&own);
-    if (!rc && tokenizer) rc = text_measure(&m, c, &s, &f.report, e);
-    if (!rc && o->json) json_facts(&f, &m, &out);
-    else if (!rc) {
-        print_facts(&f, &m, &out);
-        print_endless(&m, s.tokenizer, &out);
-        if (tokenizer) rc = text_show_samples(c, &s, o->samples, &out, e);
-        else
-            text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
-    }
-    if (out.n) fwrite(out.at, 1, out.n, stdout);
-    if (m.rows) conversations_close(&m.set);
-    text_source_close(&s);
-    text_free(&out);
-    return rc;
-}
-
-static int make_config(struct config *c, const struct inspect_text *o, struct error *e)
-{
-    int rc = PL_OK;
-    if (o->run) rc = config_read(c, o->run, e);
-    if (!rc && !o->run) {
-        rc = config_assign(c, "data.format", is_plain_text(o->paths->at[0]) ? "text" : "conversations", e);
-        c->data_train.at = o->paths->at; /* names with commas stay whole */
-        c->data_train.n = o->paths->n;
-    }
-    for (uint32_t i = 0; i < o->set->n && !rc; i++) rc = config_set(c, o->set->at[i], e);
-    if (!rc && o->images) rc = config_assign(c, "data.images", o->images, e);
-    if (!rc && o->model) rc = config_assign(c, dir_exists(o->model) ? "model.path" : "data.tokenizer", o->model, e);
-    if (!rc && !config_text(c)) {
-        error_set(
-            e, PL_USAGE,
-            "data.format is not text or conversations; for images give their files or folders, not a configuration");
-        rc = config_at_key(c, KEY_data_format, e);
-    }
-    if (!rc) rc = config_check_read(c, "data inspect", "model.* data.*", e);
-    return rc ? rc : config_check(c, CONFIG_NEEDS_DATA, e);
-}
-
-int inspect_text(const struct inspect_text *o, struct error *e)
-{
-    struct config c;
-    config_init(&c);
-    int rc = make_config(&c, o, e);
-    if (!rc) rc = inspect(&c, o, e);
-    config_free(&c);
-    return rc;
 }

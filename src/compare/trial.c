@@ -1,12 +1,11 @@
 /*
- * plan_rows.c: one plan of the run that `plimsoll plan` is asked about, with a change: the rows of
- * its tables (plan_tables.c).
+ * trial.c: see trial.h.
  */
-#include "cli/plan.h"
+#include "compare/trial.h"
 
+#include "batch/feed.h"
 #include "calibrate/calibrate.h"
 #include "cost/links.h"
-#include "batch/feed.h"
 #include "data/images/image_source.h"
 #include "models/image_grid.h"
 
@@ -17,17 +16,11 @@ enum { IMAGE_TOKENS = 576 };
  * (text/template/chat_images.h) */
 enum { FRAME_TEXT = 16 };
 
-/* pixels along images of any size whose size is not given */
-enum { IMAGE_SIDE = 1024 };
-
-/* What --images, --frames and --image-size ask for. */
-struct media {
-    int64_t images, frames;
-    uint32_t width, height;
-};
+/* --- images and frames ------------------------------------------------------------------------ */
 
 /* Makes room for images and frames in a row of a model that takes images; finds their tokens. */
-static int plan_images(struct config *c, const struct model *m, const struct media *x, int64_t *tokens, struct error *e)
+static int plan_images(struct config *c, const struct model *m, const struct plan_source *x, int64_t *tokens,
+                       struct error *e)
 {
     int64_t frame;
     if (x->images || c->data_max_images < 0) c->data_max_images = x->images;
@@ -38,7 +31,7 @@ static int plan_images(struct config *c, const struct model *m, const struct med
 }
 
 /* Does the same for patches of a model that takes images of any size; the frames are one video. */
-static int plan_patches(struct config *c, const struct model *m, const struct media *x, int64_t *tokens,
+static int plan_patches(struct config *c, const struct model *m, const struct plan_source *x, int64_t *tokens,
                         struct error *e)
 {
     const struct grid_model *g = m->images->grids;
@@ -70,16 +63,16 @@ static int plan_patches(struct config *c, const struct model *m, const struct me
 
 /* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and
  * its tower. */
-static int add_images(struct config *c, const struct media *x, bool sized, struct error *e)
+static int add_images(struct config *c, const struct plan_source *x, struct error *e)
 {
     struct model m;
     int64_t tokens = IMAGE_TOKENS * (x->images + x->frames);
     const bool named = c->model_path || c->model_preset;
     int rc = PL_OK;
     if (!(x->images + x->frames) || !config_tokens(c))
-        return sized ? error_set(e, PL_USAGE, "--image-size is given without --images or --frames") : PL_OK;
+        return x->sized ? error_set(e, PL_USAGE, "--image-size is given without --images or --frames") : PL_OK;
     if (named && config_open_model(c, &m, e)) return e->code;
-    if (sized && !(named && m.images && m.images->grids))
+    if (x->sized && !(named && m.images && m.images->grids))
         rc = error_set(e, PL_USAGE, "--image-size is for models that take images of any size (qwen2_vl)");
     else if (named && m.images) rc = (m.images->grids ? plan_patches : plan_images)(c, &m, x, &tokens, e);
     if (named) model_close(&m);
@@ -87,39 +80,24 @@ static int add_images(struct config *c, const struct media *x, bool sized, struc
     return rc;
 }
 
-static int parse_size(const char *text, struct media *x, struct error *e)
+int plan_source_read(const struct plan_source *s, struct config *c, struct error *e)
 {
-    int n = 0;
-    x->width = x->height = IMAGE_SIDE;
-    if (!text || (sscanf(text, "%5ux%5u%n", &x->width, &x->height, &n) == 2 && !text[n])) return PL_OK;
-    return error_set(e, PL_USAGE, "--image-size %s: expected WIDTHxHEIGHT in pixels, such as 1024x768", text);
-}
-
-int plan_configure(const struct plan_options *o, struct config *c, struct error *e)
-{
-    struct media x = {0};
-    int64_t masks = 0;
-    TRY(options_config(&o->o, c, e));
-    int rc = options_count("--images", o->images, 1, 4096, &x.images, e);
-    if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &x.frames, e);
-    if (!rc) rc = parse_size(o->image_size, &x, e);
-    if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
-    if (!rc && (x.images > 1 || x.frames) && !config_tokens(c))
+    int rc = s->read(s->of, c, e);
+    if (rc) return rc;
+    if ((s->images > 1 || s->frames) && !config_tokens(c))
         rc = error_set(e, PL_USAGE,
                        "--images and --frames are for language models; with this data.format a sample is one image");
-    if (!rc && masks) c->data_max_masks = masks;
-    if (!rc) rc = add_images(c, &x, o->image_size, e);
+    if (!rc && s->masks) c->data_max_masks = s->masks;
+    if (!rc) rc = add_images(c, s, e);
     if (rc) config_free(c);
     return rc;
 }
 
-/* --- rows ---------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
-int plan_trial_open(struct plan_trial *p, const struct plan_options *o, const struct plan_change *x, struct error *e)
+int plan_trial_open(struct plan_trial *p, const struct plan_source *s, const struct plan_change *x, struct error *e)
 {
-    struct plan_options own = *o;
-    if (x->ranks) own.o.ranks = NULL;
-    TRY(plan_configure(&own, &p->config, e));
+    TRY(plan_source_read(s, &p->config, e));
     struct config *c = &p->config;
     int rc = PL_OK;
     for (size_t i = 0; i < x->n && !rc; i++) rc = config_set(c, x->sets[i], e);
@@ -177,10 +155,10 @@ void plan_row_fill(struct plan_row *row, const struct plan_trial *p)
     text_free(&links);
 }
 
-int plan_row_make(const struct plan_options *o, const struct plan_change *x, struct plan_row *row, struct error *e)
+int plan_row_make(const struct plan_source *s, const struct plan_change *x, struct plan_row *row, struct error *e)
 {
     struct plan_trial p;
-    TRY(plan_trial_open(&p, o, x, e));
+    TRY(plan_trial_open(&p, s, x, e));
     row->ranks = (int)x->ranks;
     plan_row_fill(row, &p);
     plan_trial_close(&p);

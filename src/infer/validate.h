@@ -1,0 +1,54 @@
+/*
+ * validate.h: a model over the whole of data.validation, forward only, outside of training: the
+ * mean loss, and scores of masks.
+ *
+ * The memory is that of the weights and one batch's activations. The prompts of masks are those of
+ * the evaluation in training, so the same model and data give the same scores.
+ */
+#pragma once
+
+#include "infer/mask_scores.h"
+#include "infer/own_size.h"
+#include "infer/retrieval.h"
+#include "io/temporary.h"
+
+/* --- the loss --------------------------------------------------------------------------------- */
+
+struct mean_loss {
+    double loss;
+    uint64_t arena, samples; /* bytes; rows of data.sequence tokens */
+    double tokens;           /* with a label */
+};
+/* Computes the mean loss of a language model, in memory of its own. */
+int validate_loss(const struct config *c, struct mean_loss *out, struct error *e);
+/* Does the same for files of tokens, or of texts, which the model's tokenizer makes tokens of. Rows
+ * do not overlap, and what remains at a file's end is not used; data.sequence becomes the length of
+ * the shortest text if that is less. */
+int validate_files(struct config *c, struct mean_loss *out, struct error *e);
+
+/* --- masks, and what is matched with texts or classes ----------------------------------------- */
+
+struct own_size_options {
+    double mm[2], tolerance; /* as of own_size_open */
+};
+struct mask_validation {
+    struct temporary folder; /* for what the feed prepares: texts of questions become tokens */
+    struct run run;
+    struct feed feed;
+    bool matches, has_own;   /* `retrieval` is scored instead of masks; `own` is too */
+    struct mask_scores found;
+    struct retrieval retrieval;
+    struct own_size own;
+    double loss, seconds;
+};
+/* Starts the model of a configuration. `worst`: masks with the lowest IoU to record; `own`: scores
+ * at the image's own size, NULL: none. PL_USAGE: the model has nothing that is scored so.
+ * mask_validation_close is called in any case. */
+int mask_validation_open(struct mask_validation *v, const struct config *c, uint32_t worst,
+                         const struct own_size_options *own, struct error *e);
+/* Runs all passes over the data, and sets loss and seconds. */
+int mask_validation_run(struct mask_validation *v, struct error *e);
+/* Ends the run and its data: their memory is free, and the scores remain. The worst masks then have
+ * the numbers of questions. */
+void mask_validation_end_run(struct mask_validation *v);
+void mask_validation_close(struct mask_validation *v);
