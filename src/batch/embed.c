@@ -143,6 +143,9 @@ static int check_frozen(const struct config *c, const struct model *m, int64_t s
     return rc;
 }
 
+/* Checks that stored embeddings are those of this run's encoder: made from weights, of the shapes
+ * that it expects of images of `side` pixels, and by an encoder that neither training nor an
+ * adapter changes. */
 static int check_encoder(const struct config *c, const struct model *m, int64_t side, bool train, const char *path,
                          const struct packed_embeddings *found, struct error *e)
 {

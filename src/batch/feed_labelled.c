@@ -179,8 +179,9 @@ static const int32_t *find_text(struct labelled_feed *s, const struct list_image
     return s->row;
 }
 
-/* Writes a row. Padding repeats the pixels of the row before it: what is in fresh memory may be
- * NaN. */
+/* Writes a row: an image with its class or, of a contrastive run, with its text, whose target is
+ * the row itself. Divisors of the loss: [0] samples that are whole, [1] all but padding. Padding
+ * repeats the pixels of the row before it: what is in fresh memory may be NaN. */
 static int labelled_row(struct feed *f, const struct batch_target *t, const struct feed_row *at,
                         struct feed_batch *out, struct error *e)
 {

@@ -34,8 +34,9 @@ static uint64_t round_hash(uint64_t key, int round, uint64_t half)
     return mix(key ^ mix(half ^ ((uint64_t)round << 56)));
 }
 
-/* Returns one pass of the network over left_bits + right_bits bits. Either half may be empty (n =
- * 2): its mask is then 0 and the other half gets a keyed constant. */
+/* Permutes the numbers of left_bits + right_bits bits: one pass of a Feistel network. A half may
+ * have no bits, as of an order of two samples: then its mask is 0, and the other half gets a keyed
+ * constant. */
 static uint64_t feistel(uint64_t x, uint64_t key, int left_bits, int right_bits)
 {
     uint64_t left_mask = (UINT64_C(1) << left_bits) - 1;

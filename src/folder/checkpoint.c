@@ -40,6 +40,8 @@ static int copy_tensor(struct st_writer *w, const struct pth_tensor *t, struct e
     return rc;
 }
 
+/* Writes the tensors of a SAM checkpoint under their published names, then checks that what was
+ * read of the file `from` is valid. */
 static int write_weights(const struct pth *p, const char *from, const struct sam_names *n, const char *path,
                          struct error *e)
 {

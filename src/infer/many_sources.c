@@ -104,7 +104,7 @@ static int by_whole(const void *a, const void *b)
 
 /* Drops images that are given twice, as by a folder and by name, and finds the folder that all are
  * in. */
-static void find_whole(struct files *f)
+static void find_common_folder(struct files *f)
 {
     const struct file **sorted = mem_alloc(f->all.n * sizeof *sorted);
     for (uint32_t i = 0; i < f->all.n; i++) {
@@ -151,7 +151,7 @@ static int list_given(struct files *f, const struct names *paths, struct error *
         names_free(&inside);
     }
     if (!f->all.n) return error_set(e, PL_USAGE, "%s has no image that is read", paths->at[0]);
-    find_whole(f);
+    find_common_folder(f);
     return PL_OK;
 }
 

@@ -109,7 +109,8 @@ static void replay_node(struct replay *r, id node)
     }
 }
 
-/* Replays positions [from, to), which lie directly in loop `inside`. */
+/* Replays the writes and reads of positions [from, to), which lie in loop `inside` and in loops
+ * within it: of each of those two iterations, because the second sees what the first one left. */
 static void replay_range(struct replay *r, uint32_t from, uint32_t to, id inside)
 {
     const struct graph *g = r->g;

@@ -75,7 +75,7 @@ static void draw_ticks(struct text *out, const struct range *x, const struct ran
 }
 
 /* Selects the points that are drawn. Above POINTS, each group of neighbours gives its lowest and
- * its highest, so that a short peak stays visible; a gap within a group is lost. */
+ * its highest finite one, so that a short peak stays visible; a gap within a group is lost. */
 static void thin(const struct series *s, struct series *out)
 {
     const uint32_t n = s->y.n, each = n <= POINTS ? 1 : (uint32_t)ceil_div(2 * (int64_t)n, POINTS);
@@ -83,8 +83,8 @@ static void thin(const struct series *s, struct series *out)
         uint32_t low = from, high = from;
         for (uint32_t i = from; i < n && i < from + each; i++) {
             if (!isfinite(s->y.at[i])) continue;
-            if (!(s->y.at[i] >= s->y.at[low])) low = i;
-            if (!(s->y.at[i] <= s->y.at[high])) high = i;
+            if (!isfinite(s->y.at[low]) || s->y.at[i] < s->y.at[low]) low = i;
+            if (!isfinite(s->y.at[high]) || s->y.at[i] > s->y.at[high]) high = i;
         }
         const uint32_t first = low < high ? low : high, last = low < high ? high : low;
         vec_push(&out->x, s->x.at[first]);

@@ -125,6 +125,8 @@ static void list_losses(const struct trainer *t, const struct train_event *v, ch
             (size_t)snprintf(out + n, room - n, ",\"%s\":%s", t->steps.tickets.part_name[i], number(v->part[i], value));
 }
 
+/* Reports a step to metrics.jsonl, the scalars of TensorBoard and the screen; its loss scale only
+ * where the run has one. */
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
     char memory[768];

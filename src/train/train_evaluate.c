@@ -226,8 +226,10 @@ static uint32_t list_answers(const struct trainer *t, char *out, size_t room, st
     return COUNT(scalars);
 }
 
-/* Reports an evaluation, with the perplexity of tokens, null if it overflows a double, or IoU and
- * Dice of masks. */
+/* Reports an evaluation to the log, metrics.jsonl and the scalars of TensorBoard: with the
+ * perplexity of tokens, null if it overflows a double, IoU and Dice of masks, the accuracy of
+ * retrieval (of labels, captions, or masks by their texts), and the scores of generated answers.
+ * */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
     char number[32] = "null", more[128] = "", text[128] = "", answers[256] = "";

@@ -43,6 +43,8 @@ static struct view matrix_of(const struct entry *entry, int slot, bool transpose
                          .align = gemm_align_operand(entry, slot)};
 }
 
+/* Describes LINEAR: x W^T + bias + an addend of the result's shape. Where a micro-batch is
+ * computed in portions, the rows are those of one, and whole_M is all. */
 static void shape_linear(struct gemm_shape *s, const struct entry *entry, int result)
 {
     const struct launch *l = &entry->launch;

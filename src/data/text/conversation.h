@@ -41,7 +41,7 @@ enum conversation_fault {
 const char *conversation_fault_name(enum conversation_fault f);
 
 struct conversation {
-    struct value *messages;          /* NULL: text */
+    struct value *messages;          /* NULL: only a text, or a prompt and its completion */
     struct value *beside;            /* a map: tools and chat_template_kwargs (chat.h), if it has them */
     const char *prompt, *completion; /* text: one after the other, the answer is the second */
     /* list of references to images and videos (image_files.h), in their order; empty: none */
