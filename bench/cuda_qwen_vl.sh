@@ -8,13 +8,18 @@
 # FORMS: memory.quantize; RULES: memory.recompute without a budget; WITHIN: budgets on NF4 weights,
 # where the planner chooses; MODES: the peer's (peer_qwen_vl.py). The adapters, r = 16, are on the
 # seven projections of the language model, and everything else is frozen. The conversations are
-# packed into two rows.
+# packed into one row: ROWS=2 T=2432 PATCHES=6016 into two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh
 . bench/cuda_common.sh
 open_rows "${1:-}" qwen_vl
 PRESET=${PRESET:-Qwen/Qwen2.5-VL-7B-Instruct}
+ROWS=${ROWS:-1} PATCHES=${PATCHES:-11584}
+case $PRESET in
+    Qwen/Qwen3-VL*) T=${T:-3904} ;; # its patches are larger
+    *) T=${T:-4544} ;;
+esac
 SIZES=${SIZES:-448x672;672x448,336x336;1008x672;504x504,336x504,672x672}
 "$PYTHON" bench/make_conversations.py "$tmp/chats" --sizes "$SIZES" --digits "${DIGITS:-384}"
 # A small tokenizer with the model's image tokens.
@@ -33,8 +38,8 @@ PY
 cat >"$tmp/run.yaml" <<YAML
 model: {preset: $PRESET}
 adapter: {target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj], exclude_modules: '.*visual.*', r: 16, lora_alpha: 32}
-data: {format: conversations, train: $tmp/chats/chats.jsonl, tokenizer: $tmp/tokenizer, template: $tmp/tokenizer/chat_template.jinja, train_on: all, sequence: ${T:-2432}, max_patches: ${PATCHES:-6016}}
-train: {effective_batch: ${ROWS:-2}, steps: $((STEPS + 2)), save_every: 0, monitor_every: 1}
+data: {format: conversations, train: $tmp/chats/chats.jsonl, tokenizer: $tmp/tokenizer, template: $tmp/tokenizer/chat_template.jinja, train_on: all, sequence: $T, max_patches: $PATCHES}
+train: {effective_batch: $ROWS, steps: $((STEPS + 2)), save_every: 0, monitor_every: 1}
 memory: {precision: bf16}
 YAML
 
@@ -57,7 +62,7 @@ ours() {
 }
 for form in ${FORMS-none nf4}; do
     [[ $OURS == 1 ]] || continue
-    for rule in ${RULES-none selective}; do ours "quantize $form, recompute $rule" --set "memory.quantize=$form" --set "memory.recompute=$rule" --set memory.micro_batch=2 --set memory.offload=none; done
+    for rule in ${RULES-none selective}; do ours "quantize $form, recompute $rule" --set "memory.quantize=$form" --set "memory.recompute=$rule" --set "memory.micro_batch=$ROWS" --set memory.offload=none; done
 done
 for most in ${WITHIN-}; do [[ $OURS != 1 ]] || ours "NF4 within $most" --memory "$most" --set memory.quantize=nf4; done
 more=()
