@@ -111,7 +111,7 @@ begin() {
 says_why() {
     case $1 in
         0) ;;
-        1 | 2 | 3) grep -q "^[a-z].* .* .*" "$err" || { echo "no sentence"; return 1; } ;;
+        1 | 2 | 3) grep -Eq "^(\[rank [0-9]+ on [^]]*\] |[a-z]).* .* .*" "$err" || { echo "no sentence"; return 1; } ;;
         137) echo "it did not end, or was killed"; return 1 ;;
         *) echo "a crash"; return 1 ;;
     esac
