@@ -83,7 +83,7 @@ CUDA_ROOMS := cuda $(patsubst src/%/,%,$(sort $(wildcard src/cuda/*/)))
 # autotune_file.c, a file reader. With `all`, architectures with the same instructions share one
 # PTX, which is compiled once. The files in CUDA_BF16 are bound by memory bandwidth in bf16 and have
 # PTX of their own for compute capability 9.0 and later, which convert bf16 in one instruction.
-CUDA_BF16     := act_sums.cu few_mma.cu elementwise.cu norm_packs.cu norm_rope.cu softcap.cu strided.cu sums.cu thin.cu
+CUDA_BF16     := act_sums.cu few_queries_or_keys_mma.cu elementwise.cu norm_packs.cu norm_rope.cu softcap.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \

@@ -74,18 +74,18 @@ static bool *mark_logits(const struct graph *g, enum program p)
     return logits;
 }
 
-struct modules {
+struct adapted_modules {
     const struct graph *g;
     bool *table, *logits; /* by tensor */
     uint32_t *readers;
 };
 
-static struct modules modules_begin(const struct graph *g, enum program p)
+static struct adapted_modules modules_begin(const struct graph *g, enum program p)
 {
-    return (struct modules){g, mark_tables(g, p), mark_logits(g, p), readers_by_tensor(g, p)};
+    return (struct adapted_modules){g, mark_tables(g, p), mark_logits(g, p), readers_by_tensor(g, p)};
 }
 
-static void modules_end(struct modules *m)
+static void modules_end(struct adapted_modules *m)
 {
     mem_free(m->table);
     mem_free(m->logits);
@@ -101,7 +101,7 @@ struct linear {
     char name[NAME_ROOM];
 };
 
-static bool linear_of(const struct modules *m, const struct node *n, struct linear *out)
+static bool linear_of(const struct adapted_modules *m, const struct node *n, struct linear *out)
 {
     const struct graph *g = m->g;
     id at;
@@ -124,7 +124,7 @@ static bool linear_of(const struct modules *m, const struct node *n, struct line
 
 /* Finds a matrix that the model declares but does not compute with, because the loss does not
  * depend on it: its module is a linear layer too, with an adapter that is only kept and saved. */
-static bool idle_linear(const struct modules *m, id t, struct linear *out)
+static bool idle_linear(const struct adapted_modules *m, id t, struct linear *out)
 {
     const char *name = tensor_name(m->g, t);
     if (storage_of(m->g, t)->kind != KIND_PARAM || tensor_at(m->g, t)->rank != 2 || m->readers[t] ||
@@ -336,7 +336,7 @@ static void freeze(struct graph *g, const struct adapter *a)
 
 /* Gives a tied output head a weight of its own, which starts as the embedding's, if its module, or
  * the embedding's, is trained as a whole: PEFT copies such a module. */
-static void untie(struct lora *l, struct node *n, const struct modules *m, struct linear *x)
+static void untie(struct lora *l, struct node *n, const struct adapted_modules *m, struct linear *x)
 {
     struct graph *g = l->g;
     char name[NAME_ROOM + 8];
@@ -380,7 +380,7 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B)
     const enum program p = g->at.program;
     struct order *order = &g->order[p];
     const uint32_t count = order->nodes.n;
-    struct modules m = modules_begin(g, p);
+    struct adapted_modules m = modules_begin(g, p);
     struct lora l = {.g = g, .a = a, .B = B, .tensors = g->tensors.n};
     id *instead = mem_alloc(l.tensors * sizeof *instead), *old = mem_copy(order->nodes.at, count * sizeof *old);
     l.shared = mem_alloc(l.tensors * sizeof *l.shared);
@@ -450,7 +450,7 @@ typedef VEC(struct linear) module_list;
 static void list_modules(const struct graph *g, module_list *linears, module_list *others)
 {
     const enum program p = g->at.program;
-    struct modules m = modules_begin(g, p);
+    struct adapted_modules m = modules_begin(g, p);
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
         struct linear x;
         if (!linear_of(&m, node_at(g, g->order[p].nodes.at[k]), &x)) continue;

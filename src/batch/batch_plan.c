@@ -456,7 +456,7 @@ static int describe_questions(const struct config *c, const struct model *m, con
     b->batch.statistics = o->evaluate;
     out->own = &b->batch;
     out->feed = b;
-    out->few_labels = true;
+    out->sparse_labels = true;
     if (c->data_format != FORMAT_CSV && (c->data_train.n || !config_tokens(c)))
         return error_set(
             e, PL_USAGE,
@@ -570,8 +570,9 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     /* a row with padding after one conversation is a plain causal row */
     out->packed = config_text(c) && c->data_packing;
-    out->few_labels = config_text(c) && ((c->data_format == FORMAT_CONVERSATIONS && c->data_train_on != TRAIN_ON_ALL) ||
-                                         !c->data_packing);
+    out->sparse_labels =
+        config_text(c) &&
+        ((c->data_format == FORMAT_CONVERSATIONS && c->data_train_on != TRAIN_ON_ALL) || !c->data_packing);
     if (m->images && describe_image_rows(c, m, o, memory, out, e)) return e->code;
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);

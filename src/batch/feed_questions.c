@@ -1,7 +1,7 @@
 /*
  * feed_questions.c: tables of images, masks, questions and answers for PRS-Med (models/prs_med.h).
  *
- *     table ─ dataset (data/formats/table.c) ─┬─ image and mask ─────────────── images,
+ *     table ─ dataset (data/formats/csv_set.c) ─┬─ image and mask ─────────────── images,
  *     image_valid, gt_masks, gt_valid
  *                                     └─ question and answer ─ prepare ─ input_ids, labels,
  *                                     image_index, question

@@ -779,7 +779,7 @@ static int put_grids(struct step *s, int32_t **feature, struct error *e)
 /* --- samples ---------------------------------------------------------------------------------- */
 
 /* A sample on its way into a record: a row of every port that has samples. */
-struct sample {
+struct step_sample {
     struct row row[MODEL_PORTS];
     int64_t *raw;
     int32_t *positions, (*ranges)[2];
@@ -807,9 +807,9 @@ static int32_t *make_valid(struct step *s, enum batch_input input, const char *o
     return all;
 }
 
-static struct sample make_sample(struct step *s, const struct model *m)
+static struct step_sample make_sample(struct step *s, const struct model *m)
 {
-    struct sample x = {.raw = room(s, s->T, sizeof *x.raw),
+    struct step_sample x = {.raw = room(s, s->T, sizeof *x.raw),
                        .positions = room(s, s->T, sizeof *x.positions),
                        .ranges = room(s, s->T, sizeof *x.ranges),
                        .valid = {make_valid(s, ROW_MASK_VALID, "gt_masks", -1),
@@ -861,7 +861,7 @@ static int ids_port(const struct model *m)
 }
 
 /* Reads sample r into a record; prompts that are not given have none. */
-static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch_record *out, struct error *e)
+static int read_sample(struct step *s, int64_t r, struct step_sample *x, struct batch_record *out, struct error *e)
 {
     const struct model *m = &s->run.planned.model;
     struct planned_input found;
@@ -894,7 +894,7 @@ static int read_sample(struct step *s, int64_t r, struct sample *x, struct batch
 
 static int put_samples(struct step *s, struct batch_writer *w, struct error *e)
 {
-    struct sample x = make_sample(s, &s->run.planned.model);
+    struct step_sample x = make_sample(s, &s->run.planned.model);
     if (x.walk.model) {
         int32_t *feature;
         TRY(put_grids(s, &feature, e));

@@ -54,7 +54,7 @@ static enum words find_words(const struct run *r, const char *name)
     const bool both = r->planned.model.images && r->planned.model.images->both;
     if ((r->planned.batch.packed || both) && !strcmp(name, "ranges")) return WORDS_RANGES;
     if (!strcmp(name, "token_windows")) return WORDS_RANGES;
-    return r->planned.batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
+    return r->planned.batches.sparse_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
 
 /* Returns word `at` of an input of a mask model; `drawn` is the random word for it. */
@@ -234,7 +234,7 @@ static double loss_count(const struct run *r)
             return (double)tensor_elements(tensor_at(g, n->in[0])) / r->planned.plan.settings.micro_batch * samples;
     }
     return samples *
-           (double)max_i64(r->planned.batches.few_labels ? r->planned.batch.T / 2 : r->planned.batch.T - 1, 1);
+           (double)max_i64(r->planned.batches.sparse_labels ? r->planned.batch.T / 2 : r->planned.batch.T - 1, 1);
 }
 
 static int nonfinite_error(struct bench *b, const struct ticket *k, struct error *e)

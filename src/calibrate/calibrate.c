@@ -56,15 +56,15 @@ enum { ROUNDS = 3, STEPS_LEAST = 2, STEPS_MOST = 20 };
 #define STREAMED_BYTES (384u << 20)
 
 /* One node of a workload. */
-struct sample {
+struct rate_sample {
     enum op op;
     int variant;
     enum dtype_class half;
     double ideal, seconds;     /* per launch */
 };
 
-struct samples {
-    VEC(struct sample) list;
+struct rate_samples {
+    VEC(struct rate_sample) list;
     uint32_t next;             /* index in a later round: the nodes come in the same order */
     double copied, copy_seconds; /* in the fastest round */
 };
@@ -104,15 +104,15 @@ static int time_nodes(struct bench *b, struct timing *least, struct error *e)
     return rc;
 }
 
-static void add_sample(struct samples *s, const struct sample *x, int round)
+static void add_sample(struct rate_samples *s, const struct rate_sample *x, int round)
 {
     if (!round) vec_push(&s->list, *x);
-    struct sample *had = &s->list.at[s->next++];
+    struct rate_sample *had = &s->list.at[s->next++];
     CHECK(had->op == x->op && had->ideal == x->ideal);
     if (x->seconds < had->seconds) had->seconds = x->seconds;
 }
 
-static void add_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p,
+static void add_samples(struct rate_samples *s, const struct graph *g, const struct timing *t, const struct profile *p,
                         bool copies, int round)
 {
     double copied = 0, seconds = 0;
@@ -125,7 +125,7 @@ static void add_samples(struct samples *s, const struct graph *g, const struct t
             copied += (double)tensor_bytes(q.in[0]) * t->calls[n];
             seconds += t->seconds[n];
         } else if (!copies) {
-            struct sample one = {x->op, op_variant(x->op, q.in, q.attr), query_class(&q), kernel_ideal(&q, x->op),
+            struct rate_sample one = {x->op, op_variant(x->op, q.in, q.attr), query_class(&q), kernel_ideal(&q, x->op),
                                  t->seconds[n] / t->calls[n]};
             add_sample(s, &one, round);
         }
@@ -136,7 +136,7 @@ static void add_samples(struct samples *s, const struct graph *g, const struct t
     }
 }
 
-static int measure(struct samples *s, const struct workload *w, enum dtype precision, const struct profile *p,
+static int measure(struct rate_samples *s, const struct workload *w, enum dtype precision, const struct profile *p,
                    int round, struct error *e)
 {
     struct config c;
@@ -165,7 +165,7 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
 
 /* Estimates the cost of a launch by the cheapest of many nodes with almost no work, which cost one
  * launch each. */
-static double find_launch(const struct samples *s)
+static double find_launch(const struct rate_samples *s)
 {
     double least = 1e-5;
     for (uint32_t i = 0; i < s->list.n; i++)
@@ -173,18 +173,18 @@ static double find_launch(const struct samples *s)
     return least;
 }
 
-static void make_curve(struct curve *c, const struct samples *s, enum op op, int variant, enum dtype_class half,
+static void make_curve(struct curve *c, const struct rate_samples *s, enum op op, int variant, enum dtype_class half,
                        double launch)
 {
     struct curve_fit fit = {0};
     for (uint32_t i = 0; i < s->list.n; i++) {
-        const struct sample *x = &s->list.at[i];
+        const struct rate_sample *x = &s->list.at[i];
         if (x->op == op && x->variant == variant && x->half == half) curve_fit_add(&fit, x->ideal, x->seconds - launch);
     }
     curve_fit_end(&fit, c);
 }
 
-static void make_curves(struct calibration *c, const struct samples *s, double launch)
+static void make_curves(struct calibration *c, const struct rate_samples *s, double launch)
 {
     for (int op = 1; op < OP_COUNT; op++)
         for (int v = 0; v < OP_VARIANTS; v++)
@@ -219,7 +219,7 @@ static void warn_if_busy(void)
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e)
 {
     static const enum dtype precisions[] = {DT_F32, DT_BF16};
-    struct samples s = {0};
+    struct rate_samples s = {0};
     struct cpu_identity cpu;
     time_t now = time(NULL);
     memset(c, 0, sizeof *c);

@@ -22,7 +22,7 @@
 static const char *const models[] = {LLAMA(1024, 64, 256, 2), LLAMA(8192, 512, 2048, 8)};
 enum { STEPS = 8, TURNS = 8 };
 
-struct samples {
+struct link_samples {
     VEC(struct link_sample) list;
 };
 
@@ -122,7 +122,7 @@ static int set_all(struct config *c, const struct config *device, int ranks, boo
 }
 
 /* Keeps the least of all samples of a size: in the others a rank waited for one that was late. */
-static void add_sample(struct samples *s, const struct link_sample *x)
+static void add_sample(struct link_samples *s, const struct link_sample *x)
 {
     for (uint32_t i = 0; i < s->list.n; i++) {
         struct link_sample *had = &s->list.at[i];
@@ -134,7 +134,7 @@ static void add_sample(struct samples *s, const struct link_sample *x)
 }
 
 /* Measures the gathers of weights, which add nothing: the least time of each over all steps. */
-static int time_gathers(struct bench *b, const struct profile *p, struct samples *out, struct error *e)
+static int time_gathers(struct bench *b, const struct profile *p, struct link_samples *out, struct error *e)
 {
     const struct graph *g = &b->run.planned.graph;
     double *least = mem_alloc(g->nodes.n * sizeof *least);
@@ -163,7 +163,7 @@ static int time_gathers(struct bench *b, const struct profile *p, struct samples
 
 /* Trains each model on the ranks of `part`, and samples its gathers. */
 static int measure(struct ranks *part, const struct config *device, bool hosts, const struct profile *p,
-                   struct samples *out, struct error *e)
+                   struct link_samples *out, struct error *e)
 {
     int rc = PL_OK;
     for (size_t i = 0; i < COUNT(models) && !rc; i++) {
@@ -211,7 +211,7 @@ static int by_part(const void *a, const void *b)
     return x->peers != y->peers ? x->peers - y->peers : x->part < y->part ? -1 : x->part > y->part;
 }
 
-static void print_link(const struct link *l, bool hosts, struct samples *s, struct text *out)
+static void print_link(const struct link *l, bool hosts, struct link_samples *s, struct text *out)
 {
     char size[32], measured[32], fit[32], latency[32], peer[32];
     text_printf(out, "  %s: %.3g GB/s%s, %s for an exchange and %s for each peer (%d %s)\n",
@@ -231,7 +231,7 @@ static void print_link(const struct link *l, bool hosts, struct samples *s, stru
 static int calibrate_axis(struct ranks *all, const struct config *c, bool hosts, struct profile *p, struct text *out,
                           struct error *e)
 {
-    struct samples s = {0};
+    struct link_samples s = {0};
     struct profile without = *p;
     int *members = mem_alloc((size_t)all->n * sizeof *members), rc = PL_OK, own = 0;
     const int n = find_members(all, hosts, members, e);

@@ -1,12 +1,12 @@
 /*
- * data_pack.c: `plimsoll data pack` (infer/pack.h).
+ * data_pack.c: `plimsoll data pack` (infer/pack_store.h).
  */
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "models/model.h"
 #include "batch/embed.h"
 #include "infer/embed_make.h"
-#include "infer/pack.h"
+#include "infer/pack_store.h"
 #include "models/masks.h"
 
 /* Reports whether a model folder is one of images and text, whose images are those of

@@ -2,7 +2,7 @@
  * fits.c: `plimsoll fits MODEL --gpu 12`: whether a model can be fine-tuned on a GPU, and how. Each
  * row is a plan of one way of fine-tuning on one GPU (compare/tables.h).
  */
-#include "cli/plan.h"
+#include "cli/plan_tables.h"
 #include "compare/tables.h"
 #include "io/table.h"
 #include "models/catalogue.h"
@@ -16,7 +16,7 @@ struct fits_options {
 };
 
 /* What is asked: a run file, or a model with the keys that it needs. */
-struct asked {
+struct fits_run {
     struct config config;
     struct model model;
     const char *run;             /* the file of the row's commands */
@@ -41,7 +41,7 @@ static void set_count(struct options *o, struct text *shown, const char *key, ui
 }
 
 /* Sets the keys of a model, and prints the commands that make a run file for it. */
-static int ask_model(struct fits_options *f, struct asked *a, struct error *e)
+static int ask_model(struct fits_options *f, struct fits_run *a, struct error *e)
 {
     struct options *o = &f->plan.o;
     const char *name = o->run;
@@ -65,7 +65,7 @@ static int ask_model(struct fits_options *f, struct asked *a, struct error *e)
     return PL_OK;
 }
 
-static int ask(struct fits_options *f, struct asked *a, struct error *e)
+static int ask(struct fits_options *f, struct fits_run *a, struct error *e)
 {
     struct options *o = &f->plan.o;
     const bool file = !o->run || text_ends_with(o->run, ".yaml") || text_ends_with(o->run, ".yml");
@@ -96,7 +96,7 @@ static const struct report_column COLUMNS[] = {
     {NULL, "batch", ""}, {"samples_per_second", "samples/s", "%.3g"}, {"tokens_per_second", "tokens/s", "%.0f"},
     {"profile"}, {"measured"}, {"techniques", "techniques"}, {"command"}};
 
-static void add_way(struct report_table *t, const struct way *w, const struct plan_row *r, const struct asked *a)
+static void add_way(struct report_table *t, const struct way *w, const struct plan_row *r, const struct fits_run *a)
 {
     struct text techniques = {0}, command = {0}, refusal = {0};
     char batch[32], size[2][32];
@@ -120,7 +120,7 @@ static void add_way(struct report_table *t, const struct way *w, const struct pl
     text_free(&refusal);
 }
 
-static void print_text(const struct report_table *t, const struct plan_rows *rows, const struct asked *a)
+static void print_text(const struct report_table *t, const struct plan_rows *rows, const struct fits_run *a)
 {
     struct text out = {0};
     char likely[32];
@@ -151,7 +151,7 @@ static void print_text(const struct report_table *t, const struct plan_rows *row
 static int fits(struct options *o, struct error *e)
 {
     struct fits_options *f = (struct fits_options *)o;
-    struct asked a = {0};
+    struct fits_run a = {0};
     struct plan_rows rows = {0};
     struct way_list ways = {0};
     struct report_table t = REPORT_TABLE(COLUMNS);

@@ -2,7 +2,7 @@
  * plan.c: `plimsoll plan`: finds and prints the memory plan of a run, before anything runs.
  */
 #include "calibrate/calibrate.h"
-#include "cli/plan.h"
+#include "cli/plan_tables.h"
 #include "plan/explain.h"
 #include "io/file.h"
 #include "batch/text_source.h"

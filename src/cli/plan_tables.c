@@ -1,7 +1,7 @@
 /*
  * plan_tables.c: the tables of `plimsoll plan` (compare/tables.h) as text and JSON.
  */
-#include "cli/plan.h"
+#include "cli/plan_tables.h"
 #include "compare/tables.h"
 #include "io/table.h"
 

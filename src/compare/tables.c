@@ -32,17 +32,17 @@ static void add_set(struct sets *x, enum technique_id id, const char *value)
 }
 
 /* What the run itself says. */
-struct asked {
+struct own_keys {
     int share, ranks;            /* samples of a step, of one of its shares; ranks */
     bool adapter, quantize;
 };
 
-static int ask_run(const struct plan_source *s, struct asked *out, struct error *e)
+static int ask_run(const struct plan_source *s, struct own_keys *out, struct error *e)
 {
     struct config c;
     TRY(plan_source_read(s, &c, e));
     const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
-    *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c),
+    *out = (struct own_keys){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c),
                           strcmp(c.memory_quantize.value, "none") != 0};
     config_free(&c);
     return PL_OK;
@@ -96,7 +96,7 @@ static int compare_technique(const struct plan_source *s, enum technique_id id, 
 
 /* Plans the run with an adapter, and with frozen weights in 4 bits, where it has neither.
  * A model that they do not apply to (no linear layers) has no such row. */
-static int plan_what_ifs(const struct plan_source *s, struct sets *sets, const struct asked *run,
+static int plan_what_ifs(const struct plan_source *s, struct sets *sets, const struct own_keys *run,
                          struct plan_rows *rows, struct progress *p, struct error *e)
 {
     const char *keys[COUNT(LORA) + 1];
@@ -116,7 +116,7 @@ static int plan_what_ifs(const struct plan_source *s, struct sets *sets, const s
 int plan_ladder(const struct plan_source *s, struct ladder *l, struct error *e)
 {
     struct sets sets = {0};
-    struct asked run = {0};
+    struct own_keys run = {0};
     struct progress progress;
     char share[SETTING_ROOM], value[SETTING_ROOM];
     int rc = ask_run(s, &run, e);

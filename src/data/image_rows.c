@@ -33,7 +33,8 @@ struct worker {
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-uint64_t image_rows_each(const struct image_rows_options *o)
+/* Returns the bytes of an image, or of its embedding. */
+static uint64_t image_rows_each(const struct image_rows_options *o)
 {
     const struct patch_rules *p = o->reader.patches;
     if (p) return (uint64_t)(o->most_patches ? o->most_patches : p->merge * p->merge) * patch_floats(p) * sizeof(float);

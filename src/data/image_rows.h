@@ -59,8 +59,6 @@ struct image_row {
     uint32_t n_videos;
 };
 
-/* Returns the bytes of an image, or of its embedding. */
-uint64_t image_rows_each(const struct image_rows_options *o);
 /* Readers of such rows: of struct image_rows_options and image_rows_source; a slot begins with a
  * struct image_row. Samples are conversations. */
 extern const struct reader_kind image_rows_kind;

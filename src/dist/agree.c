@@ -141,14 +141,14 @@ void agree_broadcast(struct ranks *r, void *at, uint64_t bytes)
 /* --- some of the ranks as ranks of their own, numbered in the order of a list: those of one
  * host, or one of every host. */
 
-struct part {
+struct rank_part {
     struct ranks *all;
     int *members;
     struct move *moves;  /* room for those of an exchange or a gather */
     int room;
 };
 
-static struct move *reserve(struct part *p, int n)
+static struct move *reserve(struct rank_part *p, int n)
 {
     if (n > p->room) p->moves = mem_resize(p->moves, (size_t)(p->room = n) * sizeof *p->moves);
     return p->moves;
@@ -157,7 +157,7 @@ static struct move *reserve(struct part *p, int n)
 /* Makes the first n moves in `p->moves`, between ranks of the part. */
 static int move_all(struct ranks *r, int n, struct error *e)
 {
-    struct part *p = r->state;
+    struct rank_part *p = r->state;
     const double before = p->all->moving;
     for (int i = 0; i < n; i++) p->moves[i].peer = p->members[p->moves[i].peer];
     p->all->where = r->where;
@@ -188,14 +188,14 @@ static int part_gather(struct ranks *r, const void *mine, void *all, size_t each
 
 static void part_end_now(struct ranks *r, int code, const char *why)
 {
-    struct part *p = r->state;
+    struct rank_part *p = r->state;
     p->all->abort(p->all, code, why);
 }
 
 struct ranks *part_open(struct ranks *all, const int *members, int n)
 {
     struct ranks *r = mem_copy(all, sizeof *all);
-    struct part *p = mem_alloc(sizeof *p);
+    struct rank_part *p = mem_alloc(sizeof *p);
     p->all = all;
     p->members = mem_copy(members, (size_t)n * sizeof *members);
     r->n = n;
@@ -213,7 +213,7 @@ struct ranks *part_open(struct ranks *all, const int *members, int n)
 
 void part_close(struct ranks *r)
 {
-    struct part *p = r->state;
+    struct rank_part *p = r->state;
     mem_free(p->members);
     mem_free(p->moves);
     mem_free(p);

@@ -151,7 +151,7 @@ __attribute__((constructor)) static void read_table(void)
 /* --- expressions --------------------------------------------------------------------------- */
 
 /* What the inputs of a node bind. */
-struct binding {
+struct bound_names {
     const struct infer *f;
     const struct signature *s;
     int64_t value[NAMES_MOST]; /* 0: not bound */
@@ -161,7 +161,7 @@ struct binding {
 
 /* Returns the value of a dimension, of an attribute, or of "#x", the elements of an input; 0: it is
  * not bound. */
-static double value_of(const struct binding *b, struct span name)
+static double value_of(const struct bound_names *b, struct span name)
 {
     const struct op_row *row = &op_table[b->f->op];
     double value;
@@ -174,9 +174,9 @@ static double value_of(const struct binding *b, struct span name)
                  name.n, name.at);
 }
 
-static double sum(const struct binding *b, const char **at);
+static double sum(const struct bound_names *b, const char **at);
 
-static double factor(const struct binding *b, const char **at)
+static double factor(const struct bound_names *b, const char **at)
 {
     if (**at == '(') {
         ++*at;
@@ -193,7 +193,7 @@ static double factor(const struct binding *b, const char **at)
 }
 
 /* Evaluates products, quotients, rounded down, and remainders. A division by 0 gives 0. */
-static double product(const struct binding *b, const char **at)
+static double product(const struct bound_names *b, const char **at)
 {
     double value = factor(b, at);
     while (**at && strchr("*/%", **at)) {
@@ -204,7 +204,7 @@ static double product(const struct binding *b, const char **at)
     return value;
 }
 
-static double sum(const struct binding *b, const char **at)
+static double sum(const struct bound_names *b, const char **at)
 {
     double value = product(b, at);
     while (**at == '+' || **at == '-') {
@@ -214,7 +214,7 @@ static double sum(const struct binding *b, const char **at)
     return value;
 }
 
-static int64_t size_of(const struct binding *b, const struct form *f, int i)
+static int64_t size_of(const struct bound_names *b, const struct form *f, int i)
 {
     const char *at = f->dim[i].text.at;
     return f->dim[i].name >= 0 ? b->value[f->dim[i].name] : (int64_t)sum(b, &at);
@@ -227,7 +227,7 @@ static bool is_step(const struct tensor *x)
     return x->dtype == DT_U8 && x->rank == 1 && x->dim[0] == (int64_t)sizeof(struct step_block);
 }
 
-static bool binds_shape(struct binding *b, const struct form *f, const struct tensor *t)
+static bool binds_shape(struct bound_names *b, const struct form *f, const struct tensor *t)
 {
     const int rests = t->rank - f->rank;
     if (f->rest == NO_REST ? rests : rests < 0 || (b->rests != NO_REST && b->rests != rests)) return false;
@@ -246,7 +246,7 @@ static bool binds_shape(struct binding *b, const struct form *f, const struct te
     return true;
 }
 
-static bool binds(struct binding *b, const struct form *f, const struct tensor *t)
+static bool binds(struct bound_names *b, const struct form *f, const struct tensor *t)
 {
     if (f->like >= 0 && t->dtype != b->f->in[f->like]->dtype) return false;
     if (f->dtypes && !(f->dtypes >> t->dtype & 1)) return false;
@@ -255,7 +255,7 @@ static bool binds(struct binding *b, const struct form *f, const struct tensor *
 
 /* Binds the first n inputs. Returns the index of one that does not fit, which may have bound names;
  * n: all fit. */
-static int bind_inputs(struct binding *b, int n)
+static int bind_inputs(struct bound_names *b, int n)
 {
     int i = 0;
     while (i < n && (!b->f->in[i] || binds(b, &b->s->in[i], b->f->in[i]))) i++;
@@ -273,7 +273,7 @@ static void say(struct infer *f, const char *format, ...)
 }
 
 /* Writes what an input must be: "index must be i32 [2,M]". */
-static void refuse(struct infer *f, const struct binding *b, const struct form *x)
+static void refuse(struct infer *f, const struct bound_names *b, const struct form *x)
 {
     const char *between = "";
     say(f, "%.*s must be ", x->name.n, x->name.at);
@@ -299,7 +299,7 @@ static void refuse(struct infer *f, const struct binding *b, const struct form *
 }
 
 /* Tests a condition and moves behind it: "k<=N". */
-static bool holds(const struct binding *b, const char **at)
+static bool holds(const struct bound_names *b, const char **at)
 {
     const double left = sum(b, at);
     const char op = *(*at)++;
@@ -311,7 +311,7 @@ static bool holds(const struct binding *b, const char **at)
 
 /* Writes a condition that does not hold, after the values of its names: "k is 5, N is 3, expected
  * k<=N for x[...,N]". */
-static void refuse_condition(struct infer *f, const struct binding *b, const char *from, const char *to)
+static void refuse_condition(struct infer *f, const struct bound_names *b, const char *from, const char *to)
 {
     const char *between = "";
     bool dimensions = false;
@@ -343,7 +343,7 @@ static enum dtype output_dtype(const struct infer *f, const struct form *x)
     return f->in[0] ? f->in[0]->dtype : DT_NONE;
 }
 
-static void set_output(struct tensor *out, const struct binding *b, const struct form *x)
+static void set_output(struct tensor *out, const struct bound_names *b, const struct form *x)
 {
     out->dtype = output_dtype(b->f, x);
     if (!out->dtype) return; /* like an optional input that is not given */
@@ -364,8 +364,8 @@ void op_infer(struct infer *f)
 {
     const struct op_row *row = &op_table[f->op];
     const struct signature *s = &signatures[f->op];
-    const struct binding none = {.f = f, .s = s, .rests = NO_REST};
-    struct binding b = none;
+    const struct bound_names none = {.f = f, .s = s, .rests = NO_REST};
+    struct bound_names b = none;
     const int refused = bind_inputs(&b, row->max_in);
     if (refused < row->max_in) {
         b = none;

@@ -10,14 +10,14 @@ enum { MOST = 1 << 20, KEEP_ALL = 1000000 };
 
 /* --- the batch ------------------------------------------------------------------------------- */
 
-struct batch {
+struct batch_facts {
     const struct import_entry *micro, *accumulation, *total;
     int64_t m, a, t, r;
     int64_t here; /* ranks of this run */
 };
 
 /* Completes the numbers by each other; 0 is not given. False: they contradict each other. */
-static bool complete_batch(struct batch *b)
+static bool complete_batch(struct batch_facts *b)
 {
     if (!b->t) {
         if (!b->a) b->a = 1;
@@ -31,7 +31,7 @@ static bool complete_batch(struct batch *b)
     return true;
 }
 
-static void refuse_batch(struct import_work *w, const struct batch *b)
+static void refuse_batch(struct import_work *w, const struct batch_facts *b)
 {
     struct text product = {0};
     const int64_t one = (b->m ? b->m : 1) * (b->a ? b->a : 1), ranks = b->t % one ? 0 : b->t / one; /* to agree */
@@ -51,7 +51,7 @@ static void refuse_batch(struct import_work *w, const struct batch *b)
     text_free(&product);
 }
 
-static void put_batch(struct import_work *w, const struct batch *b)
+static void put_batch(struct import_work *w, const struct batch_facts *b)
 {
     struct text from = {0};
     struct bump *memory = w->b;
@@ -70,7 +70,7 @@ static void put_batch(struct import_work *w, const struct batch *b)
 
 static void run_batch(struct import_work *w)
 {
-    struct batch b = {.micro = import_pick(w, HOW_MICRO), .accumulation = import_pick(w, HOW_ACCUMULATION),
+    struct batch_facts b = {.micro = import_pick(w, HOW_MICRO), .accumulation = import_pick(w, HOW_ACCUMULATION),
                       .total = import_pick(w, HOW_BATCH), .r = import_ranks(w)};
     const struct import_entry *find = import_given(w, HOW_FIND_BATCH);
     if (b.total && b.micro && !b.micro->given) b.micro = NULL;

@@ -204,14 +204,14 @@ static int merge(struct image_prompts *p, struct error *e)
 
 /* --- COCO ------------------------------------------------------------------------------------- */
 
-struct coco_image {
+struct named_image {
     int64_t id;
     const char *name;
 };
 
 static int by_id(const void *a, const void *b)
 {
-    const struct coco_image *x = a, *y = b;
+    const struct named_image *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
@@ -232,7 +232,7 @@ static int read_box(const struct value *box, float to[4], struct error *e)
     return PL_OK;
 }
 
-static int read_annotation(struct image_prompts *p, const struct value *v, const struct coco_image *images, uint32_t n,
+static int read_annotation(struct image_prompts *p, const struct value *v, const struct named_image *images, uint32_t n,
                            uint32_t row, struct error *e)
 {
     struct image_prompt q = {.row = row, .box = true, .category = -1};
@@ -240,8 +240,8 @@ static int read_annotation(struct image_prompts *p, const struct value *v, const
     if (value_as_int(value_get(v, "image_id"), "image_id", &q.image_id, e) || value_opt_int(v, "id", &id, e) ||
         value_opt_int(v, "category_id", &q.category, e) || read_box(value_get(v, "bbox"), q.corners, e))
         return e->code;
-    const struct coco_image *image =
-        n ? bsearch(&(struct coco_image){.id = q.image_id}, images, n, sizeof *images, by_id) : NULL;
+    const struct named_image *image =
+        n ? bsearch(&(struct named_image){.id = q.image_id}, images, n, sizeof *images, by_id) : NULL;
     if (!image) return error_set(e, PL_USAGE, "no image has the id %lld", (long long)q.image_id);
     q.image = image->name;
     q.id = bump_format(&p->memory, "%lld", (long long)id);
@@ -255,7 +255,7 @@ static int read_coco(struct image_prompts *p, const char *text, size_t bytes, st
     if (json_parse(text, bytes, &p->memory, &root, e)) return e->code;
     const struct value *images = value_get(root, "images"), *annotations = value_get(root, "annotations");
     if (value_as_list(images, "images", e) || value_as_list(annotations, "annotations", e)) return e->code;
-    struct coco_image *list = mem_alloc((images->count + 1) * sizeof *list);
+    struct named_image *list = mem_alloc((images->count + 1) * sizeof *list);
     int rc = PL_OK;
     for (uint32_t i = 0; i < images->count && !rc; i++) {
         rc = value_as_int(value_get(images->items[i], "id"), "id", &list[i].id, e);

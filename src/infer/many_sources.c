@@ -315,7 +315,7 @@ int many_open_slices(struct many_source *s, struct error *e)
 /* Each mask gives a prompt, by the code of training and of its evaluation
  * (batch/first_prompts.h). */
 
-struct labels {
+struct labelled_images {
     struct dataset *set;
     struct loader_options o;
     struct loader_source source;
@@ -329,7 +329,7 @@ struct labels {
 
 static void close_labels(struct many_source *s)
 {
-    struct labels *l = s->state;
+    struct labelled_images *l = s->state;
     reader_close(l->reader);
     if (l->set) dataset_close(l->set);
     mem_free(l->memory);
@@ -339,7 +339,7 @@ static void close_labels(struct many_source *s)
     mem_free(l);
 }
 
-static void derive(struct labels *l, const char *kind, const struct loader_sample *s, uint32_t k,
+static void derive(struct labelled_images *l, const char *kind, const struct loader_sample *s, uint32_t k,
                    const struct image *image)
 {
     static int on = 1;
@@ -366,7 +366,7 @@ static void derive(struct labels *l, const char *kind, const struct loader_sampl
 
 static void look_at_sample(const struct many_source *s, uint64_t i, bool folders, struct many_image *out)
 {
-    const struct labels *l = s->state;
+    const struct labelled_images *l = s->state;
     (void)folders; /* the names of a dataset have theirs */
     dataset_name(l->set, i, out->name, sizeof out->name);
     out->volume = dataset_slice(l->set, i, &out->slice, &out->volume_name);
@@ -374,7 +374,7 @@ static void look_at_sample(const struct many_source *s, uint64_t i, bool folders
 
 static int read_sample(struct many_source *s, uint64_t i, struct many_image *out, struct error *e)
 {
-    struct labels *l = s->state;
+    struct labelled_images *l = s->state;
     const struct loader_sample *x;
     struct sample files;
     if (!reader_at(l->reader, &l->source, i)) reader_seek(l->reader, &l->source, i);
@@ -389,7 +389,7 @@ static int read_sample(struct many_source *s, uint64_t i, struct many_image *out
 }
 
 /* Opens the dataset and a loader, whose options depend on the model. */
-static int open_loader(struct labels *l, const struct config *c, struct error *e)
+static int open_loader(struct labelled_images *l, const struct config *c, struct error *e)
 {
     struct model m;
     int rc = PL_OK;
@@ -407,7 +407,7 @@ static int open_loader(struct labels *l, const struct config *c, struct error *e
 
 int many_open_dataset(struct many_source *s, struct error *e)
 {
-    struct labels *l = s->state = mem_alloc(sizeof *l);
+    struct labelled_images *l = s->state = mem_alloc(sizeof *l);
     const char *kind = s->o->derive;
     const struct config *c = s->o->config;
     s->look = look_at_sample, s->read = read_sample, s->close = close_labels;

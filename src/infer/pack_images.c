@@ -1,6 +1,6 @@
 /*
  * pack_images.c: stores the outputs of a vision tower for the images of conversations, by their
- * references (pack.h; data/formats/packed.h, version 3).
+ * references (pack_store.h; data/formats/packed.h, version 3).
  *
  *     conversations ─ references, each once, sorted ─ blocks: threads read pixels ─ tower, one
  *     image at a time ─ store
@@ -18,7 +18,7 @@
 #include "batch/feed.h"
 #include "batch/text_source.h"
 #include "infer/embed_make.h"
-#include "infer/pack.h"
+#include "infer/pack_store.h"
 
 enum { BLOCK = 16, BLOCK_IMAGES = 64 }; /* references, and images for the tower, of a block */
 

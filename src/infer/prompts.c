@@ -133,8 +133,10 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 
-int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out,
-                 struct error *e)
+/* Appends the tokens of a text, or of ids, to `out`; `images` are those of the prompt, NULL: none.
+ * Text gets the special tokens that the tokenizer adds, such as BOS. */
+static int encode_prompt(const struct prompts *p, const char *text, const struct text_images *images,
+                         struct token_list *out, struct error *e)
 {
     struct rendered r = {0};
     struct range_list spans = {0}, places = {0};
@@ -225,7 +227,7 @@ int prompts_question(const struct prompts *p, const char *text, struct names *im
         rc = place_images(&c, images, &b, e);
     }
     if (!rc) rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);
-    if (!rc) rc = prompts_text(p, c.prompt, p->has_images ? &read : NULL, out, e);
+    if (!rc) rc = encode_prompt(p, c.prompt, p->has_images ? &read : NULL, out, e);
     bump_free(&b);
     return rc;
 }

@@ -36,10 +36,6 @@ void prompts_close(struct prompts *p);
 int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b,
                    struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e);
 
-/* Appends the tokens of a text, or of ids, to `out`; `images` are those of the prompt, NULL: none.
- * Text gets the special tokens that the tokenizer adds, such as BOS. */
-int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out,
-                 struct error *e);
 /* Renders messages (a list of {role, content}) with the generation prompt: what follows is the
  * assistant's answer. `beside`: as for chat_encode. PL_USAGE: there is no template, or it fails. */
 int prompts_chat(const struct prompts *p, struct value *messages, const struct value *beside,

@@ -9,7 +9,7 @@
 #include "batch/batch_plan.h"
 #include "batch/text_source.h"
 
-void questions_free(struct questions *q)
+static void questions_free(struct questions *q)
 {
     names_free(&q->files);
     mem_free(q->file);
@@ -231,8 +231,11 @@ static int check(const struct questions *q, const struct config *c, uint64_t sam
     return rc;
 }
 
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p,
-                   const struct question_limits *most, struct error *e)
+/* Reads the files of data.validation, or with data.holdout the samples of data.train that are held
+ * out. PL_USAGE: there are none, or more samples than data.max_bad could not be used.
+ * answers_close is called in any case. */
+static int questions_read(struct questions *q, const struct config *c, const struct prompts *p,
+                          const struct question_limits *most, struct error *e)
 {
     const struct config_list *paths = c->data_holdout > 0 ? &c->data_train : &c->data_validation;
     struct counted all = {0};

@@ -50,12 +50,6 @@ struct question_limits {
     bool bounded;              /* prompts with more than `images` are left out */
     struct image_batch images;
 };
-/* Reads the files of data.validation, or with data.holdout the samples of data.train that are held
- * out. PL_USAGE: there are none, or more samples than data.max_bad could not be used.
- * questions_free is called in any case. */
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p,
-                   const struct question_limits *most, struct error *e);
-void questions_free(struct questions *q);
 /* Returns the file that question i is of. */
 uint32_t questions_file(const struct questions *q, uint32_t i);
 
@@ -67,7 +61,9 @@ struct held_out {
     struct questions questions;
 };
 
-/* `most` as in questions_read. answers_close is called in any case. */
+/* Reads the files of data.validation, or with data.holdout the samples of data.train that are held
+ * out. PL_USAGE: there are none, or more samples than data.max_bad could not be used. answers_close
+ * is called in any case. */
 int answers_open(struct held_out *h, const struct config *c, const struct question_limits *most, struct error *e);
 void answers_close(struct held_out *h);
 /* Returns the options of greedy answers; they point into `h`. */

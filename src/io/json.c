@@ -32,7 +32,7 @@ struct span {
     size_t n;
 };
 
-struct scan {
+struct json_scan {
     const char *begin, *at, *end;
     VEC(struct span) numbers;
     uint64_t values, most; /* values and keys so far; bytes that they may take */
@@ -40,7 +40,7 @@ struct scan {
 };
 
 /* Reports "line 3, column 14: ..." for the byte at `at`. */
-static int fail_at(const struct scan *s, const char *at, const char *what)
+static int fail_at(const struct json_scan *s, const char *at, const char *what)
 {
     unsigned line = 1, column = 1;
     for (const char *p = s->begin; p < at; p++) {
@@ -56,7 +56,7 @@ static bool is_hex(char c)
 }
 
 /* Starts at the backslash. cJSON checks pairs of surrogates. */
-static int scan_escape(struct scan *s)
+static int scan_escape(struct json_scan *s)
 {
     const char *start = s->at++;
     if (s->at == s->end) return fail_at(s, start, "the text ends inside a string");
@@ -72,7 +72,7 @@ static int scan_escape(struct scan *s)
 }
 
 /* Scans from the opening quote to just after the closing quote. */
-static int scan_string(struct scan *s)
+static int scan_string(struct json_scan *s)
 {
     const char *start = s->at++;
     while (s->at < s->end && *s->at != '"') {
@@ -91,7 +91,7 @@ static int scan_string(struct scan *s)
     return PL_OK;
 }
 
-static int scan_number(struct scan *s)
+static int scan_number(struct json_scan *s)
 {
     struct span number = {s->at, 0};
     while (s->at < s->end && *s->at && strchr("0123456789+-.eE", *s->at)) s->at++;
@@ -103,7 +103,7 @@ static int scan_number(struct scan *s)
 }
 
 /* Scans true, false, null. The scan only separates their letters from the "e" of a number. */
-static int scan_word(struct scan *s)
+static int scan_word(struct json_scan *s)
 {
     static const char *const words[] = {"true", "false", "null"};
     size_t n = 0, left = (size_t)(s->end - s->at);
@@ -117,7 +117,7 @@ static int scan_word(struct scan *s)
 }
 
 /* Scans to the end, or with `member` to the comma or brace that ends a member of a map. */
-static int scan_tokens(struct scan *s, bool member)
+static int scan_tokens(struct json_scan *s, bool member)
 {
     int depth = 0;
     while (s->at < s->end) {
@@ -144,7 +144,7 @@ static int scan_tokens(struct scan *s, bool member)
 
 struct walk {
     struct bump *b;
-    const struct scan *scan;
+    const struct json_scan *scan;
     uint32_t next_number;
 };
 
@@ -193,7 +193,7 @@ static void set_hooks(void)
 }
 
 /* Parses `text`, which is terminated. cJSON knows that, so its look-ahead stays in bounds. */
-static int parse_text(struct scan *s, struct bump *b, struct value **out)
+static int parse_text(struct json_scan *s, struct bump *b, struct value **out)
 {
     static pthread_once_t hooks = PTHREAD_ONCE_INIT;
     if (scan_tokens(s, false)) return s->e->code;
@@ -225,20 +225,20 @@ int json_parse_within(const char *bytes, size_t n, uint64_t most, struct bump *b
     if (n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) bytes += 3, n -= 3; /* a byte order mark */
     char *text = mem_alloc(n + 1);
     if (n) memcpy(text, bytes, n);
-    struct scan s = {.begin = text, .at = text, .end = text + n, .most = most, .e = e};
+    struct json_scan s = {.begin = text, .at = text, .end = text + n, .most = most, .e = e};
     int rc = parse_text(&s, b, out);
     vec_free(&s.numbers);
     mem_free(text);
     return rc;
 }
 
-static void skip_blanks(struct scan *s)
+static void skip_blanks(struct json_scan *s)
 {
     while (s->at < s->end && *s->at && strchr(" \t\r\n", *s->at)) s->at++;
 }
 
 /* Parses the member that begins at s->at, as a map of its own, and moves on to its end. */
-static int parse_member(struct scan *s, json_member *each, void *user)
+static int parse_member(struct json_scan *s, json_member *each, void *user)
 {
     struct text map = {0};
     struct bump b = {0};
@@ -261,7 +261,7 @@ static int parse_member(struct scan *s, json_member *each, void *user)
 
 int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, void *user, struct error *e)
 {
-    struct scan s = {.begin = bytes, .at = bytes, .end = bytes + n, .most = most, .e = e};
+    struct json_scan s = {.begin = bytes, .at = bytes, .end = bytes + n, .most = most, .e = e};
     int rc = PL_OK;
     skip_blanks(&s);
     if (s.at == s.end) return fail_at(&s, s.end, "the text ends too early");

@@ -11,7 +11,7 @@
  */
 #include "io/pickle.h"
 
-struct machine {
+struct pickle_machine {
     const uint8_t *bytes;
     size_t n, at;
     struct bump *b;
@@ -22,7 +22,7 @@ struct machine {
     int rc;
 };
 
-static struct pickle *fail(struct machine *m, const char *what)
+static struct pickle *fail(struct pickle_machine *m, const char *what)
 {
     if (!m->rc) m->rc = error_set(m->e, PL_USAGE, "damaged pickle at byte %zu: %s", m->at, what);
     return NULL;
@@ -30,7 +30,7 @@ static struct pickle *fail(struct machine *m, const char *what)
 
 /* --- bytes -------------------------------------------------------------------------- */
 
-static const uint8_t *read_bytes(struct machine *m, uint64_t n)
+static const uint8_t *read_bytes(struct pickle_machine *m, uint64_t n)
 {
     if (m->rc) return NULL;
     if (n > m->n - m->at) {
@@ -41,7 +41,7 @@ static const uint8_t *read_bytes(struct machine *m, uint64_t n)
     return m->bytes + m->at - n;
 }
 
-static uint64_t read_number(struct machine *m, int bytes)
+static uint64_t read_number(struct pickle_machine *m, int bytes)
 {
     const uint8_t *p = read_bytes(m, (uint64_t)bytes);
     uint64_t x = 0;
@@ -50,7 +50,7 @@ static uint64_t read_number(struct machine *m, int bytes)
 }
 
 /* Reads a line of text without its newline. */
-static const char *read_line(struct machine *m, size_t *length)
+static const char *read_line(struct pickle_machine *m, size_t *length)
 {
     const uint8_t *from = m->bytes + m->at, *end = m->rc ? NULL : memchr(from, '\n', m->n - m->at);
     if (!end) {
@@ -64,7 +64,7 @@ static const char *read_line(struct machine *m, size_t *length)
 
 /* --- values -------------------------------------------------------------------------- */
 
-static struct pickle *make(struct machine *m, enum pickle_kind kind)
+static struct pickle *make(struct pickle_machine *m, enum pickle_kind kind)
 {
     if (m->rc) return NULL;
     if (m->values++ >= PICKLE_VALUES) return fail(m, "more values than a checkpoint has");
@@ -73,28 +73,28 @@ static struct pickle *make(struct machine *m, enum pickle_kind kind)
     return p;
 }
 
-static void push(struct machine *m, struct pickle *p)
+static void push(struct pickle_machine *m, struct pickle *p)
 {
     if (m->rc) return;
     if (m->stack.n >= PICKLE_VALUES) fail(m, "more values than a checkpoint has");
     else vec_push(&m->stack, p);
 }
 
-static struct pickle *pop(struct machine *m)
+static struct pickle *pop(struct pickle_machine *m)
 {
     if (m->rc) return NULL;
     if (!m->stack.n || !m->stack.at[m->stack.n - 1]) return fail(m, "the stack is empty");
     return m->stack.at[--m->stack.n];
 }
 
-static struct pickle *top(struct machine *m)
+static struct pickle *top(struct pickle_machine *m)
 {
     struct pickle *p = pop(m);
     if (p) m->stack.n++;
     return p;
 }
 
-static void add_item(struct machine *m, struct pickle *to, struct pickle *item)
+static void add_item(struct pickle_machine *m, struct pickle *to, struct pickle *item)
 {
     if (m->rc || !item) return;
     if (m->items++ >= PICKLE_VALUES) {
@@ -111,7 +111,7 @@ static void add_item(struct machine *m, struct pickle *to, struct pickle *item)
     to->items[to->n++] = item;
 }
 
-static void push_text(struct machine *m, enum pickle_kind kind, const void *bytes, size_t n)
+static void push_text(struct pickle_machine *m, enum pickle_kind kind, const void *bytes, size_t n)
 {
     struct pickle *p = bytes ? make(m, kind) : NULL;
     if (!p) return;
@@ -123,14 +123,14 @@ static void push_text(struct machine *m, enum pickle_kind kind, const void *byte
     push(m, p);
 }
 
-static void push_int(struct machine *m, int64_t x)
+static void push_int(struct pickle_machine *m, int64_t x)
 {
     struct pickle *p = make(m, PICKLE_INT);
     if (p) p->integer = x, p->real = (double)x;
     push(m, p);
 }
 
-static void push_simple(struct machine *m, enum pickle_kind kind, int64_t x)
+static void push_simple(struct pickle_machine *m, enum pickle_kind kind, int64_t x)
 {
     struct pickle *p = make(m, kind);
     if (p) p->integer = x;
@@ -138,7 +138,7 @@ static void push_simple(struct machine *m, enum pickle_kind kind, int64_t x)
 }
 
 /* Pushes little-endian two's complement of any length; beyond 64 bits it becomes a float. */
-static void push_long(struct machine *m, uint64_t n)
+static void push_long(struct pickle_machine *m, uint64_t n)
 {
     const uint8_t *p = read_bytes(m, n);
     if (!p) return;
@@ -156,7 +156,7 @@ static void push_long(struct machine *m, uint64_t n)
     push(m, v);
 }
 
-static void push_float(struct machine *m)
+static void push_float(struct pickle_machine *m)
 {
     const uint8_t *p = read_bytes(m, 8);
     struct pickle *v = p ? make(m, PICKLE_FLOAT) : NULL;
@@ -170,7 +170,7 @@ static void push_float(struct machine *m)
 /* --- containers ---------------------------------------------------------------------- */
 
 /* Returns the stack index after the last mark. */
-static uint32_t find_mark(struct machine *m)
+static uint32_t find_mark(struct pickle_machine *m)
 {
     uint32_t k = m->stack.n;
     while (k && m->stack.at[k - 1]) k--;
@@ -179,7 +179,7 @@ static uint32_t find_mark(struct machine *m)
 }
 
 /* Moves the values above the last mark into `to` and removes the mark. */
-static void gather(struct machine *m, struct pickle *to)
+static void gather(struct pickle_machine *m, struct pickle *to)
 {
     uint32_t from = find_mark(m);
     if (m->rc || !to) return;
@@ -187,7 +187,7 @@ static void gather(struct machine *m, struct pickle *to)
     m->stack.n = from - 1;
 }
 
-static void push_gathered(struct machine *m, enum pickle_kind kind)
+static void push_gathered(struct pickle_machine *m, enum pickle_kind kind)
 {
     struct pickle *p = make(m, kind);
     gather(m, p);
@@ -197,7 +197,7 @@ static void push_gathered(struct machine *m, enum pickle_kind kind)
 
 /* Reports whether `to` may be filled: lists item by item, dictionaries in pairs. The object of a
  * recorded call accepts items as well; they are dropped. */
-static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
+static bool fillable(struct pickle_machine *m, const struct pickle *to, bool pairs)
 {
     if (m->rc || to->kind == PICKLE_CALL) return false;
     if (to->kind != (pairs ? PICKLE_DICT : PICKLE_LIST))
@@ -206,7 +206,7 @@ static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
 }
 
 /* Adds the values above the mark to the container below it. */
-static void extend(struct machine *m, bool pairs)
+static void extend(struct pickle_machine *m, bool pairs)
 {
     uint32_t from = find_mark(m);
     if (m->rc) return;
@@ -217,7 +217,7 @@ static void extend(struct machine *m, bool pairs)
     else m->stack.n = from - 1;
 }
 
-static void push_tuple(struct machine *m, int n)
+static void push_tuple(struct pickle_machine *m, int n)
 {
     struct pickle *p = make(m, PICKLE_TUPLE), *item[3] = {0};
     for (int i = n; i-- > 0;) item[i] = pop(m);
@@ -225,7 +225,7 @@ static void push_tuple(struct machine *m, int n)
     push(m, p);
 }
 
-static void set_item(struct machine *m, int n)
+static void set_item(struct pickle_machine *m, int n)
 {
     struct pickle *value = pop(m), *key = n > 1 ? pop(m) : NULL, *to = top(m);
     if (m->rc || !fillable(m, to, n > 1)) return;
@@ -235,7 +235,7 @@ static void set_item(struct machine *m, int n)
 
 /* --- names and calls -------------------------------------------------------------------- */
 
-static void push_name(struct machine *m, const char *module, size_t a, const char *name, size_t b)
+static void push_name(struct pickle_machine *m, const char *module, size_t a, const char *name, size_t b)
 {
     if (m->rc) return;
     if (a > PICKLE_NAME_MOST || b > PICKLE_NAME_MOST) {
@@ -250,7 +250,7 @@ static void push_name(struct machine *m, const char *module, size_t a, const cha
     text_free(&t);
 }
 
-static void stack_name(struct machine *m)
+static void stack_name(struct pickle_machine *m)
 {
     struct pickle *name = pop(m), *module = pop(m);
     if (m->rc) return;
@@ -258,7 +258,7 @@ static void stack_name(struct machine *m)
     else push_name(m, module->text, module->length, name->text, name->length);
 }
 
-static void call(struct machine *m)
+static void call(struct pickle_machine *m)
 {
     struct pickle *arguments = pop(m), *what = pop(m), *p = make(m, PICKLE_CALL);
     if (m->rc) return;
@@ -272,13 +272,13 @@ static void call(struct machine *m)
 }
 
 /* Keeps the state of an object with a call, and drops it for any other value. */
-static void build(struct machine *m)
+static void build(struct pickle_machine *m)
 {
     struct pickle *state = pop(m), *p = top(m);
     if (!m->rc && p->kind == PICKLE_CALL && p->n < 3) add_item(m, p, state);
 }
 
-static void persistent(struct machine *m)
+static void persistent(struct pickle_machine *m)
 {
     struct pickle *what = pop(m), *p = make(m, PICKLE_PERSISTENT);
     if (!m->rc) add_item(m, p, what);
@@ -287,7 +287,7 @@ static void persistent(struct machine *m)
 
 /* --- the memo ----------------------------------------------------------------------------- */
 
-static void put_memo(struct machine *m, uint64_t k)
+static void put_memo(struct pickle_machine *m, uint64_t k)
 {
     struct pickle *p = top(m);
     if (m->rc) return;
@@ -300,7 +300,7 @@ static void put_memo(struct machine *m, uint64_t k)
     m->memo.at[k] = p;
 }
 
-static void get_memo(struct machine *m, uint64_t k)
+static void get_memo(struct pickle_machine *m, uint64_t k)
 {
     if (m->rc) return;
     if (k >= m->memo.n || !m->memo.at[k]) fail(m, "the memo was not set");
@@ -309,7 +309,7 @@ static void get_memo(struct machine *m, uint64_t k)
 
 /* --- protocol 0, in text ---------------------------------------------------------------- */
 
-static void text_number(struct machine *m, bool real)
+static void text_number(struct pickle_machine *m, bool real)
 {
     char copy[64];
     size_t n;
@@ -331,7 +331,7 @@ static void text_number(struct machine *m, bool real)
     }
 }
 
-static void text_name(struct machine *m)
+static void text_name(struct pickle_machine *m)
 {
     size_t a = 0, b = 0;
     const char *module = read_line(m, &a), *name = module ? read_line(m, &b) : NULL;
@@ -339,7 +339,7 @@ static void text_name(struct machine *m)
 }
 
 /* Reads a line of text, without the quotes of protocol 0 strings. Escapes stay as written. */
-static void text_line(struct machine *m, bool quoted)
+static void text_line(struct pickle_machine *m, bool quoted)
 {
     size_t n;
     const char *line = read_line(m, &n);
@@ -349,7 +349,7 @@ static void text_line(struct machine *m, bool quoted)
     else push_text(m, PICKLE_STRING, line, n);
 }
 
-static uint64_t text_index(struct machine *m)
+static uint64_t text_index(struct pickle_machine *m)
 {
     size_t n;
     const char *line = read_line(m, &n);
@@ -366,14 +366,14 @@ static uint64_t text_index(struct machine *m)
 
 /* --- the machine -------------------------------------------------------------------------- */
 
-static void sized_text(struct machine *m, enum pickle_kind kind, int bytes)
+static void sized_text(struct pickle_machine *m, enum pickle_kind kind, int bytes)
 {
     uint64_t n = read_number(m, bytes);
     push_text(m, kind, read_bytes(m, n), n);
 }
 
 /* Executes one opcode; returns false after the last. */
-static bool step(struct machine *m)
+static bool step(struct pickle_machine *m)
 {
     const uint8_t *op = read_bytes(m, 1);
     if (!op) return false;
@@ -438,7 +438,7 @@ static bool step(struct machine *m)
 
 int pickle_read(const uint8_t *bytes, size_t n, size_t *used, struct bump *b, struct pickle **out, struct error *e)
 {
-    struct machine m = {.bytes = bytes, .n = n, .b = b, .e = e};
+    struct pickle_machine m = {.bytes = bytes, .n = n, .b = b, .e = e};
     while (step(&m)) {}
     *out = pop(&m);
     *used = m.at;

@@ -60,12 +60,12 @@ static int find_directory(const uint8_t *bytes, size_t n, uint64_t *at, uint64_t
     return PL_OK;
 }
 
-struct entry {
+struct pth_entry {
     uint64_t packed, bytes, at;
 };
 
 /* Reads the numbers that do not fit 32 bits from the extra field, in this order. */
-static void read_extra(struct entry *x, const uint8_t *extra, size_t n)
+static void read_extra(struct pth_entry *x, const uint8_t *extra, size_t n)
 {
     while (n >= 4) {
         size_t length = number(extra + 2, 2);
@@ -85,7 +85,7 @@ static void read_extra(struct entry *x, const uint8_t *extra, size_t n)
 static int add_member(struct zip *z, const uint8_t *bytes, size_t n, const uint8_t *central, struct bump *b,
                       struct error *e)
 {
-    struct entry x = {number(central + 20, 4), number(central + 24, 4), number(central + 42, 4)};
+    struct pth_entry x = {number(central + 20, 4), number(central + 24, 4), number(central + 42, 4)};
     size_t name = number(central + 28, 2), extra = number(central + 30, 2);
     read_extra(&x, central + CENTRAL_BYTES + name, extra);
     if (x.at > n || n - x.at < LOCAL_BYTES || number(bytes + x.at, 4) != LOCAL)
@@ -138,7 +138,7 @@ static const struct zip_member *zip_find(const struct zip *z, const char *name)
 enum { LEGACY_KEYS = 1 << 20, NESTED = 4, REPEATED = 1 << 20 };
 
 /* One storage. */
-struct storage {
+struct pth_storage {
     const char *key;
     uint32_t order;             /* legacy: its index in the file */
     uint64_t each;              /* bytes of an element; 0: no tensor names the storage */
@@ -150,7 +150,7 @@ struct storage {
 struct storages {
     const struct zip *zip;      /* NULL: legacy */
     const char *folder;         /* "NAME/data/" */
-    struct storage *at;         /* legacy: sorted by key */
+    struct pth_storage *at;         /* legacy: sorted by key */
     uint32_t n;
 };
 
@@ -203,19 +203,19 @@ static const struct pickle *storage_tuple(const struct pickle *p)
 
 static int by_key(const void *a, const void *b)
 {
-    return strcmp(((const struct storage *)a)->key, ((const struct storage *)b)->key);
+    return strcmp(((const struct pth_storage *)a)->key, ((const struct pth_storage *)b)->key);
 }
 
-static struct storage *find_storage(const struct storages *s, const char *key)
+static struct pth_storage *find_storage(const struct storages *s, const char *key)
 {
-    struct storage wanted = {.key = key};
+    struct pth_storage wanted = {.key = key};
     return s->n ? bsearch(&wanted, s->at, s->n, sizeof wanted, by_key) : NULL;
 }
 
 static int storage_bytes(struct reading *r, const char *key, const uint8_t **data, uint64_t *bytes)
 {
     if (!r->s.zip) {
-        const struct storage *found = find_storage(&r->s, key);
+        const struct pth_storage *found = find_storage(&r->s, key);
         if (!found) return error_set(r->e, PL_USAGE, "storage %.64s is missing", key);
         *data = found->data;
         *bytes = found->bytes;
@@ -474,7 +474,7 @@ static void find_sizes(struct pickle *p, struct storages *all, int depth)
     if (p->weighed) return;
     p->weighed = true;
     const struct pickle *s = storage_tuple(p);
-    struct storage *found = s ? find_storage(all, s->items[2]->text) : NULL;
+    struct pth_storage *found = s ? find_storage(all, s->items[2]->text) : NULL;
     if (found) found->each = element_bytes(s->items[1]);
     for (uint32_t i = 0; i < p->n && depth < PICKLE_DEPTH; i++) find_sizes(p->items[i], all, depth + 1);
 }
@@ -486,7 +486,7 @@ static int list_storages(struct reading *r, const struct pickle *keys)
     r->s = (struct storages){.at = bump_alloc(&r->p->memory, (keys->n + 1) * sizeof *r->s.at), .n = keys->n};
     for (uint32_t i = 0; i < keys->n; i++) {
         if (keys->items[i]->kind != PICKLE_STRING) return error_set(r->e, PL_USAGE, "a storage has no name");
-        r->s.at[i] = (struct storage){.key = keys->items[i]->text, .order = i};
+        r->s.at[i] = (struct pth_storage){.key = keys->items[i]->text, .order = i};
     }
     if (keys->n) qsort(r->s.at, keys->n, sizeof *r->s.at, by_key);
     for (uint32_t i = 1; i < keys->n; i++)
@@ -498,10 +498,10 @@ static int list_storages(struct reading *r, const struct pickle *keys)
  * (8 bytes) and the elements. */
 static int place_storages(struct reading *r, size_t at)
 {
-    struct storage **in_file = bump_alloc(&r->p->memory, (r->s.n + 1) * sizeof *in_file);
+    struct pth_storage **in_file = bump_alloc(&r->p->memory, (r->s.n + 1) * sizeof *in_file);
     for (uint32_t i = 0; i < r->s.n; i++) in_file[r->s.at[i].order] = &r->s.at[i];
     for (uint32_t i = 0; i < r->s.n; i++) {
-        struct storage *s = in_file[i];
+        struct pth_storage *s = in_file[i];
         uint64_t elements = 0;
         if (!s->each) return error_set(r->e, PL_USAGE, "storage %.64s has an unknown type", s->key);
         if (r->p->n - at < 8) return error_set(r->e, PL_USAGE, "truncated before storage %u of %u", i + 1, r->s.n);

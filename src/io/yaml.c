@@ -16,7 +16,7 @@
 #include "io/file.h"
 #include "io/yaml.h"
 
-struct reader {
+struct yaml_reader {
     yaml_parser_t parser;
     yaml_event_t event;
     bool has_event;       /* event owns memory of libyaml */
@@ -101,18 +101,18 @@ struct value *yaml_scalar(struct bump *b, const char *s)
 
 /* ---- events ---- */
 
-static uint32_t event_line(const struct reader *r)
+static uint32_t event_line(const struct yaml_reader *r)
 {
     return (uint32_t)r->event.start_mark.line + 1;
 }
 
-static int fail_here(const struct reader *r, const char *what)
+static int fail_here(const struct yaml_reader *r, const char *what)
 {
     return error_set(r->e, PL_USAGE, "line %u: %s", event_line(r), what);
 }
 
 /* Reports whether the line, counted from 0, is indented with a tab, which YAML does not allow. */
-static bool tab_indents(const struct reader *r, size_t line)
+static bool tab_indents(const struct yaml_reader *r, size_t line)
 {
     const char *at = r->bytes, *end = at + r->n;
     for (; line && at < end; at++) line -= *at == '\n';
@@ -121,7 +121,7 @@ static bool tab_indents(const struct reader *r, size_t line)
 }
 
 /* Adds a hint: libyaml's own words say what its parser saw; a hint says what usually causes it. */
-static const char *hint(const struct reader *r)
+static const char *hint(const struct yaml_reader *r)
 {
     const yaml_parser_t *p = &r->parser;
     if (tab_indents(r, p->problem_mark.line)) return ": the line is indented with a tab, use spaces";
@@ -129,7 +129,7 @@ static const char *hint(const struct reader *r)
 }
 
 /* Reports libyaml's problem: with line and column for most, for bad bytes only with an offset. */
-static int fail_parser(const struct reader *r)
+static int fail_parser(const struct yaml_reader *r)
 {
     const yaml_parser_t *p = &r->parser;
     const char *problem = p->problem ? p->problem : "not YAML";
@@ -141,7 +141,7 @@ static int fail_parser(const struct reader *r)
                      p->context ? p->context : "", hint(r));
 }
 
-static int event_next(struct reader *r)
+static int event_next(struct yaml_reader *r)
 {
     if (r->has_event) yaml_event_delete(&r->event);
     r->has_event = yaml_parser_parse(&r->parser, &r->event);
@@ -149,14 +149,14 @@ static int event_next(struct reader *r)
 }
 
 /* Anchors are rejected where they are set, so an alias never has a target. */
-static int check_plain(const struct reader *r, const yaml_char_t *anchor, const yaml_char_t *tag)
+static int check_plain(const struct yaml_reader *r, const yaml_char_t *anchor, const yaml_char_t *tag)
 {
     if (anchor) return fail_here(r, "anchors (&name) are not supported; write the value out where it is used");
     if (tag) return fail_here(r, "tags (!name) are not supported; plain values need none");
     return PL_OK;
 }
 
-static int check_event(const struct reader *r)
+static int check_event(const struct yaml_reader *r)
 {
     const yaml_event_t *ev = &r->event;
     switch (ev->type) {
@@ -174,9 +174,9 @@ static int check_event(const struct reader *r)
 
 /* ---- the tree; each function begins at the event that opens its value ---- */
 
-static int read_value(struct reader *r, int depth, struct value **out);
+static int read_value(struct yaml_reader *r, int depth, struct value **out);
 
-static int read_scalar(struct reader *r, struct value **out)
+static int read_scalar(struct yaml_reader *r, struct value **out)
 {
     const char *s = (const char *)r->event.data.scalar.value;
     bool plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
@@ -187,7 +187,7 @@ static int read_scalar(struct reader *r, struct value **out)
     return PL_OK;
 }
 
-static int read_list(struct reader *r, int depth, struct value *list)
+static int read_list(struct yaml_reader *r, int depth, struct value *list)
 {
     for (;;) {
         struct value *child = NULL;
@@ -199,7 +199,7 @@ static int read_list(struct reader *r, int depth, struct value *list)
 }
 
 /* Reads the key at the current event, checked and copied. */
-static int read_key(struct reader *r, const struct value *map, const char **key)
+static int read_key(struct yaml_reader *r, const struct value *map, const char **key)
 {
     if (check_event(r)) return r->e->code;
     if (r->event.type != YAML_SCALAR_EVENT) return fail_here(r, "the key is a list or a map; expected a name");
@@ -213,7 +213,7 @@ static int read_key(struct reader *r, const struct value *map, const char **key)
     return PL_OK;
 }
 
-static int read_map(struct reader *r, int depth, struct value *map)
+static int read_map(struct yaml_reader *r, int depth, struct value *map)
 {
     for (;;) {
         struct value *child = NULL;
@@ -228,7 +228,7 @@ static int read_map(struct reader *r, int depth, struct value *map)
     }
 }
 
-static int read_value(struct reader *r, int depth, struct value **out)
+static int read_value(struct yaml_reader *r, int depth, struct value **out)
 {
     if (check_event(r)) return r->e->code;
     uint32_t line = event_line(r);
@@ -246,7 +246,7 @@ static int read_value(struct reader *r, int depth, struct value **out)
     return rc;
 }
 
-static int read_document(struct reader *r, struct value **out)
+static int read_document(struct yaml_reader *r, struct value **out)
 {
     *out = value_new(r->b, VALUE_NULL);
     if (event_next(r) || event_next(r)) return r->e->code; /* the stream's start, and the first event after it */
@@ -259,7 +259,7 @@ static int read_document(struct reader *r, struct value **out)
 
 int yaml_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e)
 {
-    struct reader r = {.b = b, .e = e, .bytes = bytes, .n = n};
+    struct yaml_reader r = {.b = b, .e = e, .bytes = bytes, .n = n};
     if (!yaml_parser_initialize(&r.parser)) return error_set(e, PL_FAIL, "out of memory while reading YAML");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, n);

@@ -451,7 +451,8 @@ static id head(const struct decoder *c, struct graph *g, const char *part)
 }
 static const char *head_part(const struct decoder *c, const char *part) { return c->head_outside ? "" : part; }
 
-id decoder_logits(const struct model *m, struct graph *g, const char *part, id x)
+/* Computes the logits [rows,vocabulary] of states [rows,C]. */
+static id decoder_logits(const struct model *m, struct graph *g, const char *part, id x)
 {
     const struct decoder *c = m->config;
     id logits = 0;

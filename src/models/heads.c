@@ -275,23 +275,23 @@ static void build_classes(const struct model *m, struct graph *g, const struct b
 }
 
 /* What every pair of a batch is: inputs, or constants of a batch without padding. */
-struct pairs {
+struct caption_pairs {
     id labels, mask;
 };
-static struct pairs pairs_of(const struct model *m, struct graph *g, const struct batch *batch)
+static struct caption_pairs pairs_of(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct head_batch *own = batch->own;
     const int64_t B = batch->B, dim[2] = {B, B};
     const int rank = m->head->siglip ? 2 : 1;
     if (own && own->padded)
-        return (struct pairs){graph_input(g, "pair_labels", DT_I32, rank, dim),
+        return (struct caption_pairs){graph_input(g, "pair_labels", DT_I32, rank, dim),
                               m->head->siglip ? 0 : graph_input(g, "pair_mask", DT_F32, 1, dim)};
     int32_t *labels = mem_alloc((size_t)(rank == 2 ? B * B : B) * sizeof *labels);
     bool *all = mem_alloc((size_t)B * sizeof *all);
     float ignored;
     memset(all, true, (size_t)B * sizeof *all);
     for (int64_t i = 0; i < B; i++) head_pair(m->head, all, B, i, labels + (rank == 2 ? i * B : i), &ignored);
-    const struct pairs p = {graph_const(g, "pair_labels", DT_I32, rank, dim, labels), 0};
+    const struct caption_pairs p = {graph_const(g, "pair_labels", DT_I32, rank, dim, labels), 0};
     mem_free(labels);
     mem_free(all);
     return p;
@@ -312,7 +312,7 @@ static id clip_project(struct graph *g, id x, const char *name, int64_t width)
 }
 
 /* Computes the cross-entropy of the texts of an image, and of the images of a text. */
-static id symmetric_loss(struct graph *g, id logits, struct pairs p)
+static id symmetric_loss(struct graph *g, id logits, struct caption_pairs p)
 {
     id other = op_dense(g, op_permute(g, logits, (int[]){1, 0}));
     if (p.mask) {
@@ -324,7 +324,7 @@ static id symmetric_loss(struct graph *g, id logits, struct pairs p)
 
 /* Computes the loss of pairs. Each is a choice of two: -log sigmoid(x) is the cross-entropy of the
  * logits {0, x} with label 1. */
-static id sigmoid_loss(struct graph *g, id logits, struct pairs p, int64_t B)
+static id sigmoid_loss(struct graph *g, id logits, struct caption_pairs p, int64_t B)
 {
     id x = op_reshape(g, logits, 2, (int64_t[]){B * B, 1});
     x = op_pad(g, x, (int64_t[]){0, 1}, (int64_t[]){0, 0});
@@ -348,7 +348,7 @@ static void build_contrast(const struct model *m, struct graph *g, const struct 
     id scale = graph_param(g, "logit_scale", DT_F32, h->siglip, &one, (struct init){INIT_ZERO, 0, 0});
     id bias = h->siglip ? graph_param(g, "logit_bias", DT_F32, 1, &one, (struct init){INIT_ZERO, 0, 0}) : 0;
     IN_SCOPE(g, "loss", SCOPE_PASS) {
-        const struct pairs p = pairs_of(m, g, batch);
+        const struct caption_pairs p = pairs_of(m, g, batch);
         x = unit_rows(g, x), y = unit_rows(g, y);
         logits = op_mul(g, op_matmul(g, y, x, false, true, DT_F32), op_act(g, op_cast(g, scale, DT_F32), ACT_EXP));
         if (bias) logits = op_add(g, logits, op_cast(g, bias, DT_F32));

@@ -62,8 +62,6 @@ struct expert_loads {
 };
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);
-/* Computes the logits [rows,vocabulary] of states [rows,C]. */
-id decoder_logits(const struct model *m, struct graph *g, const char *part, id x);
 /* States to the logits and the cross-entropy with labels [B,T], which are shifted by one here. */
 struct decoded {
     id logits; /* [B*T,vocabulary] */

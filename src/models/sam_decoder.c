@@ -50,11 +50,11 @@ static id add_rows(struct graph *g, id a, id b)
 {
     if (!a || !b) return 0;
     if (rows(g, a) == rows(g, b) || rows(g, a) == 1 || rows(g, b) == 1) return op_add(g, a, b);
-    const bool a_is_few = rows(g, a) < rows(g, b);
-    id few = a_is_few ? a : b, many = a_is_few ? b : a;
-    const struct tensor f = *tensor_at(g, few), m = *tensor_at(g, many);
-    id x = op_reshape(g, few, 4, (int64_t[]){f.dim[0], 1, f.dim[1], f.dim[2]});
-    id y = op_reshape(g, many, 4, (int64_t[]){f.dim[0], m.dim[0] / f.dim[0], m.dim[1], m.dim[2]});
+    const bool a_is_shorter = rows(g, a) < rows(g, b);
+    id shorter = a_is_shorter ? a : b, longer = a_is_shorter ? b : a;
+    const struct tensor f = *tensor_at(g, shorter), m = *tensor_at(g, longer);
+    id x = op_reshape(g, shorter, 4, (int64_t[]){f.dim[0], 1, f.dim[1], f.dim[2]});
+    id y = op_reshape(g, longer, 4, (int64_t[]){f.dim[0], m.dim[0] / f.dim[0], m.dim[1], m.dim[2]});
     return op_reshape(g, op_add(g, x, y), 3, m.dim);
 }
 

@@ -141,7 +141,7 @@ struct settings {
     uint32_t n_rules;
     bool train;             /* false: no update program (`plimsoll step`) */
     bool forward;           /* no backward (`plimsoll predict`, `eval`) */
-    bool few_labels;        /* many labels of a batch are -100: those of all tokens that are no answer */
+    bool sparse_labels;        /* many labels of a batch are -100: those of all tokens that are no answer */
     uint64_t loader_bytes;  /* size of the data loader's staging buffer "loader"; 0: none */
     struct device_traits device; /* properties of the plan's device */
     bool inputs_ahead;      /* the staging buffer "next" holds the batch of the next step while a step runs */

@@ -174,19 +174,19 @@ static void print_bar(double share, struct text *out)
 }
 
 /* A module in a phase of the step, and the most bytes that are alive while it runs. */
-struct part {
+struct module_phase {
     enum phase phase;
     char module[64];
     uint64_t most;
 };
 
-static void add_part(struct part *parts, uint32_t *n, enum phase phase, const char *module, uint64_t bytes)
+static void add_part(struct module_phase *parts, uint32_t *n, enum phase phase, const char *module, uint64_t bytes)
 {
     uint32_t i = 0;
     while (i < *n && (parts[i].phase != phase || strcmp(parts[i].module, module))) i++;
     if (i == PARTS) i--;
     if (i == *n) {
-        parts[i] = (struct part){.phase = phase};
+        parts[i] = (struct module_phase){.phase = phase};
         strcpy(parts[(*n)++].module, module);
     }
     if (bytes > parts[i].most) parts[i].most = bytes;
@@ -195,7 +195,7 @@ static void add_part(struct part *parts, uint32_t *n, enum phase phase, const ch
 /* Prints the programs of a step in order, each by phase and module. */
 static void print_step(const struct plan *p, const struct graph *g, struct text *out)
 {
-    struct part parts[PARTS];
+    struct module_phase parts[PARTS];
     uint32_t n = 0;
     char size[32];
     FOR_STEP_PROGRAMS(program) {

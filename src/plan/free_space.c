@@ -13,12 +13,12 @@ struct ranges {
     VEC(struct range) list;
 };
 /* Bytes that are taken for a part of a leaf's instants. */
-struct part {
+struct taken_bytes {
     uint64_t from, to;
     uint32_t start, end;
 };
 struct parts {
-    VEC(struct part) list; /* ascending by `from` */
+    VEC(struct taken_bytes) list; /* ascending by `from` */
 };
 
 struct cell {
@@ -103,7 +103,7 @@ static void add_range(struct ranges *r, uint64_t from, uint64_t to)
     *x = (struct range){from, to};
 }
 
-static void add_part(struct parts *p, struct part x)
+static void add_part(struct parts *p, struct taken_bytes x)
 {
     uint32_t low = 0, high = p->list.n;
     while (low < high) {
@@ -148,7 +148,7 @@ static uint64_t behind_ranges(const struct ranges *r, uint32_t *next, uint64_t b
 static uint64_t behind_parts(const struct parts *p, const struct visit *v, uint64_t bytes, uint64_t at)
 {
     for (uint32_t i = 0; i < p->list.n && p->list.at[i].from < at + bytes; i++) {
-        const struct part *y = &p->list.at[i];
+        const struct taken_bytes *y = &p->list.at[i];
         if (y->to > at && y->start <= v->end && v->start <= y->end) at = y->to;
     }
     return at;
@@ -173,7 +173,7 @@ static void take(struct visit *v, uint64_t from, uint64_t to)
         add_range(&v->cell[i].at->any, from, to);
         if (v->cell[i].covered) add_range(&v->cell[i].at->all, from, to);
     }
-    for (uint32_t i = 0; i < v->leaves; i++) add_part(v->leaf[i], (struct part){from, to, v->start, v->end});
+    for (uint32_t i = 0; i < v->leaves; i++) add_part(v->leaf[i], (struct taken_bytes){from, to, v->start, v->end});
 }
 
 static void begin_visit(const struct free_space *r, struct visit *v, uint32_t start, uint32_t end)

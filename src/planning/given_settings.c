@@ -17,7 +17,7 @@ static enum dtype auto_precision(const struct profile *device)
 struct settings planned_base_settings(struct planned *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .forward = r->forward, .few_labels = r->batches.few_labels,
+    struct settings s = {.train = o->train, .forward = r->forward, .sparse_labels = r->batches.sparse_labels,
                          .loader_bytes = r->batches.loader_bytes, .device = device_traits(r->kind)};
     if (r->answers) s.prompt_chunk = (int)r->prompt_chunk, s.prompts = (int)r->prompts;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");

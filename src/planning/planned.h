@@ -13,7 +13,7 @@
 #include "config/config.h"
 #include "folder/weights_4bit.h"
 #include "models/model.h"
-#include "plan/file.h"
+#include "plan/plan_file.h"
 #include "run/device.h"
 
 enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
@@ -23,7 +23,7 @@ enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
 struct run_batches {
     const void *own;             /* batch.own; NULL: the family's default */
     bool packed;                 /* batch.packed: rows of several documents, or padded ones */
-    bool few_labels;             /* settings.few_labels */
+    bool sparse_labels;             /* settings.sparse_labels */
     bool partial;                /* this run builds only a part of the model */
     /* a batch description that builds all of the model, whose parameter names are valid in the
      * configuration; NULL: `own` does */

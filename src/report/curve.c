@@ -17,11 +17,11 @@ enum { WIDTH = 460, HEIGHT = 220, LEFT = 62, BOTTOM = 42, TOP = 8, RIGHT = 14, T
 
 static const char *const classes[] = {"one", "two"};
 
-struct range {
+struct axis {
     double low, high;
 };
 
-static void widen(struct range *r, double v)
+static void widen(struct axis *r, double v)
 {
     if (!isfinite(v)) return;
     if (v < r->low) r->low = v;
@@ -29,17 +29,17 @@ static void widen(struct range *r, double v)
 }
 
 /* Returns the step between about TICKS ticks: 1, 2 or 5 times a power of ten. */
-static double tick_step(const struct range *r)
+static double tick_step(const struct axis *r)
 {
     double raw = (r->high - r->low) / TICKS, base = pow(10, floor(log10(raw)));
     return base * (raw / base < 1.5 ? 1 : raw / base < 3.5 ? 2 : raw / base < 7.5 ? 5 : 10);
 }
 
-static double x_pixel(const struct range *r, double x)
+static double x_pixel(const struct axis *r, double x)
 {
     return LEFT + (x - r->low) / (r->high - r->low) * (WIDTH - LEFT - RIGHT);
 }
-static double y_pixel(const struct range *r, double y)
+static double y_pixel(const struct axis *r, double y)
 {
     return HEIGHT - BOTTOM - (y - r->low) / (r->high - r->low) * (HEIGHT - BOTTOM - TOP);
 }
@@ -55,7 +55,7 @@ static char *tick_text(double v, double step, char out[32])
     return out;
 }
 
-static void draw_ticks(struct text *out, const struct range *x, const struct range *y)
+static void draw_ticks(struct text *out, const struct axis *x, const struct axis *y)
 {
     /* bounds the loop: in a range as narrow as the last digit of its ends, adding a step changes
      * nothing */
@@ -97,7 +97,7 @@ static void thin(const struct series *s, struct series *out)
 
 /* Draws a polyline for each run of finite values, and dots for a single point and for a series of
  * few, such as evaluations. */
-static void draw_line(struct text *out, const struct series *all, const struct range *x, const struct range *y)
+static void draw_line(struct text *out, const struct series *all, const struct axis *x, const struct axis *y)
 {
     struct series s = {0};
     bool open = false;
@@ -122,7 +122,7 @@ static void draw_line(struct text *out, const struct series *all, const struct r
 
 void curve_draw(struct text *out, const char *title, const char *x_name, const struct series *const *series, int n)
 {
-    struct range x = {INFINITY, -INFINITY}, y = {INFINITY, -INFINITY};
+    struct axis x = {INFINITY, -INFINITY}, y = {INFINITY, -INFINITY};
     for (int k = 0; k < n; k++)
         for (uint32_t i = 0; i < series[k]->y.n; i++) {
             if (!isfinite(series[k]->y.at[i])) continue;

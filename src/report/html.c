@@ -13,7 +13,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/yaml.h"
-#include "report/masks.h"
+#include "report/mask_drawing.h"
 #include "report/page.h"
 
 enum { PLAN_LIMIT = 256 << 20, CONFIG_LIMIT = 1 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };

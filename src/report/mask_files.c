@@ -6,7 +6,7 @@
 #include "data/masks/annotation.h"
 #include "io/file.h"
 #include "io/png.h"
-#include "report/masks.h"
+#include "report/mask_drawing.h"
 
 /* --- the candidates of a prompt --------------------------------------------------------------- */
 

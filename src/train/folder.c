@@ -393,15 +393,15 @@ static int64_t complete_step(const struct folder *f, const char *name)
     return file_exists(done) ? strtoll(digits, NULL, 10) : -1;
 }
 
-struct dataset_survey {
+struct checkpoint_survey {
     int64_t count, oldest, newest; /* complete checkpoints; -1: none */
 };
 
 /* Counts the complete checkpoints before a step; `spared` is counted, but is never the oldest. */
-static int survey(const struct folder *f, int64_t before, int64_t spared, struct dataset_survey *s, struct error *e)
+static int survey(const struct folder *f, int64_t before, int64_t spared, struct checkpoint_survey *s, struct error *e)
 {
     char dir[FOLDER_PATH];
-    *s = (struct dataset_survey){0, -1, -1};
+    *s = (struct checkpoint_survey){0, -1, -1};
     DIR *d = opendir(path_print(dir, "%s/checkpoints", f->dir));
     if (!d) return file_error(dir, "open the folder", e);
     for (struct dirent *entry; (entry = readdir(d));) {
@@ -430,7 +430,7 @@ static int remove_checkpoint(const struct folder *f, int64_t step, struct error 
 static int remove_oldest(const struct folder *f, int64_t keep, int64_t written, struct error *e)
 {
     for (;;) {
-        struct dataset_survey s;
+        struct checkpoint_survey s;
         if (survey(f, INT64_MAX, written, &s, e)) return e->code;
         if (s.count <= keep || s.oldest < 0) return PL_OK;
         if (remove_checkpoint(f, s.oldest, e)) return e->code;
@@ -470,7 +470,7 @@ int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e)
 
 int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e)
 {
-    struct dataset_survey s;
+    struct checkpoint_survey s;
     int rc = survey(f, INT64_MAX, -1, &s, e);
     *count = s.count;
     return rc;
@@ -483,7 +483,7 @@ int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_P
 
 int folder_checkpoint_before(struct folder *f, int64_t before, int64_t *step, char path[FOLDER_PATH], struct error *e)
 {
-    struct dataset_survey s;
+    struct checkpoint_survey s;
     *step = -1;
     *path = 0;
     if (survey(f, before, -1, &s, e)) return e->code;

@@ -1,5 +1,5 @@
 /*
- * fuzz_table.c: any bytes as a table of images, questions and answers (data/formats/table.c). It
+ * fuzz_table.c: any bytes as a table of images, questions and answers (data/formats/csv_set.c). It
  * becomes samples with texts, or a message.
  */
 #include "data/dataset.h"

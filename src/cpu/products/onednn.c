@@ -206,20 +206,20 @@ static bool keeps_to_scratchpad(const char *implementation)
 /* --- planning -------------------------------------------------------------------------------- */
 
 /* The result of a descriptor query, cached: a planner queries the same few shapes many times. */
-struct answer {
+struct onednn_query {
     struct shape shape;
     bool known, takes;
     uint64_t bytes;
 };
 
-static struct answer ask(const struct shape *s)
+static struct onednn_query ask(const struct shape *s)
 {
-    static struct answer memo[MEMO];
+    static struct onednn_query memo[MEMO];
     uint64_t at = hash_bytes(s, sizeof *s, 0) % MEMO;
     pthread_mutex_lock(&lock);
-    struct answer *a = &memo[at];
+    struct onednn_query *a = &memo[at];
     if (!a->known || memcmp(&a->shape, s, sizeof *s)) {
-        *a = (struct answer){.shape = *s, .known = true};
+        *a = (struct onednn_query){.shape = *s, .known = true};
         dnnl_primitive_desc_t d = describe(s);
         if (d && keeps_to_scratchpad(implementation_of(d))) {
             a->takes = true;
@@ -227,7 +227,7 @@ static struct answer ask(const struct shape *s)
         }
         if (d) dnnl_primitive_desc_destroy(d);
     }
-    struct answer result = *a;
+    struct onednn_query result = *a;
     pthread_mutex_unlock(&lock);
     return result;
 }

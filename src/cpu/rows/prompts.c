@@ -163,7 +163,7 @@ struct region {
 };
 
 /* How a region is searched. */
-struct search {
+struct searching {
     int64_t (*count)(const struct region *r);
     void (*find)(const struct region *r, int64_t k, int64_t at[2]); /* row and column of the k-th pixel, row by row */
 };
@@ -272,7 +272,7 @@ static uint64_t mask_key(const struct launch *l, int64_t n)
                        (uint64_t)(uint32_t)((const int32_t *)l->in[6].data)[n]);
 }
 
-static void next_point(const struct launch *l, int64_t n, int32_t round, const struct search *s)
+static void next_point(const struct launch *l, int64_t n, int32_t round, const struct searching *s)
 {
     const struct operand *logits = &l->in[3];
     const int64_t P = l->in[0].dim[1], h = logits->dim[1], w = logits->dim[2], row_bytes = l->in[4].dim[2];
@@ -294,7 +294,7 @@ static void next_point(const struct launch *l, int64_t n, int32_t round, const s
     ((int32_t *)l->out[1].data)[slot] = target_at(&r, at[0], at[1]);
 }
 
-static void next_points(const struct launch *l, const struct search *s)
+static void next_points(const struct launch *l, const struct searching *s)
 {
     const int64_t N = l->in[0].dim[0];
     const int32_t round = ++*(int32_t *)l->out[2].data;
@@ -310,8 +310,8 @@ static bool prompt_next_match(const struct query *q)
            tensor_is(q->in[6], DT_I32);
 }
 
-static void prompt_next_run(const struct launch *l) { next_points(l, &(struct search){count_words, find_in_words}); }
-static void ref_prompt_next(const struct launch *l) { next_points(l, &(struct search){count_pixels, find_pixel}); }
+static void prompt_next_run(const struct launch *l) { next_points(l, &(struct searching){count_words, find_in_words}); }
+static void ref_prompt_next(const struct launch *l) { next_points(l, &(struct searching){count_pixels, find_pixel}); }
 
 CPU_KERNEL(PROMPT_NEXT, prompt_next);
 REF_KERNEL(PROMPT_NEXT, prompt_next);

@@ -104,8 +104,8 @@ tiles_fn cuda_attention_forward, cuda_attention_dq, cuda_attention_dkv;
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
 attention_fn cuda_grid64_dtables;
 
-/* Few queries or few keys, without tensor cores and with them (few.cu, few_mma.cu). If there are
- * several splits, sums over rows are partial afterwards, in `partial` and `other`, and
+/* Few queries or few keys, without tensor cores (few_queries_or_keys.cu) and with them. If there
+ * are several splits, sums over rows are partial afterwards, in `partial` and `other`, and
  * cuda_attention_few_join adds them. */
 few_fn cuda_attention_few, cuda_attention_few_mma;
 cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream);

@@ -53,7 +53,7 @@ static bool is_independent(const struct launch *a, const struct launch *b, bool 
     return true;
 }
 
-bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
+bool batch_joins(const struct launch_batch *b, const struct cuda_kernel *kernel, const struct launch *l)
 {
     if (!b->launches.n) return true;
     if (!kernel->batch || kernel != b->kernel || b->launches.n == BATCH_MAX || l->stream != b->launches.at[0].stream)
@@ -66,13 +66,13 @@ bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const 
     return true;
 }
 
-void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
+void batch_add(struct launch_batch *b, const struct cuda_kernel *kernel, const struct launch *l)
 {
     b->kernel = kernel;
     vec_push(&b->launches, *l);
 }
 
-int batch_flush(struct batch *b, uint32_t *at, struct error *e)
+int batch_flush(struct launch_batch *b, uint32_t *at, struct error *e)
 {
     const uint32_t n = b->launches.n;
     b->launches.n = 0;

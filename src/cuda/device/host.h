@@ -75,17 +75,17 @@ static inline bool has(const struct launch *l, int i) { return i < l->nin && l->
 enum store store_of(enum dtype t);
 
 /* batch.c: consecutive launches of one kernel on one stream that are enqueued together. */
-struct batch {
+struct launch_batch {
     const struct cuda_kernel *kernel;
     VEC(struct launch) launches;
 };
 /* Reports whether a launch may join the pending ones; the first always may. */
-bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
-void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
+bool batch_joins(const struct launch_batch *b, const struct cuda_kernel *kernel, const struct launch *l);
+void batch_add(struct launch_batch *b, const struct cuda_kernel *kernel, const struct launch *l);
 /* Enqueues all pending launches with as few kernel launches as the kernel allows. *at starts at 0;
  * on failure it is the index of the launch at fault. Afterwards none is pending, but the array can
  * still be read. */
-int batch_flush(struct batch *b, uint32_t *at, struct error *e);
+int batch_flush(struct launch_batch *b, uint32_t *at, struct error *e);
 
 /* record.c: fills t->device_state; on failure frees everything it made. */
 int cuda_record(struct device *d, struct tape *t, struct error *e);

@@ -57,7 +57,7 @@ static void CUDART_CB hold(void *watch)
     }
 }
 
-static int launch_between_events(struct watch *w, struct batch *b, uint32_t *at, struct error *e)
+static int launch_between_events(struct watch *w, struct launch_batch *b, uint32_t *at, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(w->from, w->stream));
     TRY(batch_flush(b, at, e));
@@ -67,7 +67,7 @@ static int launch_between_events(struct watch *w, struct batch *b, uint32_t *at,
 
 /* Launches and times a node or a batch. On every path the stream is released, and no host function
  * uses the watch any more when this returns. *seconds is the GPU's own measurement. */
-static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *seconds, struct error *e)
+static int launch_timed(struct watch *w, struct launch_batch *b, uint32_t *at, double *seconds, struct error *e)
 {
     float ms = 0;
     atomic_store(&w->released, false);
@@ -82,7 +82,7 @@ static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *
     return PL_OK;
 }
 
-static int launch_alone(cudaStream_t stream, struct batch *b, uint32_t *at, struct error *e)
+static int launch_alone(cudaStream_t stream, struct launch_batch *b, uint32_t *at, struct error *e)
 {
     TRY(batch_flush(b, at, e));
     TRY_CUDA(cudaStreamSynchronize(stream));
@@ -96,7 +96,7 @@ struct walk {
     struct watch watch;
     struct tape *t;
     enum program p;
-    struct batch batch;
+    struct launch_batch batch;
     uint32_t first;
 };
 

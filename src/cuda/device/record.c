@@ -59,7 +59,7 @@ struct capture {
     uint32_t segment;         /* number of the segment being captured, from 1 */
     id loop;                  /* of that segment, with its iteration */
     uint32_t iteration, around, launches;
-    struct batch batch;       /* pending entries first, first + 1 ..., launched together */
+    struct launch_batch batch;       /* pending entries first, first + 1 ..., launched together */
     uint32_t first;
     bool open;
 };

@@ -259,7 +259,7 @@ static void conv_list(const void *state, struct text *out)
 static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map,
                         const struct sweep *s, int64_t first, int64_t rows, struct error *e)
 {
-    const struct patch_grid g = patch_grid_of(s, map->dim[3]);
+    const struct conv_patches g = patch_grid_of(s, map->dim[3]);
     TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->access,
                                (enum patch_form)l->form, l->stream));
     return PL_OK;

@@ -56,7 +56,7 @@ template <typename T> __global__ void patches_kernel(T *to, const T *map, patche
     }
 }
 
-extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first,
+extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct conv_patches *g, int64_t first,
                                          int64_t rows, int size, int access, enum patch_form form, cudaStream_t stream)
 {
     const bool lines = form == PATCH_LINES;

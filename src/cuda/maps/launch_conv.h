@@ -16,7 +16,7 @@ extern "C" {
 
 /* Copies rows first .. first+rows of the matrix of patches [B ny nx, ky kx C]; zeros outside the
  * map. */
-cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows,
+cudaError_t cuda_conv_patches(void *to, const void *map, const struct conv_patches *g, int64_t first, int64_t rows,
                               int size, int access, enum patch_form form, cudaStream_t stream);
 
 /* Taps of weights [O,depth,kh,kw]: tap t = (a,b) of element (o,c) is copied to to[o o_step + t

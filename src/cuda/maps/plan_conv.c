@@ -194,7 +194,7 @@ static bool lines_fit(const struct query *q, enum op op, int map)
 {
     const struct conv_layout at = layout_of(q, op);
     const struct sweep s = sweep_forward(&at.n);
-    const struct patch_grid g = patch_grid_of(&s, at.n.C);
+    const struct conv_patches g = patch_grid_of(&s, at.n.C);
     return patch_lines_fit(&g, size_of(q)) && access_wide(q, IN(map), 0, 1) == 16;
 }
 static int access_patches(const struct query *q, enum op op, int map)

@@ -62,9 +62,9 @@ static inline struct conv_tiles conv_tiles_of(const struct conv *n)
 {
     return (struct conv_tiles){.P = conv_results(n), .O = (int)n->O, .K = (int)(conv_taps(n) * n->C), .W2 = (int)n->W2};
 }
-static inline struct patch_grid patch_grid_of(const struct sweep *s, int64_t C)
+static inline struct conv_patches patch_grid_of(const struct sweep *s, int64_t C)
 {
-    return (struct patch_grid){.H = s->H, .W = s->W, .C = C, .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
+    return (struct conv_patches){.H = s->H, .W = s->W, .C = C, .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
                                .x0 = s->x0, .ky = s->ky, .kx = s->kx};
 }
 static inline int64_t sweep_results(const struct sweep *s) { return s->B * s->ny * s->nx; }

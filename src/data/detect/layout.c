@@ -91,7 +91,7 @@ static enum kind kind_of(const char *name, size_t n)
 
 /* --- folders ---------------------------------------------------------------------------------- */
 
-struct folder {
+struct seen_folder {
     char *path; /* relative; "." is the root */
     enum kind kind;
     enum part part;
@@ -102,7 +102,7 @@ struct search {
     const char *root;
     struct bump *memory; /* of the result and of all paths */
     const struct affixes *given; /* NULL: find them */
-    VEC(struct folder) folders;
+    VEC(struct seen_folder) folders;
     const struct unread *unread;
     uint64_t n_unread, images;
     const char *unread_example;
@@ -138,7 +138,7 @@ static void cut(char **path, size_t n)
  * their part. */
 static void add_folder(struct search *s, const char *path)
 {
-    struct folder f = {.path = bump_string(s->memory, *path ? path : ".")};
+    struct seen_folder f = {.path = bump_string(s->memory, *path ? path : ".")};
     size_t end = 0;
     for (const char *at = path; *at;) {
         size_t n = strcspn(at, "/");
@@ -151,7 +151,7 @@ static void add_folder(struct search *s, const char *path)
     }
     if (f.kind) cut(&f.path, end);
     for (uint32_t i = 0; i < s->folders.n; i++) {
-        struct folder *o = &s->folders.at[i];
+        struct seen_folder *o = &s->folders.at[i];
         if (o->kind != f.kind || o->part != f.part || (f.kind && strcmp(o->path, f.path))) continue;
         if (!f.kind) cut(&o->path, strcmp(o->path, ".") && strcmp(f.path, ".") ? common_folder(o->path, f.path) : 0);
         return;
@@ -224,7 +224,7 @@ static int list_folders(struct search *s, const char *below, int depth, struct e
 
 /* --- pairs of folders ------------------------------------------------------------------------- */
 
-static int read_folder(const struct search *s, struct folder *f, const struct folder *masks, struct error *e)
+static int read_folder(const struct search *s, struct seen_folder *f, const struct seen_folder *masks, struct error *e)
 {
     if (f->read && f != masks) image_tree_free(&f->tree), f->read = false; /* another folder of masks may be inside */
     if (f->read) return PL_OK;
@@ -239,14 +239,14 @@ static int read_folder(const struct search *s, struct folder *f, const struct fo
 
 struct found {
     struct layout_part best;
-    const struct folder *used;   /* its images */
+    const struct seen_folder *used;   /* its images */
     struct error ambiguous;      /* the names fit in two ways; code PL_OK: no */
     const char *first, *second;  /* two folders of masks that fit equally well */
     const char *more;            /* another folder of images with masks; NULL: none */
     uint64_t n_more;
 };
 
-static int try_pair(const struct search *s, struct folder *images, struct folder *masks, struct found *f,
+static int try_pair(const struct search *s, struct seen_folder *images, struct seen_folder *masks, struct found *f,
                     struct error *e)
 {
     struct affixes a;
@@ -300,7 +300,7 @@ static int find_part(const struct search *s, enum part part, struct layout_part 
     /* Dataset_with_GT/ may hold the images, too */
     const bool only_masks = kinds[MASKS] && !kinds[IMAGES] && !kinds[UNKNOWN];
     for (uint32_t i = 0; i < s->folders.n && !rc; i++) {
-        struct folder *a = &s->folders.at[i];
+        struct seen_folder *a = &s->folders.at[i];
         if (a->part != part ||
             (a->kind == MASKS ? !only_masks : kinds[MASKS] && a->kind != (kinds[IMAGES] ? IMAGES : UNKNOWN)))
             continue;
@@ -394,7 +394,7 @@ static int refuse(const struct search *s, struct error *e)
                   s->root, s->folders.at[0].path),
             print_other(s, e);
     else {
-        const struct folder *m = &s->folders.at[first[MASKS]],
+        const struct seen_folder *m = &s->folders.at[first[MASKS]],
                             *i = &s->folders.at[first[kinds[IMAGES] ? IMAGES : UNKNOWN]];
         if (i == m || !i->tree.files.n || !m->tree.files.n)
             error_set(e, PL_USAGE, "%s: there are masks in %s, but no folder of images beside it", s->root, m->path);
@@ -416,13 +416,13 @@ static uint64_t count_files(const struct search *s, const char *path)
  * x/images/x.png and x/masks/1.png, 2.png, ... */
 static int refuse_folder_each(const struct search *s, struct error *e)
 {
-    const struct folder *images = NULL, *masks = NULL;
+    const struct seen_folder *images = NULL, *masks = NULL;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->folders.n; i++)
         if (s->folders.at[i].kind == IMAGES && !n++) images = &s->folders.at[i];
     const char *slash = n > 1 ? strrchr(images->path, '/') : NULL;
     for (uint32_t i = 0; i < s->folders.n && slash && !masks; i++) {
-        const struct folder *f = &s->folders.at[i];
+        const struct seen_folder *f = &s->folders.at[i];
         if (f->kind == MASKS && common_folder(f->path, images->path) == (size_t)(slash - images->path)) masks = f;
     }
     if (!masks || count_files(s, images->path) != 1 || count_files(s, masks->path) < 2) return PL_OK;

@@ -16,7 +16,7 @@ enum { VOTERS = 48, CHOICES = 4096, TRIED = 8, DEPTH = 8 };
 
 /* --- files ------------------------------------------------------------------------------- */
 
-bool is_jpeg_name(const char *name) { return path_has_ending(name, ".jpg") || path_has_ending(name, ".jpeg"); }
+static bool is_jpeg_name(const char *name) { return path_has_ending(name, ".jpg") || path_has_ending(name, ".jpeg"); }
 bool is_image_name(const char *name)
 {
     return is_jpeg_name(name) || path_has_ending(name, ".png") || path_has_ending(name, ".webp") ||

@@ -31,7 +31,6 @@ int image_tree_read(struct image_tree *t, const char *folder, const char *skip, 
 void image_tree_free(struct image_tree *t);
 /* Lists the images of paths, of which some may be folders. PL_USAGE: there are none. */
 int image_paths(struct names *out, const struct names *paths, struct error *e);
-bool is_jpeg_name(const char *name); /* .jpg, .jpeg */
 bool is_image_name(const char *name); /* also .png, and volumes: .tif, .tiff, .nii, .nii.gz, .dcm */
 
 enum affix { IMAGE_PREFIX, IMAGE_SUFFIX, MASK_PREFIX, MASK_SUFFIX, AFFIXES };

@@ -1,5 +1,5 @@
 /*
- * pairs.h: what the formats `pairs` (pairs.c) and `csv` (table.c) share: an image file and a mask
+ * pairs.h: what the formats `pairs` (pairs.c) and `csv` (csv_set.c) share: an image file and a mask
  * file per sample.
  *
  * They differ in how the files are found. After that a sample is two paths, a name, a key and, of a

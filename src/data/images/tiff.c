@@ -27,7 +27,7 @@ bool is_tiff(const void *bytes, size_t n)
 
 /* --- libtiff's view of the source ------------------------------------------------------------- */
 
-struct reader {
+struct tiff_reader {
     struct tiff_source s;
     uint64_t at;
     char said[256]; /* libtiff's first complaint */
@@ -35,7 +35,7 @@ struct reader {
 
 static tmsize_t read_bytes(thandle_t h, void *to, tmsize_t n)
 {
-    struct reader *r = (struct reader *)h;
+    struct tiff_reader *r = (struct tiff_reader *)h;
     struct error ignored;
     uint64_t left = r->at < r->s.n ? r->s.n - r->at : 0, take = n > 0 ? min_u64(left, (uint64_t)n) : 0;
     if (r->s.bytes) memcpy(to, (const char *)r->s.bytes + (take ? r->at : 0), (size_t)take);
@@ -46,17 +46,17 @@ static tmsize_t read_bytes(thandle_t h, void *to, tmsize_t n)
 static tmsize_t write_bytes(thandle_t h, void *from, tmsize_t n) { return (void)h, (void)from, (void)n, 0; }
 static toff_t seek_to(thandle_t h, toff_t at, int whence)
 {
-    struct reader *r = (struct reader *)h;
+    struct tiff_reader *r = (struct tiff_reader *)h;
     if (whence == SEEK_CUR) at += r->at;
     if (whence == SEEK_END) at += r->s.n;
     return r->at = at;
 }
 static int close_source(thandle_t h) { return (void)h, 0; }
-static toff_t size_of(thandle_t h) { return ((struct reader *)h)->s.n; }
+static toff_t size_of(thandle_t h) { return ((struct tiff_reader *)h)->s.n; }
 
 static void hear(thandle_t h, const char *module, const char *format, va_list args)
 {
-    struct reader *r = (struct reader *)h;
+    struct tiff_reader *r = (struct tiff_reader *)h;
     (void)module;
     if (r && !r->said[0]) vsnprintf(r->said, sizeof r->said, format, args);
 }
@@ -74,16 +74,16 @@ static void set_handlers(void)
 }
 
 /* Opens a TIFF; "m": no memory map; messages go to the reader. */
-static TIFF *open_tiff(struct reader *r, const struct tiff_source *s)
+static TIFF *open_tiff(struct tiff_reader *r, const struct tiff_source *s)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, set_handlers);
-    *r = (struct reader){.s = *s};
+    *r = (struct tiff_reader){.s = *s};
     return TIFFClientOpen("tiff", "rm", (thandle_t)r, read_bytes, write_bytes, seek_to, close_source, size_of, NULL,
                           NULL);
 }
 
-static int bad(const struct reader *r, struct error *e)
+static int bad(const struct tiff_reader *r, struct error *e)
 {
     return error_set(e, PL_USAGE, "the TIFF cannot be read: %s",
                      r->said[0] ? r->said : "it is damaged or ends too early");
@@ -138,7 +138,7 @@ static bool in_place(const struct form *f, uint32_t channels)
     return !f->tiled && f->bits >= 8 && f->samples == channels && (f->planar == PLANARCONFIG_CONTIG || channels == 1);
 }
 
-static int describe_page(TIFF *t, const struct reader *r, struct tiff_page *p, struct error *e)
+static int describe_page(TIFF *t, const struct tiff_reader *r, struct tiff_page *p, struct error *e)
 {
     const struct form f = form_of(t);
     const bool colour =
@@ -169,7 +169,7 @@ static int describe_page(TIFF *t, const struct reader *r, struct tiff_page *p, s
 
 int tiff_list(struct tiff_pages *l, const struct tiff_source *s, struct error *e)
 {
-    struct reader r;
+    struct tiff_reader r;
     TIFF *t = open_tiff(&r, s);
     *l = (struct tiff_pages){0};
     if (!t) return bad(&r, e);
@@ -232,7 +232,7 @@ static bool decode_block(TIFF *t, bool tiled, uint32_t i, void *to, tmsize_t n)
 {
     uint64_t *offsets = NULL;
     if (!TIFFGetField(t, tiled ? TIFFTAG_TILEOFFSETS : TIFFTAG_STRIPOFFSETS, &offsets) || !offsets || !offsets[i]) {
-        struct reader *r = (struct reader *)TIFFClientdata(t);
+        struct tiff_reader *r = (struct tiff_reader *)TIFFClientdata(t);
         if (!r->said[0]) snprintf(r->said, sizeof r->said, "its %s %u is missing", tiled ? "tile" : "strip", i);
         return false;
     }
@@ -302,7 +302,7 @@ static bool look_up(TIFF *t, struct plane *p)
 int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool labels, void *to, size_t room,
               struct plane *out, struct error *e)
 {
-    struct reader r;
+    struct tiff_reader r;
     CHECK(room >= tiff_room(p, labels), "a TIFF of %ux%u pixels in %zu bytes", p->w, p->h, room);
     TIFF *t = open_tiff(&r, s);
     if (!t) return bad(&r, e);

@@ -331,7 +331,7 @@ int video_file_time(const struct video_at *at, const struct video_options *o, st
 
 /* --- decoding --------------------------------------------------------------------------------- */
 
-struct decoder {
+struct video_decoder {
     struct video_file v;
     struct listing *list;
     AVCodecContext *context;
@@ -350,7 +350,7 @@ struct decoder {
 static bool has_pixels(const AVFrame *f) { return f->data[0]; }
 
 /* Converts a frame to RGB by the file's own matrix and range of values. */
-static int convert(struct decoder *d, const AVFrame *f, struct error *e)
+static int convert(struct video_decoder *d, const AVFrame *f, struct error *e)
 {
     const int w = f->width, h = f->height, flags = SWS_BILINEAR | SWS_FULL_CHR_H_INT | SWS_ACCURATE_RND | SWS_BITEXACT;
     const size_t bytes = (size_t)w * (size_t)h * 3;
@@ -376,10 +376,10 @@ static int convert(struct decoder *d, const AVFrame *f, struct error *e)
     return PL_OK;
 }
 
-static int64_t wanted(const struct decoder *d) { return d->list->frames.at[d->list->chosen[d->given]]; }
+static int64_t wanted(const struct video_decoder *d) { return d->list->frames.at[d->list->chosen[d->given]]; }
 
 /* Gives a frame as the next of the chosen ones. */
-static int give(struct decoder *d, const AVFrame *f, bool good, struct error *e)
+static int give(struct video_decoder *d, const AVFrame *f, bool good, struct error *e)
 {
     *d->replaced += !good;
     if (convert(d, f, e)) return e->code;
@@ -388,7 +388,7 @@ static int give(struct decoder *d, const AVFrame *f, bool good, struct error *e)
 
 /* Gives what the decoded frame d->next decides: itself where it is wanted, and the last good one,
  * else itself, for wanted frames before it, which did not come. */
-static int take_frame(struct decoder *d, struct error *e)
+static int take_frame(struct video_decoder *d, struct error *e)
 {
     const int64_t time = d->list->timed ? d->next->pts : d->decoded;
     int rc = PL_OK;
@@ -403,7 +403,7 @@ static int take_frame(struct decoder *d, struct error *e)
 }
 
 /* Takes the frames that the decoder has ready. */
-static int take_frames(struct decoder *d, struct error *e)
+static int take_frames(struct video_decoder *d, struct error *e)
 {
     int rc = PL_OK;
     while (!rc && d->given < d->list->n && ff.avcodec_receive_frame(d->context, d->next) >= 0) {
@@ -415,14 +415,14 @@ static int take_frames(struct decoder *d, struct error *e)
 
 /* Returns the last key frame that is no later than the next wanted frame: packets before it are
  * passed over. Frames without times are counted, so that none is passed over. */
-static uint32_t find_start(struct decoder *d)
+static uint32_t find_start(struct video_decoder *d)
 {
     const struct listing *l = d->list;
     while (l->timed && d->key + 1 < l->keys.n && l->keys.at[d->key + 1].time <= wanted(d)) d->key++;
     return l->timed && l->keys.n && l->keys.at[d->key].time <= wanted(d) ? l->keys.at[d->key].packet : 0;
 }
 
-static int decode_packets(struct decoder *d, struct error *e)
+static int decode_packets(struct video_decoder *d, struct error *e)
 {
     bool passed = false;
     int rc = PL_OK;
@@ -444,7 +444,7 @@ static int decode_packets(struct decoder *d, struct error *e)
     return rc;
 }
 
-static int open_decoder(struct decoder *d, struct error *e)
+static int open_decoder(struct video_decoder *d, struct error *e)
 {
     const AVCodecParameters *p = d->v.stream->codecpar;
     const AVCodec *codec = ff.avcodec_find_decoder(p->codec_id);
@@ -461,7 +461,7 @@ static int open_decoder(struct decoder *d, struct error *e)
     return code < 0 ? failed(code, "FFmpeg cannot decode it", e) : PL_OK;
 }
 
-static void close_decoder(struct decoder *d)
+static void close_decoder(struct video_decoder *d)
 {
     if (d->rgb) ff.sws_freeContext(d->rgb);
     if (d->context) ff.avcodec_free_context(&d->context);
@@ -476,7 +476,7 @@ int video_file_read(const struct video_at *at, const struct video_options *o, vi
 {
     struct listing l;
     int rc = list_file(at, o, &l, e);
-    struct decoder d = {.list = &l, .o = o, .take = take, .user = user, .replaced = replaced};
+    struct video_decoder d = {.list = &l, .o = o, .take = take, .user = user, .replaced = replaced};
     if (!rc && !(rc = open_file(&d.v, at, e))) {
         rc = open_decoder(&d, e);
         if (!rc) rc = decode_packets(&d, e);

@@ -187,12 +187,12 @@ enum data_fault annotation_read(const char *text, size_t n, struct annotation *a
 
 /* ---- runs ---- */
 
-struct run {
+struct longest_run {
     uint32_t from, longest, middle;
     bool set;
 };
 
-static void end_run(struct traced *t, struct run *r, uint32_t at)
+static void end_run(struct traced *t, struct longest_run *r, uint32_t at)
 {
     uint32_t n = at - r->from;
     if (r->set) t->area += n;
@@ -215,7 +215,7 @@ static void extend_box(struct traced *t, uint32_t x, uint32_t y, bool *any)
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1,
                 trace_set *set, const void *of)
 {
-    struct run r = {0};
+    struct longest_run r = {0};
     bool whole = y0 == 0 && y1 == h - 1, any = false;
     t->runs.n = t->area = 0;
     for (uint32_t x = x0; x <= x1; x++) {

@@ -124,20 +124,20 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
 /* --- files ------------------------------------------------------------------------------------ */
 
 /* A file in memory, in the upper part of the scratch, and the room below it. */
-struct source {
+struct label_file {
     const char *path, *file;
     size_t n;    /* bytes of the file */
     char *to;
     size_t room;
 };
 
-static enum data_fault too_large(const struct source *s, size_t need, struct error *e)
+static enum data_fault too_large(const struct label_file *s, size_t need, struct error *e)
 {
     return error_set(e, PL_NOFIT, "%s: it takes %zu bytes; expected at most %zu", s->path, need + s->n, s->room + s->n),
            FAULT_TOO_LARGE;
 }
 
-static enum data_fault decode_png(const struct source *s, struct label_image *out, struct error *e)
+static enum data_fault decode_png(const struct label_file *s, struct label_image *out, struct error *e)
 {
     struct png_header h;
     struct png_pixels p;
@@ -183,7 +183,7 @@ static int read_rows(struct jpg *j, uint8_t *row, uint32_t w, uint32_t h, uint8_
     return PL_OK;
 }
 
-static enum data_fault decode_jpg(const struct source *s, struct label_image *out, struct error *e)
+static enum data_fault decode_jpg(const struct label_file *s, struct label_image *out, struct error *e)
 {
     struct jpg_header h;
     uint32_t w, rows;
@@ -203,7 +203,7 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
 }
 
 /* Decodes a WebP to RGB, which is folded to grey in place. */
-static enum data_fault decode_webp(const struct source *s, struct label_image *out, struct error *e)
+static enum data_fault decode_webp(const struct label_file *s, struct label_image *out, struct error *e)
 {
     struct webp_header h;
     uint64_t coloured = 0;
@@ -230,7 +230,7 @@ enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, si
 {
     char *file = (char *)scratch + (n - file_n);
     memmove(file, scratch, file_n);
-    const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
+    const struct label_file s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
     const enum image_format format = image_format(file, file_n);
     return format == IMAGE_WEBP                 ? decode_webp(&s, out, e)
            : file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e)

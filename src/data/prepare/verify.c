@@ -25,22 +25,22 @@ struct finding {
 /* --- as training reads it ---------------------------------------------------------------- */
 
 /* The memory of one thread. */
-struct reader {
+struct sample_reader {
     char *memory;
     struct filler *filler;
     uint8_t *image, *bits;
 };
 
-static struct reader reader_new(const struct loader_options *o)
+static struct sample_reader reader_new(const struct loader_options *o)
 {
-    struct reader r = {.memory = mem_alloc(filler_size(o) + 64),
+    struct sample_reader r = {.memory = mem_alloc(filler_size(o) + 64),
                        .image = mem_alloc((size_t)o->side * o->side * 3),
                        .bits = mem_alloc(grid_mask_bytes(o->cells, o->cells))};
     r.filler = filler_new(o, (char *)align_up((uintptr_t)r.memory, 64));
     return r;
 }
 
-static void reader_free(struct reader *r)
+static void reader_free(struct sample_reader *r)
 {
     filler_free(r->filler);
     mem_free(r->memory);
@@ -48,7 +48,7 @@ static void reader_free(struct reader *r)
     mem_free(r->bits);
 }
 
-static enum data_fault read_sample(const struct checking *v, struct reader *r, uint64_t i, struct finding *to,
+static enum data_fault read_sample(const struct checking *v, struct sample_reader *r, uint64_t i, struct finding *to,
                                    struct error *e)
 {
     struct fill_facts facts;
@@ -97,7 +97,7 @@ static void compare_masks(const struct samples *all, uint64_t i, struct text *di
 
 /* --- all samples --------------------------------------------------------------------------- */
 
-static void check_sample(const struct checking *v, struct reader *r, uint64_t i, struct finding *to)
+static void check_sample(const struct checking *v, struct sample_reader *r, uint64_t i, struct finding *to)
 {
     struct error e = {0};
     char name[512];
@@ -135,7 +135,7 @@ static void check_all(struct checking *v)
         uint64_t n = min_u64(v->all->n - from, BLOCK);
 #pragma omp parallel
         {
-            struct reader r = reader_new(&v->o);
+            struct sample_reader r = reader_new(&v->o);
 #pragma omp for schedule(dynamic)
             for (uint64_t i = 0; i < n; i++) {
                 check_sample(v, &r, from + i, &found[i]);

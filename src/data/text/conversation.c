@@ -60,20 +60,20 @@ static const char *const fault_names[SAMPLE_FAULTS] = {
 const char *conversation_fault_name(enum conversation_fault f) { return fault_names[f]; }
 
 /* The sample that is being read. */
-struct reader {
+struct turn_reader {
     const char *joint;
     struct bump *b;
     struct conversation *out;
     struct error *e;
 };
 
-static enum conversation_fault fault(const struct reader *r, enum conversation_fault f, const char *what)
+static enum conversation_fault fault(const struct turn_reader *r, enum conversation_fault f, const char *what)
 {
     error_set(r->e, PL_USAGE, "%s", what);
     return f;
 }
 
-static enum conversation_fault wrong_type(const struct reader *r, const char *key, const struct value *v,
+static enum conversation_fault wrong_type(const struct turn_reader *r, const char *key, const struct value *v,
                                           const char *expected)
 {
     char found[96];
@@ -121,7 +121,7 @@ const char *media_path(const struct value *v)
     return NULL;
 }
 
-static enum conversation_fault add_media(struct reader *r, const char *key, const struct value *v)
+static enum conversation_fault add_media(struct turn_reader *r, const char *key, const struct value *v)
 {
     if (!given(v)) return SAMPLE_FINE;
     if (v->kind == VALUE_LIST) {
@@ -139,7 +139,7 @@ static enum conversation_fault add_media(struct reader *r, const char *key, cons
 
 static const char *const media_keys[] = {"image", "images", "video", "videos"};
 
-static enum conversation_fault add_all_media(struct reader *r, const struct value *sample)
+static enum conversation_fault add_all_media(struct turn_reader *r, const struct value *sample)
 {
     enum conversation_fault f = SAMPLE_FINE;
     for (size_t i = 0; i < COUNT(media_keys) && !f; i++)
@@ -159,7 +159,7 @@ static void join_part(struct text *out, const char *part, const char *joint, boo
 }
 
 /* Joins the parts; images and videos become references, and <image> or <video> in the text. */
-static enum conversation_fault read_parts(struct reader *r, const struct value *parts, struct text *out)
+static enum conversation_fault read_parts(struct turn_reader *r, const struct value *parts, struct text *out)
 {
     bool after_media = false;
     for (uint32_t i = 0; i < parts->count; i++) {
@@ -179,7 +179,7 @@ static enum conversation_fault read_parts(struct reader *r, const struct value *
     return SAMPLE_FINE;
 }
 
-static enum conversation_fault read_content(struct reader *r, const struct value *content, const char **out)
+static enum conversation_fault read_content(struct turn_reader *r, const struct value *content, const char **out)
 {
     *out = "";
     if (!given(content)) return SAMPLE_FINE;
@@ -196,7 +196,7 @@ static enum conversation_fault read_content(struct reader *r, const struct value
     return f;
 }
 
-static void add_message(struct reader *r, const char *role, const char *content)
+static void add_message(struct turn_reader *r, const char *role, const char *content)
 {
     struct value *m = value_new(r->b, VALUE_MAP);
     value_put(r->b, m, "role", value_string(r->b, role));
@@ -205,7 +205,7 @@ static void add_message(struct reader *r, const char *role, const char *content)
 }
 
 /* Appends {name, arguments} as {type: function, function: {name, arguments}}. */
-static void append_call(struct reader *r, struct value *calls, const struct value *call)
+static void append_call(struct turn_reader *r, struct value *calls, const struct value *call)
 {
     struct value *copy = value_copy(r->b, call);
     if (!value_get(call, "function")) {
@@ -218,7 +218,7 @@ static void append_call(struct reader *r, struct value *calls, const struct valu
 }
 
 /* Adds the calls of a function_call turn, whose content is JSON: a call, or a list of them. */
-static enum conversation_fault add_calls(struct reader *r, const char *content)
+static enum conversation_fault add_calls(struct turn_reader *r, const char *content)
 {
     struct value *parsed;
     struct error why;
@@ -236,7 +236,7 @@ static enum conversation_fault add_calls(struct reader *r, const char *content)
 }
 
 /* Copies the keys other than role and content: tool_calls, name, reasoning_content, ... */
-static void copy_rest(struct reader *r, const struct value *from)
+static void copy_rest(struct turn_reader *r, const struct value *from)
 {
     struct value *m = r->out->messages->items[r->out->messages->count - 1];
     for (uint32_t i = 0; i < from->count; i++) {
@@ -247,7 +247,7 @@ static void copy_rest(struct reader *r, const struct value *from)
     }
 }
 
-static enum conversation_fault read_message(struct reader *r, const struct value *m, uint32_t turn)
+static enum conversation_fault read_message(struct turn_reader *r, const struct value *m, uint32_t turn)
 {
     char where[48];
     const char *content;
@@ -273,7 +273,7 @@ static enum conversation_fault read_message(struct reader *r, const struct value
     return SAMPLE_FINE;
 }
 
-static enum conversation_fault read_messages(struct reader *r, const char *key, const struct value *list)
+static enum conversation_fault read_messages(struct turn_reader *r, const char *key, const struct value *list)
 {
     enum conversation_fault f = SAMPLE_FINE;
     list = turns_by_row(r->b, list);
@@ -284,7 +284,7 @@ static enum conversation_fault read_messages(struct reader *r, const char *key, 
 
 /* --- the formats ------------------------------------------------------------------------------ */
 
-static enum conversation_fault read_chat(struct reader *r, const struct value *sample)
+static enum conversation_fault read_chat(struct turn_reader *r, const struct value *sample)
 {
     static const char *const keys[] = {"messages", "conversations", "conversation"};
     size_t i = 0;
@@ -293,7 +293,7 @@ static enum conversation_fault read_chat(struct reader *r, const struct value *s
 }
 
 /* Returns a string under a key; missing or null is "". */
-static enum conversation_fault read_string(const struct reader *r, const struct value *sample, const char *key,
+static enum conversation_fault read_string(const struct turn_reader *r, const struct value *sample, const char *key,
                                            const char **out)
 {
     const struct value *v = value_get(sample, key);
@@ -304,7 +304,7 @@ static enum conversation_fault read_string(const struct reader *r, const struct 
     return SAMPLE_FINE;
 }
 
-static enum conversation_fault read_alpaca(struct reader *r, const struct value *sample)
+static enum conversation_fault read_alpaca(struct turn_reader *r, const struct value *sample)
 {
     const struct value *history = value_get(sample, "history");
     const char *instruction, *input, *output;
@@ -329,7 +329,7 @@ static enum conversation_fault read_alpaca(struct reader *r, const struct value 
     return SAMPLE_FINE;
 }
 
-static enum conversation_fault read_completion(struct reader *r, const struct value *sample)
+static enum conversation_fault read_completion(struct turn_reader *r, const struct value *sample)
 {
     const struct value *prompt = value_get(sample, "prompt"), *completion = value_get(sample, "completion");
     if (prompt->kind == VALUE_LIST || (completion && completion->kind == VALUE_LIST)) {
@@ -341,7 +341,7 @@ static enum conversation_fault read_completion(struct reader *r, const struct va
     return f ? f : read_string(r, sample, "completion", &r->out->completion);
 }
 
-static enum conversation_fault read_text(struct reader *r, const struct value *sample)
+static enum conversation_fault read_text(struct turn_reader *r, const struct value *sample)
 {
     r->out->messages = NULL;
     return read_string(r, sample, "text", &r->out->completion);
@@ -351,7 +351,7 @@ static enum conversation_fault read_text(struct reader *r, const struct value *s
 static const struct format {
     const char *key, *second; /* a sample of the format has both */
     const char *name;
-    enum conversation_fault (*read)(struct reader *r, const struct value *sample);
+    enum conversation_fault (*read)(struct turn_reader *r, const struct value *sample);
 } formats[] = {
     {"messages", NULL, "OpenAI messages", read_chat},
     {"conversations", NULL, "LLaVA or ShareGPT conversations", read_chat},
@@ -395,7 +395,7 @@ static bool has_role(const struct value *messages, uint32_t i, const char *role)
 }
 
 /* Returns the sample's own system turn, else its key, else the configuration's. */
-static enum conversation_fault add_system(struct reader *r, const struct value *sample, const char *standard)
+static enum conversation_fault add_system(struct turn_reader *r, const struct value *sample, const char *standard)
 {
     const char *own;
     enum conversation_fault f = read_string(r, sample, "system", &own);
@@ -410,7 +410,7 @@ static enum conversation_fault add_system(struct reader *r, const struct value *
 
 /* Reads what stands beside the messages: the template's variables, and tools, a list of functions
  * or JSON text of one; a function without its wrapper gets it. */
-static enum conversation_fault read_beside(struct reader *r, const struct value *sample)
+static enum conversation_fault read_beside(struct turn_reader *r, const struct value *sample)
 {
     const struct value *tools = value_get(sample, "tools"), *options = value_get(sample, "chat_template_kwargs");
     struct value *list, *parsed;
@@ -445,7 +445,7 @@ static bool may_follow(const char *role, const char *before)
     return before && (!strcmp(before, "assistant") || !strcmp(before, "tool"));
 }
 
-static enum conversation_fault check_turns(const struct reader *r)
+static enum conversation_fault check_turns(const struct turn_reader *r)
 {
     const struct value *messages = r->out->messages;
     const char *before = NULL;
@@ -473,7 +473,7 @@ static enum conversation_fault check_turns(const struct reader *r)
 
 /* --- a sample --------------------------------------------------------------------------------- */
 
-static enum conversation_fault unknown_keys(const struct reader *r, const struct value *sample)
+static enum conversation_fault unknown_keys(const struct turn_reader *r, const struct value *sample)
 {
     struct text keys = {0};
     for (uint32_t i = 0; i < sample->count && i < 8; i++)
@@ -497,7 +497,7 @@ enum conversation_fault conversation_parse(const char *json, size_t n, uint64_t 
 enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint,
                                           struct bump *b, struct conversation *out, struct error *e)
 {
-    struct reader r = {joint, b, out, e};
+    struct turn_reader r = {joint, b, out, e};
     const struct format *format = find_format(sample);
     *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .beside = value_new(b, VALUE_MAP), .prompt = "",
                                  .completion = "", .media = value_new(b, VALUE_LIST)};
@@ -516,7 +516,7 @@ static bool has_turns(const struct value *sample)
 }
 
 /* Finishes a chat once its turns are read. */
-static enum conversation_fault end_chat(struct reader *r, const struct value *sample)
+static enum conversation_fault end_chat(struct turn_reader *r, const struct value *sample)
 {
     enum conversation_fault f = read_beside(r, sample);
     return f || r->out->messages->count ? f : fault(r, SAMPLE_TYPE, "messages is an empty list");
@@ -525,7 +525,7 @@ static enum conversation_fault end_chat(struct reader *r, const struct value *sa
 enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b,
                                                struct conversation *out, struct error *e)
 {
-    struct reader r = {joint, b, out, e};
+    struct turn_reader r = {joint, b, out, e};
     const bool map = chat->kind == VALUE_MAP;
     *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .beside = value_new(b, VALUE_MAP), .prompt = "",
                                  .completion = "", .media = value_new(b, VALUE_LIST)};
@@ -538,7 +538,7 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
 enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b,
                                                  struct conversation *out, struct error *e)
 {
-    struct reader r = {joint, b, out, e};
+    struct turn_reader r = {joint, b, out, e};
     const struct value *prompt = value_get(sample, "prompt");
     if (has_turns(sample) || !prompt) return conversation_read_chat(sample, joint, b, out, e);
     *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .beside = value_new(b, VALUE_MAP), .prompt = "",

@@ -11,7 +11,8 @@
 
 #include "io/file.h"
 
-bool dicom_looks(const char *path)
+/* Reports whether the first bytes are those of a DICOM file. */
+static bool is_dicom(const char *path)
 {
     char head[132];
     return file_peek(path, head, sizeof head) == sizeof head && !memcmp(head + 128, "DICM", 4);
@@ -30,7 +31,7 @@ bool is_dicom_folder(const char *path)
         if (l.at[i][0] == '.' || !(path_has_ending(l.at[i], ".dcm") || plain)) continue;
         struct text full = {0};
         text_printf(&full, "%s/%s", path, l.at[i]);
-        found = dicom_looks(full.at);
+        found = is_dicom(full.at);
         tried++;
         text_free(&full);
     }
@@ -44,7 +45,7 @@ struct found {
     struct dicom_header h;
     struct dicom_slice slice;
 };
-struct series {
+struct dicom_series {
     VEC(struct found) files;
 };
 
@@ -88,7 +89,7 @@ static int check_alike(const struct found *a, const struct found *b, struct erro
                      base_name(a->slice.path), base_name(b->slice.path));
 }
 
-static int add_file(struct series *s, const char *path, struct error *e)
+static int add_file(struct dicom_series *s, const char *path, struct error *e)
 {
     struct found f = {0};
     double n[3];
@@ -110,14 +111,14 @@ static int add_file(struct series *s, const char *path, struct error *e)
     return s->files.n > 1 ? check_alike(&s->files.at[0], &s->files.at[s->files.n - 1], e) : PL_OK;
 }
 
-static int add_folder(struct series *s, const char *folder, struct error *e)
+static int add_folder(struct dicom_series *s, const char *folder, struct error *e)
 {
     struct names l;
     int rc = dir_list(folder, &l, e);
     for (uint32_t i = 0; i < l.n && !rc; i++) {
         struct text path = {0};
         text_printf(&path, "%s/%s", folder, l.at[i]);
-        if (l.at[i][0] != '.' && dicom_looks(path.at)) rc = add_file(s, path.at, e);
+        if (l.at[i][0] != '.' && is_dicom(path.at)) rc = add_file(s, path.at, e);
         text_free(&path);
     }
     names_free(&l);
@@ -138,13 +139,13 @@ static int compare_reals(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double distance(const struct series *s, uint32_t i)
+static double distance(const struct dicom_series *s, uint32_t i)
 {
     return s->files.at[i].slice.along - s->files.at[i - 1].slice.along;
 }
 
 /* Returns the distance that half of the neighbours do not exceed. */
-static double usual_distance(const struct series *s)
+static double usual_distance(const struct dicom_series *s)
 {
     const uint32_t n = s->files.n - 1;
     double *all = mem_alloc(n * sizeof *all);
@@ -156,7 +157,7 @@ static double usual_distance(const struct series *s)
 }
 
 /* Checks that voxels have one height: all neighbours are as far apart, within a tenth. */
-static int check_even(const struct series *s, struct error *e)
+static int check_even(const struct dicom_series *s, struct error *e)
 {
     const double usual = usual_distance(s);
     for (uint32_t i = 1; i < s->files.n; i++) {
@@ -176,7 +177,7 @@ static int check_even(const struct series *s, struct error *e)
     return PL_OK;
 }
 
-static int order(struct series *s, struct error *e)
+static int order(struct dicom_series *s, struct error *e)
 {
     if (s->files.n < 2) return PL_OK;
     for (uint32_t i = 0; i < s->files.n; i++)
@@ -194,7 +195,7 @@ static int order(struct series *s, struct error *e)
     return check_even(s, e);
 }
 
-static void set_affine(struct volume *v, const struct series *s)
+static void set_affine(struct volume *v, const struct dicom_series *s)
 {
     const struct dicom_header *h = &s->files.at[0].h, *last = &s->files.at[s->files.n - 1].h;
     double n[3];
@@ -211,7 +212,7 @@ static void set_affine(struct volume *v, const struct series *s)
 
 int dicom_open(struct volume *v, struct error *e)
 {
-    struct series s = {0};
+    struct dicom_series s = {0};
     int rc = dir_exists(v->path) ? add_folder(&s, v->path, e) : add_file(&s, v->path, e);
     if (!rc && !s.files.n) rc = error_set(e, PL_USAGE, "it has no image");
     if (!rc) rc = order(&s, e);

@@ -63,8 +63,6 @@ size_t dicom_lut_bytes(const struct dicom_header *h);     /* of the entries at l
 int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut, void *scratch, void *to,
                  struct error *e);
 
-bool dicom_looks(const char *path); /* by the first bytes */
-
 /* Does volume.c's part for DICOM. */
 int dicom_open(struct volume *v, struct error *e);
 void dicom_close(struct volume *v);

@@ -7,14 +7,14 @@
 
 const char *dicom_j2k_version(void) { return opj_version(); }
 
-struct reader {
+struct j2k_reader {
     const uint8_t *at;
     size_t n, used;
 };
 
 static OPJ_SIZE_T read_some(void *to, OPJ_SIZE_T n, void *user)
 {
-    struct reader *r = user;
+    struct j2k_reader *r = user;
     const size_t take = (size_t)min_u64(n, r->n - r->used);
     if (!take) return (OPJ_SIZE_T)-1;
     memcpy(to, r->at + r->used, take);
@@ -24,7 +24,7 @@ static OPJ_SIZE_T read_some(void *to, OPJ_SIZE_T n, void *user)
 
 static OPJ_OFF_T skip_some(OPJ_OFF_T n, void *user)
 {
-    struct reader *r = user;
+    struct j2k_reader *r = user;
     if (n < 0) return -1;
     const size_t take = (size_t)min_u64((uint64_t)n, r->n - r->used);
     r->used += take;
@@ -33,7 +33,7 @@ static OPJ_OFF_T skip_some(OPJ_OFF_T n, void *user)
 
 static OPJ_BOOL seek_to(OPJ_OFF_T at, void *user)
 {
-    struct reader *r = user;
+    struct j2k_reader *r = user;
     if (at < 0 || (uint64_t)at > r->n) return OPJ_FALSE;
     r->used = (size_t)at;
     return OPJ_TRUE;
@@ -84,7 +84,7 @@ int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t chan
                          "its JPEG 2000 has such small tiles or code blocks that decoding takes %llu MiB; expected at "
                          "most %llu: decompress it, such as with GDCM: gdcmconv --raw IN.dcm OUT.dcm",
                          (unsigned long long)(need >> 20) + 1, (unsigned long long)(room >> 20));
-    struct reader r = {.at = at, .n = n};
+    struct j2k_reader r = {.at = at, .n = n};
     opj_image_t *image = NULL;
     const bool boxed = n >= 12 && !memcmp(at, "\0\0\0\x0cjP  ", 8);
     opj_codec_t *codec = opj_create_decompress(boxed ? OPJ_CODEC_JP2 : OPJ_CODEC_J2K);

@@ -146,7 +146,7 @@ static void put_first(struct head *h)
 
 void pass_labelled_first(struct graph *g, const struct settings *s)
 {
-    if (!s->few_labels || s->head_chunks < 2) return;
+    if (!s->sparse_labels || s->head_chunks < 2) return;
     FOR_PROGRAMS(p, PROGRAM_FORWARD) {
         struct head h = {.g = g, .program = p, .from_batch = tensors_from_batch(g, p)};
         while (find_head(&h) && !g->error.code)

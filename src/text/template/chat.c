@@ -197,22 +197,22 @@ static enum chat_failure find_answer(const struct search *s, uint32_t i, struct 
  * end of what the template's loop writes for their messages, then the others do, too. */
 enum { SHORT = 64, LEARNED = 8, MOST_RENDERED = 256 };
 
-struct alike {
+struct likeness {
     bool known, differ;
     struct byte_range first;    /* the answer that the others are compared with... */
     uint32_t head, tail;        /* ...and what its message has before and behind it */
 };
 
-static void compare_answer(const struct search *s, struct alike *a, struct byte_range turn, struct byte_range answer)
+static void compare_answer(const struct search *s, struct likeness *a, struct byte_range turn, struct byte_range answer)
 {
     const uint32_t head = answer.begin - turn.begin, tail = turn.end - answer.end;
-    if (!a->known) *a = (struct alike){.known = true, .first = answer, .head = head, .tail = tail};
+    if (!a->known) *a = (struct likeness){.known = true, .first = answer, .head = head, .tail = tail};
     a->differ |= turn.begin > answer.begin || turn.end < answer.end || head != a->head || tail != a->tail ||
                  memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, head);
 }
 
 /* Finds the answer in a turn. False: the message does not look like those that were compared. */
-static bool find_alike(const struct search *s, const struct alike *a, struct byte_range turn, struct byte_range *out)
+static bool find_alike(const struct search *s, const struct likeness *a, struct byte_range turn, struct byte_range *out)
 {
     *out = (struct byte_range){turn.begin + a->head, turn.end - a->tail};
     return turn.end - turn.begin >= a->head + a->tail &&
@@ -222,7 +222,7 @@ static bool find_alike(const struct search *s, const struct alike *a, struct byt
 static enum chat_failure find_answers(const struct search *s)
 {
     const uint32_t n = s->messages->count;
-    struct alike alike = {0};
+    struct likeness alike = {0};
     uint32_t found = 0;
     enum chat_failure f = CHAT_FINE;
     if (template_marks_answers(s->template)) return CHAT_FINE;

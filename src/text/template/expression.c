@@ -10,33 +10,33 @@
  */
 #include "text/template/jinja.h"
 
-static struct node *parse_unary(struct parser *p, bool filters);
-static struct node *parse_postfix(struct parser *p, struct node *a);
-static struct node *parse_primary(struct parser *p);
+static struct syntax *parse_unary(struct parser *p, bool filters);
+static struct syntax *parse_postfix(struct parser *p, struct syntax *a);
+static struct syntax *parse_primary(struct parser *p);
 
 /* ---- lists of nodes ---- */
 
 struct list {
-    VEC(struct node *) items;
+    VEC(struct syntax *) items;
     VEC(const char *) names;
 };
 
-static void list_push(struct parser *p, struct list *l, struct node *item, const char *name)
+static void list_push(struct parser *p, struct list *l, struct syntax *item, const char *name)
 {
     parse_push(p, &l->items, item);
     parse_push(p, &l->names, name);
 }
 
-static void list_done(const struct list *l, struct node *to)
+static void list_done(const struct list *l, struct syntax *to)
 {
     to->n = l->items.n;
     to->items = l->items.at;
     to->names = l->names.at;
 }
 
-static struct node *binary(struct parser *p, enum node_kind kind, char op, struct node *a, struct node *b)
+static struct syntax *binary(struct parser *p, enum node_kind kind, char op, struct syntax *a, struct syntax *b)
 {
-    struct node *n = node_new(p, kind, a->line);
+    struct syntax *n = node_new(p, kind, a->line);
     n->op = op;
     n->a = a;
     n->b = b;
@@ -45,15 +45,15 @@ static struct node *binary(struct parser *p, enum node_kind kind, char op, struc
 
 /* ---- literals ---- */
 
-static struct node *constant(struct parser *p, uint32_t line, struct var v)
+static struct syntax *constant(struct parser *p, uint32_t line, struct var v)
 {
-    struct node *n = node_new(p, NODE_CONST, line);
+    struct syntax *n = node_new(p, NODE_CONST, line);
     n->value = v;
     return n;
 }
 
 /* Parses strings; side by side they are one. */
-static struct node *parse_string(struct parser *p)
+static struct syntax *parse_string(struct parser *p)
 {
     const struct lexeme *first = p->at;
     uint32_t n = 0, at = 0;
@@ -64,11 +64,11 @@ static struct node *parse_string(struct parser *p)
 }
 
 /* Parses [a, b] and {a: b, c: d}. */
-static struct node *parse_brackets(struct parser *p)
+static struct syntax *parse_brackets(struct parser *p)
 {
     const bool dict = at_sign(p, "{");
     const char *end = dict ? "}" : "]";
-    struct node *n = node_new(p, dict ? NODE_DICT : NODE_LIST, p->at++->line);
+    struct syntax *n = node_new(p, dict ? NODE_DICT : NODE_LIST, p->at++->line);
     struct list l = {0};
     while (!at_sign(p, end)) {
         if (l.items.n) expect_sign(p, ",");
@@ -83,18 +83,18 @@ static struct node *parse_brackets(struct parser *p)
     return n;
 }
 
-static struct node *parse_name(struct parser *p)
+static struct syntax *parse_name(struct parser *p)
 {
     const struct lexeme *l = p->at++;
     const bool truth = !strcmp(l->at, "true") || !strcmp(l->at, "True");
     if (truth || !strcmp(l->at, "false") || !strcmp(l->at, "False")) return constant(p, l->line, var_bool(truth));
     if (!strcmp(l->at, "none") || !strcmp(l->at, "None")) return constant(p, l->line, var_none());
-    struct node *n = node_new(p, NODE_NAME, l->line);
+    struct syntax *n = node_new(p, NODE_NAME, l->line);
     n->name = l->at;
     return n;
 }
 
-static struct node *parse_primary(struct parser *p)
+static struct syntax *parse_primary(struct parser *p)
 {
     const struct lexeme *l = p->at;
     if (l->kind == TOKEN_NAME) return parse_name(p);
@@ -103,14 +103,14 @@ static struct node *parse_primary(struct parser *p)
     if (at_sign(p, "[") || at_sign(p, "{")) return parse_brackets(p);
     if (at_sign(p, "+")) parse_fail(p, l->line, "the operator + before a value is not supported");
     if (!skip_sign(p, "(")) parse_expected(p, "an expression");
-    struct node *n = parse_tuple(p, true, true);
+    struct syntax *n = parse_tuple(p, true, true);
     expect_sign(p, ")");
     return n;
 }
 
 /* ---- what follows a value ---- */
 
-static void parse_arguments(struct parser *p, struct node *to)
+static void parse_arguments(struct parser *p, struct syntax *to)
 {
     struct list l = {0};
     bool named = false;
@@ -135,9 +135,9 @@ static void parse_arguments(struct parser *p, struct node *to)
     list_done(&l, to);
 }
 
-static struct node *parse_call(struct parser *p, struct node *callee)
+static struct syntax *parse_call(struct parser *p, struct syntax *callee)
 {
-    struct node *n = node_new(p, NODE_CALL, p->at->line);
+    struct syntax *n = node_new(p, NODE_CALL, p->at->line);
     n->a = callee;
     parse_arguments(p, n);
     if (callee->kind == NODE_NAME) parse_push(p, &p->calls, n);
@@ -150,9 +150,9 @@ static struct node *parse_call(struct parser *p, struct node *callee)
 }
 
 /* Parses one index or slice between brackets. */
-static struct node *parse_subscript(struct parser *p, struct node *a)
+static struct syntax *parse_subscript(struct parser *p, struct syntax *a)
 {
-    struct node *slice = node_new(p, NODE_SLICE, p->at->line), *part[3] = {0};
+    struct syntax *slice = node_new(p, NODE_SLICE, p->at->line), *part[3] = {0};
     if (at_sign(p, "]") || at_sign(p, ",")) parse_fail(p, p->at->line, "an index is missing in [ ]");
     if (!at_sign(p, ":")) part[0] = parse_expression(p, true);
     if (!at_sign(p, ":")) return binary(p, NODE_ITEM, 0, a, part[0]);
@@ -165,12 +165,12 @@ static struct node *parse_subscript(struct parser *p, struct node *a)
     return slice;
 }
 
-static struct node *parse_attribute(struct parser *p, struct node *a)
+static struct syntax *parse_attribute(struct parser *p, struct syntax *a)
 {
     const struct lexeme *l = p->at;
     if (l->kind == TOKEN_INT) return p->at++, binary(p, NODE_ITEM, 0, a, constant(p, l->line, var_int(l->i)));
     static const char *const of_loop[] = {"index", "index0", "first", "last", "previtem", "nextitem"};
-    struct node *n = node_new(p, NODE_ATTRIBUTE, l->line);
+    struct syntax *n = node_new(p, NODE_ATTRIBUTE, l->line);
     bool known = a->kind != NODE_NAME || a->name != p->t->loop;
     n->a = a;
     n->name = expect_name(p);
@@ -181,7 +181,7 @@ static struct node *parse_attribute(struct parser *p, struct node *a)
     return n;
 }
 
-static struct node *parse_postfix(struct parser *p, struct node *a)
+static struct syntax *parse_postfix(struct parser *p, struct syntax *a)
 {
     for (;;) {
         if (skip_sign(p, ".")) {
@@ -199,7 +199,7 @@ static struct node *parse_postfix(struct parser *p, struct node *a)
 
 /* Checks the arguments of a filter or test against its row; a test or filter that they name must be
  * known. */
-static void check_call(struct parser *p, const struct node *n, const char *kind)
+static void check_call(struct parser *p, const struct syntax *n, const char *kind)
 {
     uint32_t place[CALL_ARGS];
     const int which = n->filter->which;
@@ -215,10 +215,10 @@ static void check_call(struct parser *p, const struct node *n, const char *kind)
         parse_fail(p, n->line, "unknown %s '%s'", which > 0 ? "test" : "filter", name);
 }
 
-struct node *parse_filters(struct parser *p, struct node *a)
+struct syntax *parse_filters(struct parser *p, struct syntax *a)
 {
     while (!a || skip_sign(p, "|")) {
-        struct node *n = node_new(p, NODE_FILTER, p->at->line);
+        struct syntax *n = node_new(p, NODE_FILTER, p->at->line);
         n->a = a;
         n->name = expect_name(p);
         if (at_sign(p, "(")) parse_arguments(p, n);
@@ -229,10 +229,10 @@ struct node *parse_filters(struct parser *p, struct node *a)
     return a;
 }
 
-static struct node *parse_test(struct parser *p, struct node *a)
+static struct syntax *parse_test(struct parser *p, struct syntax *a)
 {
     const bool negated = skip_name(p, "not");
-    struct node *n = node_new(p, NODE_TEST, p->at->line);
+    struct syntax *n = node_new(p, NODE_TEST, p->at->line);
     n->a = a;
     n->name = expect_name(p);
     const enum token_kind kind = p->at->kind;
@@ -251,11 +251,11 @@ static struct node *parse_test(struct parser *p, struct node *a)
     return negated ? binary(p, NODE_NOT, 0, n, NULL) : n;
 }
 
-static struct node *parse_unary(struct parser *p, bool filters)
+static struct syntax *parse_unary(struct parser *p, bool filters)
 {
     const uint32_t line = p->at->line;
     parse_enter(p);
-    struct node *n = skip_sign(p, "-")
+    struct syntax *n = skip_sign(p, "-")
                          ? binary(p, NODE_BINARY, '-', constant(p, line, var_int(0)), parse_unary(p, false))
                          : parse_primary(p);
     n = parse_postfix(p, n);
@@ -270,9 +270,9 @@ static struct node *parse_unary(struct parser *p, bool filters)
 
 /* ---- operators ---- */
 
-static struct node *parse_product(struct parser *p)
+static struct syntax *parse_product(struct parser *p)
 {
-    struct node *a = parse_unary(p, true);
+    struct syntax *a = parse_unary(p, true);
     while (at_sign(p, "*") || at_sign(p, "%")) {
         const char op = p->at++->at[0];
         a = binary(p, NODE_BINARY, op, a, parse_unary(p, true));
@@ -282,11 +282,11 @@ static struct node *parse_product(struct parser *p)
     return a;
 }
 
-static struct node *parse_concat(struct parser *p)
+static struct syntax *parse_concat(struct parser *p)
 {
-    struct node *a = parse_product(p);
+    struct syntax *a = parse_product(p);
     if (!at_sign(p, "~")) return a;
-    struct node *n = node_new(p, NODE_CONCAT, a->line);
+    struct syntax *n = node_new(p, NODE_CONCAT, a->line);
     struct list l = {0};
     list_push(p, &l, a, NULL);
     while (skip_sign(p, "~")) list_push(p, &l, parse_product(p), NULL);
@@ -294,9 +294,9 @@ static struct node *parse_concat(struct parser *p)
     return n;
 }
 
-static struct node *parse_sum(struct parser *p)
+static struct syntax *parse_sum(struct parser *p)
 {
-    struct node *a = parse_concat(p);
+    struct syntax *a = parse_concat(p);
     for (;;) {
         const char op = at_sign(p, "+") ? '+' : at_sign(p, "-") ? '-' : 0;
         if (!op) return a;
@@ -317,48 +317,48 @@ static const char *comparison(struct parser *p)
     return "not in";
 }
 
-static struct node *parse_comparison(struct parser *p)
+static struct syntax *parse_comparison(struct parser *p)
 {
-    struct node *a = parse_sum(p);
+    struct syntax *a = parse_sum(p);
     const char *op = comparison(p);
     if (!op) return a;
-    struct node *n = binary(p, NODE_COMPARE, 0, a, parse_sum(p));
+    struct syntax *n = binary(p, NODE_COMPARE, 0, a, parse_sum(p));
     n->name = op;
     if (comparison(p)) parse_fail(p, n->line, "chained comparisons, a %s b %s c, are not supported", op, op);
     return n;
 }
 
-static struct node *parse_not(struct parser *p)
+static struct syntax *parse_not(struct parser *p)
 {
     const uint32_t line = p->at->line;
     if (!skip_name(p, "not")) return parse_comparison(p);
-    struct node *n = node_new(p, NODE_NOT, line);
+    struct syntax *n = node_new(p, NODE_NOT, line);
     parse_enter(p);
     n->a = parse_not(p);
     p->depth--;
     return n;
 }
 
-static struct node *parse_and(struct parser *p)
+static struct syntax *parse_and(struct parser *p)
 {
-    struct node *a = parse_not(p);
+    struct syntax *a = parse_not(p);
     while (skip_name(p, "and")) a = binary(p, NODE_AND, 0, a, parse_not(p));
     return a;
 }
 
-static struct node *parse_or(struct parser *p)
+static struct syntax *parse_or(struct parser *p)
 {
-    struct node *a = parse_and(p);
+    struct syntax *a = parse_and(p);
     while (skip_name(p, "or")) a = binary(p, NODE_OR, 0, a, parse_and(p));
     return a;
 }
 
-struct node *parse_expression(struct parser *p, bool if_else)
+struct syntax *parse_expression(struct parser *p, bool if_else)
 {
     parse_enter(p);
-    struct node *a = parse_or(p);
+    struct syntax *a = parse_or(p);
     while (if_else && skip_name(p, "if")) {
-        struct node *n = node_new(p, NODE_IF_ELSE, a->line);
+        struct syntax *n = node_new(p, NODE_IF_ELSE, a->line);
         n->b = a;
         n->a = parse_or(p);
         if (skip_name(p, "else")) n->c = parse_expression(p, true);
@@ -373,7 +373,7 @@ static bool at_tuple_end(const struct parser *p)
     return p->at->kind == TOKEN_PRINT_END || p->at->kind == TOKEN_BLOCK_END || at_sign(p, ")");
 }
 
-struct node *parse_tuple(struct parser *p, bool if_else, bool in_parentheses)
+struct syntax *parse_tuple(struct parser *p, bool if_else, bool in_parentheses)
 {
     const struct lexeme *first = p->at;
     struct list l = {0};
@@ -384,24 +384,24 @@ struct node *parse_tuple(struct parser *p, bool if_else, bool in_parentheses)
         tuple = true;
     }
     if (!tuple && !l.items.n && !in_parentheses) parse_expected(p, "an expression");
-    struct node *n = node_new(p, NODE_TUPLE, first->line);
+    struct syntax *n = node_new(p, NODE_TUPLE, first->line);
     list_done(&l, n);
     return tuple || !n->n ? n : n->items[0];
 }
 
 /* ---- targets of assignments ---- */
 
-static struct node *target_name(struct parser *p)
+static struct syntax *target_name(struct parser *p)
 {
-    struct node *n = parse_primary(p);
+    struct syntax *n = parse_primary(p);
     if (n->kind != NODE_NAME) parse_fail(p, n->line, "only names can be assigned to");
     return n;
 }
 
-struct node *parse_target(struct parser *p, bool set)
+struct syntax *parse_target(struct parser *p, bool set)
 {
     struct list l = {0};
-    struct node *n = target_name(p);
+    struct syntax *n = target_name(p);
     if (set && at_sign(p, ",")) parse_fail(p, n->line, "{%% set %%} of several names is not supported");
     if (set && skip_sign(p, ".")) {
         n = parse_attribute(p, n);
@@ -412,7 +412,7 @@ struct node *parse_target(struct parser *p, bool set)
     }
     *name_bound(n->name) = true;
     if (!at_sign(p, ",")) return n;
-    struct node *tuple = node_new(p, NODE_TUPLE, n->line);
+    struct syntax *tuple = node_new(p, NODE_TUPLE, n->line);
     list_push(p, &l, n, NULL);
     while (skip_sign(p, ",") && !at_name(p, "in")) {
         list_push(p, &l, n = target_name(p), NULL);

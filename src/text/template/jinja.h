@@ -80,7 +80,7 @@ struct var {
         const struct str *s; /* string, name of a method */
         struct seq *q;       /* list, tuple, elements */
         struct dict *d;      /* dict, namespace */
-        struct loop *loop;
+        struct for_loop *loop;
         const struct macro *macro;
         const char *what; /* undefined, function: its name */
     };
@@ -284,7 +284,7 @@ struct lexeme {
 
 /* ---- the tree ---- */
 
-/* Each row: which fields of struct node it uses. */
+/* Each row: which fields of struct syntax it uses. */
 enum node_kind {
     /* expressions */
     NODE_CONST,     /* value */
@@ -320,17 +320,17 @@ enum node_kind {
 };
 
 struct body {
-    struct node **at;
+    struct syntax **at;
     uint32_t n;
 };
 
-struct node {
+struct syntax {
     uint8_t kind;
     char op;
     uint32_t line;
-    struct node *a, *b, *c;
+    struct syntax *a, *b, *c;
     const char *name; /* interned: names are the same when their pointers are */
-    struct node **items;
+    struct syntax **items;
     const char **names; /* beside items; NULL: positional */
     uint32_t n;
     struct body *bodies;
@@ -363,9 +363,9 @@ struct parser {
     const struct lexeme *at;
     uint32_t depth, loops, blocks; /* that surround the current statement */
     bool generation;
-    const struct node *macro;
+    const struct syntax *macro;
     VEC(struct lexeme) tokens;
-    VEC(const struct node *) calls; /* calls of names, checked at the end */
+    VEC(const struct syntax *) calls; /* calls of names, checked at the end */
     struct error *e;
     jmp_buf stop;
 };
@@ -386,8 +386,8 @@ bool *name_bound(const char *name);
     (parse_grow((p), (void **)&(v)->at, &(v)->cap, (v)->n, sizeof *(v)->at), (v)->at[(v)->n++] = (x))
 void parse_grow(struct parser *p, void **at, uint32_t *cap, uint32_t n, size_t size);
 
-struct node *node_new(struct parser *p, enum node_kind kind, uint32_t line);
-struct node *node_text(struct parser *p, enum node_kind kind, uint32_t line, const char *at, uint32_t n);
+struct syntax *node_new(struct parser *p, enum node_kind kind, uint32_t line);
+struct syntax *node_text(struct parser *p, enum node_kind kind, uint32_t line, const char *at, uint32_t n);
 bool at_sign(const struct parser *p, const char *sign);
 bool at_name(const struct parser *p, const char *name);
 bool skip_sign(struct parser *p, const char *sign);
@@ -398,11 +398,11 @@ const char *expect_name(struct parser *p);
 __attribute__((noreturn)) void parse_expected(struct parser *p, const char *what); /* "expected X before Y" */
 void parse_enter(struct parser *p);
 
-struct node *parse_expression(struct parser *p, bool if_else);
+struct syntax *parse_expression(struct parser *p, bool if_else);
 /* Parses expressions; separated by commas they are a tuple. */
-struct node *parse_tuple(struct parser *p, bool if_else, bool in_parentheses);
+struct syntax *parse_tuple(struct parser *p, bool if_else, bool in_parentheses);
 /* Parses the target of `for`, names; or that of `set`, one name or a member of a namespace. */
-struct node *parse_target(struct parser *p, bool set);
+struct syntax *parse_target(struct parser *p, bool set);
 /* Parses | name(...) | name ... applied to a; with a NULL, which is a block's body, without the
  * first bar. */
-struct node *parse_filters(struct parser *p, struct node *a);
+struct syntax *parse_filters(struct parser *p, struct syntax *a);

@@ -10,8 +10,8 @@
  */
 #include "text/template/jinja.h"
 
-struct scope {
-    struct scope *up;
+struct name_scope {
+    struct name_scope *up;
     const char **names; /* interned */
     struct var *values;
     uint32_t n, cap;
@@ -19,13 +19,13 @@ struct scope {
 };
 
 struct macro {
-    const struct node *node;
-    struct scope *scope;
+    const struct syntax *node;
+    struct name_scope *scope;
 };
 
-struct loop {
-    const struct node *node;
-    struct scope *scope; /* around the loop */
+struct for_loop {
+    const struct syntax *node;
+    struct name_scope *scope; /* around the loop */
     struct iter elements;
     struct var after; /* the next element, where somebody asked for it; else missing */
     struct var current, before;
@@ -35,19 +35,19 @@ struct loop {
 
 enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 
-static struct var eval(struct render *r, struct scope *s, const struct node *n);
-static enum flow exec_body(struct render *r, struct scope *s, const struct body *body);
+static struct var eval(struct render *r, struct name_scope *s, const struct syntax *n);
+static enum flow exec_body(struct render *r, struct name_scope *s, const struct body *body);
 
 /* ---- scopes ---- */
 
-static struct scope *scope_new(struct render *r, struct scope *up)
+static struct name_scope *scope_new(struct render *r, struct name_scope *up)
 {
-    struct scope *s = take(r, sizeof *s);
+    struct name_scope *s = take(r, sizeof *s);
     s->up = up;
     return s;
 }
 
-static void scope_set(struct render *r, struct scope *s, const char *name, struct var v)
+static void scope_set(struct render *r, struct name_scope *s, const char *name, struct var v)
 {
     r->steps += s->n / 8;
     for (uint32_t i = 0; i < s->n; i++)
@@ -69,7 +69,7 @@ static void scope_set(struct render *r, struct scope *s, const char *name, struc
     s->values[s->n++] = v;
 }
 
-static struct var scope_get(struct render *r, const struct scope *s, const char *name)
+static struct var scope_get(struct render *r, const struct name_scope *s, const char *name)
 {
     for (; s; s = s->up) {
         r->steps += s->n / 8;
@@ -81,7 +81,7 @@ static struct var scope_get(struct render *r, const struct scope *s, const char 
 }
 
 /* Gives a name, the names of a loop's target or a namespace's member a value. */
-static void assign(struct render *r, struct scope *s, const struct node *target, struct var v)
+static void assign(struct render *r, struct name_scope *s, const struct syntax *target, struct var v)
 {
     if (target->kind == NODE_NAME) {
         scope_set(r, s, target->name, v);
@@ -99,13 +99,13 @@ static void assign(struct render *r, struct scope *s, const struct node *target,
 /* ---- loops ---- */
 
 /* Gets the next element that passes the loop's condition. */
-static bool loop_fetch(struct render *r, struct loop *l, struct var *out)
+static bool loop_fetch(struct render *r, struct for_loop *l, struct var *out)
 {
     if (l->ended) return false;
     for (struct var v; iter_next(r, &l->elements, &v);) {
         bool passes = !l->node->c;
         if (!passes) {
-            struct scope *s = scope_new(r, l->scope);
+            struct name_scope *s = scope_new(r, l->scope);
             assign(r, s, l->node->a, v);
             passes = var_truth(eval(r, s, l->node->c));
         }
@@ -115,13 +115,13 @@ static bool loop_fetch(struct render *r, struct loop *l, struct var *out)
     return false;
 }
 
-static bool loop_peek(struct render *r, struct loop *l)
+static bool loop_peek(struct render *r, struct for_loop *l)
 {
     return is_given(l->after) || loop_fetch(r, l, &l->after);
 }
 
 /* Moves to the loop's next element, loop->current; false: there is none. */
-static bool loop_next(struct render *r, struct loop *l)
+static bool loop_next(struct render *r, struct for_loop *l)
 {
     struct var v = l->after;
     if (!is_given(v) && !loop_fetch(r, l, &v)) return false;
@@ -132,7 +132,7 @@ static bool loop_next(struct render *r, struct loop *l)
     return true;
 }
 
-static struct var loop_attribute(struct render *r, struct loop *l, const char *name)
+static struct var loop_attribute(struct render *r, struct for_loop *l, const char *name)
 {
     if (!strcmp(name, "index0")) return var_int(l->index);
     if (!strcmp(name, "index")) return var_int(l->index + 1);
@@ -150,7 +150,7 @@ static struct var attribute(struct render *r, struct var v, const char *name)
 
 /* ---- calls ---- */
 
-static void eval_arguments(struct render *r, struct scope *s, const struct node *n, struct args *a)
+static void eval_arguments(struct render *r, struct name_scope *s, const struct syntax *n, struct args *a)
 {
     a->n = n->n;
     for (uint32_t i = 0; i < n->n; i++) {
@@ -166,9 +166,9 @@ static const struct var *argument_named(const struct args *a, const char *name)
     return NULL;
 }
 
-static void bind_arguments(struct render *r, const struct macro *m, struct scope *s, const struct args *a)
+static void bind_arguments(struct render *r, const struct macro *m, struct name_scope *s, const struct args *a)
 {
-    const struct node *n = m->node;
+    const struct syntax *n = m->node;
     uint32_t positional = 0, used = 0;
     while (positional < a->n && !a->names[positional]) positional++;
     if (positional > n->n) fail(r, "the macro '%s' takes %u arguments, not %u", n->name, n->n, positional);
@@ -182,7 +182,7 @@ static void bind_arguments(struct render *r, const struct macro *m, struct scope
 }
 
 /* Returns the text that a body prints. *flow: how it ended. */
-static struct var captured(struct render *r, struct scope *s, const struct body *body, enum flow *flow)
+static struct var captured(struct render *r, struct name_scope *s, const struct body *body, enum flow *flow)
 {
     struct build b = {.r = r}, *out = r->out;
     r->out = &b;
@@ -193,7 +193,7 @@ static struct var captured(struct render *r, struct scope *s, const struct body 
 
 static struct var macro_call(struct render *r, const struct macro *m, const struct args *a)
 {
-    struct scope *s = scope_new(r, m->scope);
+    struct name_scope *s = scope_new(r, m->scope);
     enum flow flow;
     bind_arguments(r, m, s, a);
     return captured(r, s, &m->node->bodies[0], &flow);
@@ -207,10 +207,10 @@ static struct var call_value(struct render *r, struct var f, const char *name, c
     fail(r, "'%s' is a %s and cannot be called", name, var_type(f));
 }
 
-static struct var eval_call(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_call(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct args a;
-    const struct node *f = n->a;
+    const struct syntax *f = n->a;
     const struct var of = eval(r, s, f->kind == NODE_NAME ? f : f->a);
     eval_arguments(r, s, n, &a);
     r->line = n->line;
@@ -221,7 +221,7 @@ static struct var eval_call(struct render *r, struct scope *s, const struct node
     return method_call(r, of, f->name, &a);
 }
 
-static struct var eval_filter(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_filter(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct args a;
     const struct var in = n->a ? eval(r, s, n->a) : r->body;
@@ -232,14 +232,14 @@ static struct var eval_filter(struct render *r, struct scope *s, const struct no
 
 /* ---- expressions ---- */
 
-static struct var eval_items(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_items(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct seq *q = seq_new(r, n->n);
     for (uint32_t i = 0; i < n->n; i++) seq_push(r, q, eval(r, s, n->items[i]));
     return var_seq(n->kind == NODE_LIST ? VAR_LIST : VAR_TUPLE, q);
 }
 
-static struct var eval_dict(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_dict(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct dict *d = dict_new(r, n->n / 2);
     for (uint32_t i = 0; i < n->n; i += 2) {
@@ -249,7 +249,7 @@ static struct var eval_dict(struct render *r, struct scope *s, const struct node
     return (struct var){.kind = VAR_DICT, .d = d};
 }
 
-static struct var eval_slice(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_slice(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct var of = eval(r, s, n->a), part[3];
     for (int i = 0; i < 3; i++) part[i] = n->items[i] ? eval(r, s, n->items[i]) : (struct var){0};
@@ -270,7 +270,7 @@ static bool compare(struct render *r, const char *op, struct var a, struct var b
     return var_less(r, a, b) || (op[1] == '=' && var_equal(r, a, b));
 }
 
-static struct var eval_concat(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_concat(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct var first = var_string(r, eval(r, s, n->items[0])); /* often a text that grows: it is not copied */
     struct build rest = {.r = r};
@@ -280,13 +280,13 @@ static struct var eval_concat(struct render *r, struct scope *s, const struct no
     return out;
 }
 
-static struct var eval_if_else(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_if_else(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     if (var_truth(eval(r, s, n->a))) return eval(r, s, n->b);
     return n->c ? eval(r, s, n->c) : var_undefined("the value without an else");
 }
 
-static struct var eval_kind(struct render *r, struct scope *s, const struct node *n)
+static struct var eval_kind(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct var a;
     switch (n->kind) {
@@ -313,7 +313,7 @@ static struct var eval_kind(struct render *r, struct scope *s, const struct node
     return var_none();
 }
 
-static struct var eval(struct render *r, struct scope *s, const struct node *n)
+static struct var eval(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     enter(r);
     r->line = n->line;
@@ -324,11 +324,11 @@ static struct var eval(struct render *r, struct scope *s, const struct node *n)
 
 /* ---- statements ---- */
 
-static void exec_for(struct render *r, struct scope *s, const struct node *n)
+static void exec_for(struct render *r, struct name_scope *s, const struct syntax *n)
 {
-    struct loop *l = take(r, sizeof *l);
-    *l = (struct loop){.node = n, .scope = s, .elements = iter_of(r, eval(r, s, n->b)), .index = -1};
-    struct scope *inner = NULL;
+    struct for_loop *l = take(r, sizeof *l);
+    *l = (struct for_loop){.node = n, .scope = s, .elements = iter_of(r, eval(r, s, n->b)), .index = -1};
+    struct name_scope *inner = NULL;
     while (loop_next(r, l)) {
         if (!inner || inner->kept) inner = scope_new(r, s);
         inner->n = 0;
@@ -342,7 +342,7 @@ static void exec_for(struct render *r, struct scope *s, const struct node *n)
     }
 }
 
-static enum flow exec_if(struct render *r, struct scope *s, const struct node *n)
+static enum flow exec_if(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     for (uint32_t i = 0; i < n->n; i++)
         if (var_truth(eval(r, s, n->items[i]))) return exec_body(r, s, &n->bodies[i]);
@@ -350,7 +350,7 @@ static enum flow exec_if(struct render *r, struct scope *s, const struct node *n
 }
 
 /* Runs a block whose text is kept in a variable, or filtered. */
-static enum flow exec_block(struct render *r, struct scope *s, const struct node *n)
+static enum flow exec_block(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     enum flow flow;
     r->body = captured(r, scope_new(r, s), &n->bodies[0], &flow);
@@ -360,15 +360,15 @@ static enum flow exec_block(struct render *r, struct scope *s, const struct node
     return FLOW_NEXT;
 }
 
-static void exec_macro(struct render *r, struct scope *s, const struct node *n)
+static void exec_macro(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     struct macro *m = take(r, sizeof *m);
     *m = (struct macro){n, s};
-    for (struct scope *up = s; up; up = up->up) up->kept = true;
+    for (struct name_scope *up = s; up; up = up->up) up->kept = true;
     scope_set(r, s, n->name, (struct var){.kind = VAR_MACRO, .macro = m});
 }
 
-static void exec_generation(struct render *r, struct scope *s, const struct node *n)
+static void exec_generation(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     CHECK(r->out == r->root, "generation outside of the output");
     const uint32_t begin = r->root->n;
@@ -379,7 +379,7 @@ static void exec_generation(struct render *r, struct scope *s, const struct node
     else vec_push(&r->answers, ((struct byte_range){begin, end}));
 }
 
-static enum flow exec(struct render *r, struct scope *s, const struct node *n)
+static enum flow exec(struct render *r, struct name_scope *s, const struct syntax *n)
 {
     r->line = n->line;
     switch (n->kind) {
@@ -399,7 +399,7 @@ static enum flow exec(struct render *r, struct scope *s, const struct node *n)
     return FLOW_NEXT;
 }
 
-static enum flow exec_body(struct render *r, struct scope *s, const struct body *body)
+static enum flow exec_body(struct render *r, struct name_scope *s, const struct body *body)
 {
     enum flow flow = FLOW_NEXT;
     enter(r);
@@ -428,9 +428,9 @@ static void read_messages(struct render *r, struct var messages)
 }
 
 /* Makes the outermost scope. Variables that the template does not mention are not converted. */
-static struct scope *scope_of_variables(struct render *r, const struct value *variables)
+static struct name_scope *scope_of_variables(struct render *r, const struct value *variables)
 {
-    struct scope *s = scope_new(r, NULL);
+    struct name_scope *s = scope_new(r, NULL);
     for (uint32_t i = 0; i < variables->count; i++) {
         const struct value *v = variables->items[i];
         const char *name = word_find(r->t, v->key);
@@ -448,7 +448,7 @@ static struct scope *scope_of_variables(struct render *r, const struct value *va
 static int render(struct render *r, const struct value *variables)
 {
     if (setjmp(r->stop)) return r->e->code;
-    struct scope *s = scope_new(r, scope_of_variables(r, variables));
+    struct name_scope *s = scope_new(r, scope_of_variables(r, variables));
     exec_body(r, s, &r->t->body);
     return PL_OK;
 }

@@ -67,17 +67,17 @@ bool *name_bound(const char *name)
     return &((struct word *)(name - offsetof(struct word, text)))->bound;
 }
 
-struct node *node_new(struct parser *p, enum node_kind kind, uint32_t line)
+struct syntax *node_new(struct parser *p, enum node_kind kind, uint32_t line)
 {
-    struct node *n = bump_alloc(&p->t->memory, sizeof *n);
+    struct syntax *n = bump_alloc(&p->t->memory, sizeof *n);
     n->kind = (uint8_t)kind;
     n->line = line;
     return n;
 }
 
-struct node *node_text(struct parser *p, enum node_kind kind, uint32_t line, const char *at, uint32_t n)
+struct syntax *node_text(struct parser *p, enum node_kind kind, uint32_t line, const char *at, uint32_t n)
 {
-    struct node *node = node_new(p, kind, line);
+    struct syntax *node = node_new(p, kind, line);
     struct str *s = bump_alloc(&p->t->memory, sizeof *s);
     *s = (struct str){.at = at, .n = n};
     node->value = (struct var){.kind = VAR_STRING, .s = s};
@@ -148,13 +148,13 @@ static void expect_end(struct parser *p, enum token_kind kind)
 
 /* ---- bodies ---- */
 
-static struct node *parse_statement(struct parser *p);
+static struct syntax *parse_statement(struct parser *p);
 
 /* Parses statements until one of the tags in `ends` ("elif else endif"), whose name is the current
  * token then. */
 static struct body parse_body(struct parser *p, const char *ends, uint32_t line)
 {
-    VEC(struct node *) list = {0};
+    VEC(struct syntax *) list = {0};
     for (;;) {
         const struct lexeme *l = p->at;
         if (l->kind == TOKEN_END && ends)
@@ -167,7 +167,7 @@ static struct body parse_body(struct parser *p, const char *ends, uint32_t line)
             continue;
         }
         if (l->kind == TOKEN_PRINT_BEGIN) {
-            struct node *n = node_new(p, NODE_PRINT, l->line);
+            struct syntax *n = node_new(p, NODE_PRINT, l->line);
             n->a = parse_tuple(p, true, false);
             expect_end(p, TOKEN_PRINT_END);
             parse_push(p, &list, n);
@@ -195,7 +195,7 @@ static struct body parse_block(struct parser *p, const char *ends, uint32_t line
 }
 
 /* Parses the only body of a statement, and goes past the name of its end. */
-static void one_body(struct parser *p, struct node *n, const char *end)
+static void one_body(struct parser *p, struct syntax *n, const char *end)
 {
     n->bodies = bump_alloc(&p->t->memory, sizeof *n->bodies);
     n->bodies[0] = parse_block(p, end, n->line);
@@ -205,9 +205,9 @@ static void one_body(struct parser *p, struct node *n, const char *end)
 
 /* ---- statements ---- */
 
-static void parse_if(struct parser *p, struct node *n)
+static void parse_if(struct parser *p, struct syntax *n)
 {
-    VEC(struct node *) conditions = {0};
+    VEC(struct syntax *) conditions = {0};
     VEC(struct body) bodies = {0};
     for (;;) {
         parse_push(p, &conditions, parse_tuple(p, false, false));
@@ -223,7 +223,7 @@ static void parse_if(struct parser *p, struct node *n)
     n->bodies = bodies.at;
 }
 
-static void parse_for(struct parser *p, struct node *n)
+static void parse_for(struct parser *p, struct syntax *n)
 {
     n->a = parse_target(p, false);
     if (!skip_name(p, "in")) parse_fail(p, n->line, "expected 'in' in {%% for %%}");
@@ -235,7 +235,7 @@ static void parse_for(struct parser *p, struct node *n)
     p->loops--;
 }
 
-static void parse_set(struct parser *p, struct node *n)
+static void parse_set(struct parser *p, struct syntax *n)
 {
     n->a = parse_target(p, true);
     if (skip_sign(p, "=")) {
@@ -249,9 +249,9 @@ static void parse_set(struct parser *p, struct node *n)
     p->blocks--;
 }
 
-static void parse_macro(struct parser *p, struct node *n)
+static void parse_macro(struct parser *p, struct syntax *n)
 {
-    VEC(struct node *) defaults = {0};
+    VEC(struct syntax *) defaults = {0};
     VEC(const char *) names = {0};
     n->name = expect_name(p);
     *name_bound(n->name) = true;
@@ -273,7 +273,7 @@ static void parse_macro(struct parser *p, struct node *n)
     n->items = defaults.at;
     n->names = names.at;
     const uint32_t loops = p->loops;
-    const struct node *around = p->macro;
+    const struct syntax *around = p->macro;
     p->loops = 0;
     p->macro = n;
     one_body(p, n, "endmacro");
@@ -283,7 +283,7 @@ static void parse_macro(struct parser *p, struct node *n)
 
 /* Parses {% generation %}. Answers are ranges of the whole output, so that the tag may not be where
  * text is collected for another use. */
-static void parse_generation(struct parser *p, struct node *n)
+static void parse_generation(struct parser *p, struct syntax *n)
 {
     if (p->macro || p->blocks || p->generation)
         parse_fail(p, n->line,
@@ -296,7 +296,7 @@ static void parse_generation(struct parser *p, struct node *n)
     p->loops = loops;
 }
 
-static void parse_filter_block(struct parser *p, struct node *n)
+static void parse_filter_block(struct parser *p, struct syntax *n)
 {
     n->a = parse_filters(p, NULL);
     p->blocks++;
@@ -304,7 +304,7 @@ static void parse_filter_block(struct parser *p, struct node *n)
     p->blocks--;
 }
 
-static void parse_loop_control(struct parser *p, struct node *n)
+static void parse_loop_control(struct parser *p, struct syntax *n)
 {
     if (!p->loops) parse_fail(p, n->line, "'%s' outside of a loop", n->kind == NODE_BREAK ? "break" : "continue");
 }
@@ -312,7 +312,7 @@ static void parse_loop_control(struct parser *p, struct node *n)
 static const struct {
     const char *name;
     enum node_kind kind;
-    void (*parse)(struct parser *p, struct node *n);
+    void (*parse)(struct parser *p, struct syntax *n);
 } statements[] = {
     {"if", NODE_IF, parse_if},
     {"for", NODE_FOR, parse_for},
@@ -324,12 +324,12 @@ static const struct {
     {"continue", NODE_CONTINUE, parse_loop_control},
 };
 
-static struct node *parse_statement(struct parser *p)
+static struct syntax *parse_statement(struct parser *p)
 {
     const struct lexeme *l = p->at++;
     for (size_t i = 0; i < COUNT(statements); i++) {
         if (strcmp(statements[i].name, l->at)) continue;
-        struct node *n = node_new(p, statements[i].kind, l->line);
+        struct syntax *n = node_new(p, statements[i].kind, l->line);
         statements[i].parse(p, n);
         return n;
     }

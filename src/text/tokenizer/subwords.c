@@ -16,8 +16,8 @@ static inline void append(struct token_list *out, const struct aligned *text, ui
     }
 }
 
-int model_encode(const struct model *m, struct model_work *w, const struct aligned *text, uint32_t begin, uint32_t end,
-                 struct token_list *out, struct error *e)
+int subword_encode(const struct subword_model *m, struct model_work *w, const struct aligned *text, uint32_t begin,
+                   uint32_t end, struct token_list *out, struct error *e)
 {
     const bool bpe = m->kind == MODEL_BPE;
     for (uint32_t next; begin < end; begin = next) {
@@ -53,7 +53,7 @@ void model_work_free(struct model_work *w)
     memset(w, 0, sizeof *w);
 }
 
-void model_free(struct model *m)
+void subword_free(struct subword_model *m)
 {
     merges_free(&m->bpe.merges);
     id_map_free(&m->bpe.ids);

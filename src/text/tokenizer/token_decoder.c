@@ -21,7 +21,7 @@ struct step_state {
 };
 
 struct decoding {
-    const struct decoder *decoder;
+    const struct token_decoder *decoder;
     bool whole;
     struct pattern_search *search;
     struct step_state *states; /* [steps] */
@@ -304,7 +304,7 @@ static void put(struct decoding *s, uint32_t i, const char *token, size_t n, str
     }
 }
 
-struct decoding *decoding_begin(const struct decoder *d, bool whole)
+struct decoding *decoding_begin(const struct token_decoder *d, bool whole)
 {
     struct decoding *s = mem_alloc(sizeof *s);
     *s = (struct decoding){.decoder = d, .whole = whole, .states = mem_alloc((d->steps.n + 1) * sizeof *s->states)};
@@ -404,7 +404,7 @@ static int read_step(struct decode_step *s, const char *type, const struct value
                      type);
 }
 
-static int read_steps(struct decoder *d, const struct value *v, struct bump *memory, struct error *e)
+static int read_steps(struct token_decoder *d, const struct value *v, struct bump *memory, struct error *e)
 {
     const char *type;
     if (value_as_map(v, "decoder", e) || value_as_string(value_get(v, "type"), "decoder.type", &type, e))
@@ -433,14 +433,14 @@ static int read_steps(struct decoder *d, const struct value *v, struct bump *mem
     return PL_OK;
 }
 
-int decoder_read(struct decoder *d, const struct value *v, struct bump *memory, struct error *e)
+int decoder_read(struct token_decoder *d, const struct value *v, struct bump *memory, struct error *e)
 {
     if (v && v->kind != VALUE_NULL) return read_steps(d, v, memory, e);
     vec_push(&d->steps, ((struct decode_step){.kind = DECODE_SPACES}));
     return PL_OK;
 }
 
-void decoder_free(struct decoder *d)
+void decoder_free(struct token_decoder *d)
 {
     for (uint32_t i = 0; i < d->steps.n; i++) finder_close(&d->steps.at[i].find);
     vec_free(&d->steps);

@@ -73,7 +73,7 @@ void tokenizer_close(struct tokenizer *t)
     added_free(&t->added);
     normalizer_free(&t->normalizer);
     pretokenizer_free(&t->pretokenizer);
-    model_free(&t->model);
+    subword_free(&t->model);
     decoder_free(&t->decoder);
     trie_free(&t->user_defined);
     vec_free(&t->post);
@@ -136,7 +136,7 @@ static int encode_words(const struct encoding *c, struct aligned text)
     struct split_work *split = &c->work->split;
     if (pretokenize(&c->t->pretokenizer, split, &text, c->e)) return c->e->code;
     for (uint32_t i = 0; i < split->pieces.n; i++)
-        if (model_encode(&c->t->model, &c->work->model, &text, split->pieces.at[i].begin, split->pieces.at[i].end,
+        if (subword_encode(&c->t->model, &c->work->model, &text, split->pieces.at[i].begin, split->pieces.at[i].end,
                          c->out, c->e))
             return c->e->code;
     return PL_OK;

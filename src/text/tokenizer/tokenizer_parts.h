@@ -387,7 +387,7 @@ struct wordpiece {
     int32_t unk;              /* -1: none */
 };
 
-struct model {
+struct subword_model {
     enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE } kind;
     struct bpe bpe;
     struct unigram unigram;
@@ -407,9 +407,9 @@ void model_work_free(struct model_work *w);
 
 /* Appends the tokens of text[begin, end), a pre-token. PL_USAGE: a character that is in no token,
  * and the model has no unknown token. */
-int model_encode(const struct model *m, struct model_work *w, const struct aligned *text, uint32_t begin, uint32_t end,
-                 struct token_list *out, struct error *e);
-void model_free(struct model *m);
+int subword_encode(const struct subword_model *m, struct model_work *w, const struct aligned *text, uint32_t begin,
+                   uint32_t end, struct token_list *out, struct error *e);
+void subword_free(struct subword_model *m);
 
 /* Encode one word. Ranges of tokens count from the begin of the word. */
 void bpe_word(const struct bpe *m, struct model_work *w, const char *word, uint32_t n);
@@ -559,18 +559,18 @@ struct decode_step {
 
 /* The largest number of steps, which run one after the other. */
 enum { DECODE_STEPS_MOST = 64 };
-struct decoder {
+struct token_decoder {
     VEC(struct decode_step) steps;
 };
 
 /* Reads the "decoder" of a tokenizer.json; null puts a blank between tokens. */
-int decoder_read(struct decoder *d, const struct value *v, struct bump *memory, struct error *e);
-void decoder_free(struct decoder *d);
+int decoder_read(struct token_decoder *d, const struct value *v, struct bump *memory, struct error *e);
+void decoder_free(struct token_decoder *d);
 
 /* A text in the making. `whole`: nothing is given out before it is certain that a run of byte
  * tokens is UTF-8. */
 struct decoding;
-struct decoding *decoding_begin(const struct decoder *d, bool whole);
+struct decoding *decoding_begin(const struct token_decoder *d, bool whole);
 void decoding_put(struct decoding *s, const char *token, size_t n, struct text *out);
 /* Ends a text and frees `s`. */
 void decoding_end(struct decoding *s, struct text *out);
@@ -591,9 +591,9 @@ struct tokenizer {
     struct added added;
     struct normalizer normalizer;
     struct pretokenizer pretokenizer;
-    struct model model;
+    struct subword_model model;
     VEC(int32_t) post;             /* ids that are put around the text; POST_TEXT: the text */
-    struct decoder decoder;
+    struct token_decoder decoder;
     const char **decoded;          /* [size]: what the decoder sees of a token */
     bool *special;                 /* [size]: added tokens that are special */
     const char *roles[ROLES];      /* NULL: none */

@@ -1,5 +1,5 @@
 /*
- * file.h: a plan as JSON: printed by --json, stored in the run folder, read by `train --plan`.
+ * plan_file.h: a plan as JSON: printed by --json, stored in the run folder, read by `train --plan`.
  *
  * The file holds the planner's decisions and a digest of every offset. plan_read returns the
  * decisions. Compiling them must give the same digest; otherwise the plan is refused, because it

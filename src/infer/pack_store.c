@@ -1,10 +1,10 @@
 /*
- * pack.c: see pack.h.
+ * pack_store.c: see pack_store.h.
  *
  * Threads prepare the samples of a block with the loader's own code; the block is then written in
  * order. With an encoder, it runs on the images of a block, one by one, in its own planned memory.
  */
-#include "infer/pack.h"
+#include "infer/pack_store.h"
 
 #include "base/progress.h"
 #include "data/fill.h"

@@ -1,7 +1,7 @@
 /*
- * few.cu: attention with few queries or few keys, without tensor cores. The few side is
- * in shared memory, and the other side is streamed once (work.h explains the layout and
- * the names).
+ * few_queries_or_keys.cu: attention with few queries or few keys, without tensor cores. The few
+ * side is in shared memory, and the other side is streamed once (work.h explains the layout and the
+ * names).
  *
  *     keys_forward      rows are queries: all scores of a row are in registers; o and lse are final
  *     keys_backward     dq is final; dk and dv are summed in registers, then over the block

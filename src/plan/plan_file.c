@@ -1,7 +1,7 @@
 /*
- * file.c: writing and reading plans (see file.h).
+ * plan_file.c: writing and reading plans (see plan_file.h).
  */
-#include "plan/file.h"
+#include "plan/plan_file.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * masks.h: how masks over images are shown on our pages: the colours, their legend, and the caption
- * of one mask. Text is the page's, not drawn into the image.
+ * mask_drawing.h: how masks over images are shown on our pages: the colours, their legend, and the
+ * caption of one mask. Text is the page's, not drawn into the image.
  */
 #pragma once
 

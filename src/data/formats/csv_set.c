@@ -1,6 +1,6 @@
 /*
- * table.c: the format `csv`: the samples are the rows of a table, with columns for image, mask and
- * split, and for models that answer questions also question and answer.
+ * csv_set.c: the format `csv`: the samples are the rows of a table, with columns for image, mask
+ * and split, and for models that answer questions also question and answer.
  *
  * A table without a column of masks may name one file of a pair, where the folders tell them apart:
  *

@@ -1,7 +1,7 @@
 /*
- * masks.c: see masks.h.
+ * mask_drawing.c: see mask_drawing.h.
  */
-#include "report/masks.h"
+#include "report/mask_drawing.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * plan.h: what `plimsoll plan` and `plimsoll fits` share: their options, and the notes and tables
- * of plan_tables.c.
+ * plan_tables.h: what `plimsoll plan` and `plimsoll fits` share: their options, and the notes and
+ * tables of plan_tables.c.
  */
 #pragma once
 

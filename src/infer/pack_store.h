@@ -1,5 +1,5 @@
 /*
- * pack.h: converts samples of any format to a store that is read without decoding
+ * pack_store.h: converts samples of any format to a store that is read without decoding
  * (data/formats/packed.h), or to an index with a memory map (data/formats/memmap.h); and the images
  * of conversations to a store of their embeddings. The output appears when it is complete.
  */

@@ -1,6 +1,6 @@
 /*
- * few_mma.cu: attention with few queries or few keys on tensor cores: bf16 or f16, D =
- * 16.
+ * few_queries_or_keys_mma.cu: attention with few queries or few keys on tensor cores: bf16 or f16,
+ * D = 16.
  *
  * The sides are those of work.h. Here a warp has one head, streams 16 rows at a time from
  * memory into registers and keeps the few side, in groups of eight, as the other operand; shared
@@ -20,8 +20,8 @@
  * elements that it writes. In a sum, row i of 8j+i is element 4(i/2) + 2j + i%2.
  *
  * Probabilities and their gradients are rounded to the storage type as operands; sums, maxima and
- * exponents are f32. Sums over splits of the rows are written as in few.cu, which adds
- * them up.
+ * exponents are f32. Sums over splits of the rows are written as in
+ * few_queries_or_keys.cu, which adds them up.
  */
 #include "cuda/attention/mma.cuh"
 
