@@ -42,7 +42,7 @@ struct task {
     const char *frozen;          /* a key with its value: what is not trained */
     int micro_batch;
     const char *more[2];         /* others; NULL: none */
-    bool few_labels;
+    bool sparse_labels;
 };
 
 /* A model, the side of its images and the features of each; no config: llava-tiny. */
@@ -88,7 +88,7 @@ static int describe_images(const struct config *c, const struct model *m, const 
 static int describe_few(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory,
                         struct run_batches *out, struct error *e)
 {
-    out->few_labels = true;
+    out->sparse_labels = true;
     return describe_images(c, m, o, memory, out, e);
 }
 
@@ -122,7 +122,7 @@ static void plan_run(struct run *r, struct config *c, const struct task *t, cons
     must(config_check(c, shape->config ? 0 : CONFIG_NEEDS_MODEL, &e), &e);
     must(run_plan(r, c,
                   &(struct run_options){.train = true,
-                                        .describe = t->few_labels ? describe_few : describe_images,
+                                        .describe = t->sparse_labels ? describe_few : describe_images,
                                         .config_json = shape->config},
                   &e),
          &e);

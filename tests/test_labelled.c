@@ -27,7 +27,7 @@ typedef VEC(float) floats;
 
 struct task {
     int micro_batch, chunks;
-    bool few;                    /* settings.few_labels */
+    bool few;                    /* settings.sparse_labels */
     const char *more;            /* a key with its value; NULL: none */
 };
 
@@ -35,7 +35,7 @@ static int describe_few(const struct config *c, const struct model *m, const str
                         struct run_batches *out, struct error *e)
 {
     (void)c, (void)m, (void)o, (void)memory, (void)e;
-    out->few_labels = true;
+    out->sparse_labels = true;
     return PL_OK;
 }
 

@@ -104,7 +104,7 @@ static struct side random_recipe(struct dice *d)
                            .weight_decay = 0.01,
                            .momentum = 0.9,
                            .train = true,
-                           .few_labels = true}};
+                           .sparse_labels = true}};
     struct settings *s = &x.s;
     const int64_t p = throw_dice(d, COUNT(precisions));
     s->micro_batch = 1 + (int)throw_dice(d, 3);

@@ -68,7 +68,7 @@ static int draw_prompted(const struct worst_masks *all, const struct sample *s, 
 
 /* --- masks that questions ask for ---------------------------------------------------------- */
 
-struct asked_worst {
+struct worst_ask {
     struct ask ask;
     struct ask_masks masks;
 };
@@ -82,7 +82,7 @@ static int ask_worst(const struct worst_masks *all, struct ask *a, const struct 
 }
 
 /* Plans the run for the longest of the questions. */
-static int questions_open(struct asked_worst *q, const struct worst_masks *all, struct error *e)
+static int questions_open(struct worst_ask *q, const struct worst_masks *all, struct error *e)
 {
     const uint64_t first = all->at[0].sample;
     int64_t longest = 0;
@@ -95,7 +95,7 @@ static int questions_open(struct asked_worst *q, const struct worst_masks *all, 
     return rc ? rc : ask_masks_open(&q->masks, &q->ask, longest, e);
 }
 
-static int draw_worst(const struct worst_masks *all, struct asked_worst *q, const struct sample *s, const struct worst *w,
+static int draw_worst(const struct worst_masks *all, struct worst_ask *q, const struct sample *s, const struct worst *w,
                       struct canvas *out, struct error *e)
 {
     struct image p;
@@ -132,7 +132,7 @@ static void drawn_free(struct drawn *d)
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
 {
     struct progress progress;
-    struct asked_worst questions = {0};
+    struct worst_ask questions = {0};
     int rc = asks(w) ? questions_open(&questions, w, e) : PL_OK;
     progress_begin(&progress, "drawing the worst masks:", "masks", w->n);
     *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells),

@@ -66,14 +66,14 @@ struct frame_file {
 };
 
 /* The images of a folder, and those that are used. */
-struct frames {
+struct video_folder {
     const struct video_at *at;
     struct names paths;          /* on the disk */
     VEC(struct frame_file) files;
     uint32_t *chosen, n;
 };
 
-static void add_image(struct frames *f, struct frame_file x)
+static void add_image(struct video_folder *f, struct frame_file x)
 {
     char head[16];
     struct error ignored;
@@ -83,7 +83,7 @@ static void add_image(struct frames *f, struct frame_file x)
 }
 
 /* Lists the files that begin as an image does; hidden files are no frames. */
-static int list_images(struct frames *f, struct error *e)
+static int list_images(struct video_folder *f, struct error *e)
 {
     const struct video_at *v = f->at;
     if (v->fd < 0 && dir_list_ending(v->path, "", &f->paths, e)) return e->code;
@@ -130,7 +130,7 @@ static void free_image(const struct video_options *o, struct image *i)
 }
 
 /* Reads the frames of a folder. Frames that wait for the first good one are given when it comes. */
-static int read_folder(const struct frames *f, const struct video_options *o, video_take *take, void *user,
+static int read_folder(const struct video_folder *f, const struct video_options *o, video_take *take, void *user,
                        uint32_t *replaced, struct error *e)
 {
     struct image image = {0};
@@ -153,7 +153,7 @@ static int read_folder(const struct frames *f, const struct video_options *o, vi
 
 /* --- any ------------------------------------------------------------------------------------- */
 
-static void close_folder(struct frames *f)
+static void close_folder(struct video_folder *f)
 {
     mem_free(f->chosen);
     vec_free(&f->files);
@@ -161,9 +161,9 @@ static void close_folder(struct frames *f)
 }
 
 /* Lists the images of a folder and chooses among them; close_folder frees it in any case. */
-static int open_folder(struct frames *f, const struct video_at *v, const struct video_options *o, struct error *e)
+static int open_folder(struct video_folder *f, const struct video_at *v, const struct video_options *o, struct error *e)
 {
-    *f = (struct frames){.at = v};
+    *f = (struct video_folder){.at = v};
     if (list_images(f, e)) return e->code;
     f->chosen = mem_alloc(f->files.n * sizeof *f->chosen);
     if (o->choose) {
@@ -175,7 +175,7 @@ static int open_folder(struct frames *f, const struct video_at *v, const struct 
 }
 
 /* Finds the size of the first image that can be decoded, of those that are used. */
-static int measure_folder(const struct frames *f, struct video_facts *out, struct error *e)
+static int measure_folder(const struct video_folder *f, struct video_facts *out, struct error *e)
 {
     int rc = PL_USAGE;
     for (uint32_t i = 0; i < f->n && rc; i++) {
@@ -189,7 +189,8 @@ static int measure_folder(const struct frames *f, struct video_facts *out, struc
     return rc;
 }
 
-static void time_folder(const struct frames *f, const struct video_options *o, struct bump *b, struct video_times *out)
+static void time_folder(const struct video_folder *f, const struct video_options *o, struct bump *b,
+                        struct video_times *out)
 {
     enum { USUAL_RATE = 24 };
     const double rate = o->fps > 0 ? o->fps : USUAL_RATE;
@@ -208,7 +209,7 @@ static bool is_folder(const struct video_at *v) { return v->fd < 0 ? dir_exists(
 
 int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e)
 {
-    struct frames f;
+    struct video_folder f;
     *frames = 0;
     if (check_path(v, e)) return e->code;
     if (!is_folder(v)) return video_file_scan(v, o, frames, e);
@@ -221,7 +222,7 @@ int video_scan(const struct video_at *v, const struct video_options *o, uint32_t
 int video_list(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_choice *out,
                struct error *e)
 {
-    struct frames f;
+    struct video_folder f;
     struct video_facts facts;
     *out = (struct video_choice){0};
     if (check_path(v, e)) return e->code;
@@ -236,7 +237,7 @@ int video_list(const struct video_at *v, const struct video_options *o, struct b
 int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out,
                struct error *e)
 {
-    struct frames f;
+    struct video_folder f;
     *out = (struct video_times){0};
     if (check_path(v, e)) return e->code;
     if (!is_folder(v)) return video_file_time(v, o, b, out, e);
@@ -249,7 +250,7 @@ int video_time(const struct video_at *v, const struct video_options *o, struct b
 int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user,
                uint32_t *replaced, struct error *e)
 {
-    struct frames f;
+    struct video_folder f;
     *replaced = 0;
     if (check_path(v, e)) return e->code;
     if (!is_folder(v)) return video_file_read(v, o, take, user, replaced, e);

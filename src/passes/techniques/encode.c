@@ -189,7 +189,7 @@ static bool find_nodes(struct encoder *e)
 
 /* The features that a tensor holds, by sample: those of images from `first` on; or of two such
  * parts, one after the other. */
-struct features {
+struct contents {
     int parts;
     bool whole;              /* of all images, however they are divided into samples */
     struct {
@@ -199,23 +199,23 @@ struct features {
 
 /* Describes a slice of [B,n,...] with all images: a part of each sample's images. No parts: the
  * slice is another one. */
-static struct features hold_slice(const struct encoder *e, const struct node *n, const struct features *from)
+static struct contents hold_slice(const struct encoder *e, const struct node *n, const struct contents *from)
 {
     const struct tensor *x = tensor_at(e->g, n->in[0]);
     if (!from->whole || n->attr.slice.axis != 1 || x->rank < 3 || x->dim[0] * x->dim[1] != e->images)
-        return (struct features){0};
-    return (struct features){1, false, {{n->attr.slice.start, n->attr.slice.length, 0}}};
+        return (struct contents){0};
+    return (struct contents){1, false, {{n->attr.slice.start, n->attr.slice.length, 0}}};
 }
 
 /* Describes two parts that are joined as rows [B,R,C]. No parts: they are not two such parts. */
-static struct features hold_both(const struct encoder *e, const struct node *n, const struct features *by_tensor)
+static struct contents hold_both(const struct encoder *e, const struct node *n, const struct contents *by_tensor)
 {
-    struct features out = {.parts = 2};
-    if (n->nin != 2 || n->attr.concat.axis != 1 || tensor_at(e->g, n->in[0])->rank != 3) return (struct features){0};
+    struct contents out = {.parts = 2};
+    if (n->nin != 2 || n->attr.concat.axis != 1 || tensor_at(e->g, n->in[0])->rank != 3) return (struct contents){0};
     for (int i = 0; i < 2; i++) {
-        const struct features *from = &by_tensor[n->in[i]];
+        const struct contents *from = &by_tensor[n->in[i]];
         const int64_t rows = tensor_at(e->g, n->in[i])->dim[1];
-        if (from->parts != 1 || from->whole || rows % from->part[0].count) return (struct features){0};
+        if (from->parts != 1 || from->whole || rows % from->part[0].count) return (struct contents){0};
         out.part[i] = from->part[0];
         out.part[i].rows = rows / from->part[0].count;
     }
@@ -224,24 +224,24 @@ static struct features hold_both(const struct encoder *e, const struct node *n, 
 
 /* Describes the features in the result of a node that is not in the scope of images. No parts: the
  * node mixes them, or is not known. */
-static struct features hold(const struct encoder *e, const struct node *n, const struct features *by_tensor)
+static struct contents hold(const struct encoder *e, const struct node *n, const struct contents *by_tensor)
 {
-    const struct features *from = &by_tensor[n->in[0]];
+    const struct contents *from = &by_tensor[n->in[0]];
     if (n->op == OP_SLICE) return hold_slice(e, n, from);
     if (n->op == OP_CONCAT) return hold_both(e, n, by_tensor);
     /* which pools within an image */
     const bool keeps = op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY || n->op == OP_CAST || n->op == OP_AVGPOOL;
-    return keeps ? *from : (struct features){0};
+    return keeps ? *from : (struct contents){0};
 }
 
 /* Finds the REPLACE_ROWS that reads features by rows, and sets `rows` to the features that it
  * reads. Returns NULL if there is none, if another reads other rows, or if features are read in any
  * other way. */
-static const struct node *find_reader(const struct encoder *e, struct features *rows)
+static const struct node *find_reader(const struct encoder *e, struct contents *rows)
 {
     const struct graph *g = e->g;
     const struct node *reader = NULL;
-    struct features *by_tensor = mem_alloc(g->tensors.n * sizeof *by_tensor);
+    struct contents *by_tensor = mem_alloc(g->tensors.n * sizeof *by_tensor);
     bool other = false;
     for (uint32_t k = 0; k < e->count && !other; k++) {
         const struct node *n = node_of(e, k);
@@ -256,8 +256,8 @@ static const struct node *find_reader(const struct encoder *e, struct features *
         }
         /* features of other layers, which are added behind */
         if (n->op == OP_GATHER && reader && n->in[1] == reader->in[1] && by_tensor[n->in[0]].whole) continue;
-        const struct features out =
-            inside || is_encoding(e, n) ? (struct features){.parts = 1, .whole = true} : hold(e, n, by_tensor);
+        const struct contents out =
+            inside || is_encoding(e, n) ? (struct contents){.parts = 1, .whole = true} : hold(e, n, by_tensor);
         other = !out.parts;
         for (int o = 0; o < n->nout; o++)
             if (n->out[o]) by_tensor[n->out[o]] = out;
@@ -270,7 +270,7 @@ static const struct node *find_reader(const struct encoder *e, struct features *
 
 /* Describes the rows of y [B,R,C] as blocks of the n images of a sample. No rows: the images are
  * not all there, in their order. */
-static struct feature_blocks blocks_of(const struct tensor *y, const struct features *h, int64_t n)
+static struct feature_blocks blocks_of(const struct tensor *y, const struct contents *h, int64_t n)
 {
     if (h->parts == 2 && !h->part[0].first && h->part[1].first == h->part[0].count &&
         h->part[1].first + h->part[1].count == n)
@@ -284,7 +284,7 @@ static struct feature_blocks blocks_of(const struct tensor *y, const struct feat
 static void list_used(struct encoder *e)
 {
     struct graph *g = e->g;
-    struct features held = {0};
+    struct contents held = {0};
     const struct node *reader = find_reader(e, &held);
     const id index = reader ? reader->in[1] : 0;
     const struct tensor y = *tensor_at(g, reader ? reader->in[2] : 0);
