@@ -612,7 +612,7 @@ static int read_onevision(const struct value *v, struct image_processor *p, stru
         if (frames && p->frames.fps > 0)
             return error_set(e, PL_USAGE, "num_frames and fps are both set, and do_sample_frames is true: expected one");
     }
-    return check_pinpoints(p, "size", e);
+    return value_get(v, "video_processor_type") ? PL_OK : check_pinpoints(p, "size", e);
 }
 
 static int read_values(const struct value *v, const struct class_name *c, struct image_processor *p, struct error *e)
