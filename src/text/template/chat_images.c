@@ -195,12 +195,18 @@ static bool is_described(const struct text_images *images, uint32_t i)
     return (x->timed || x->layout == IMAGE_AS_CROPS) && images->tiles && i < images->n && images->tiles[i].frames;
 }
 
+/* Reports whether image i is a video of LLaVA-OneVision, whose frames have a token of their own. */
+static bool is_pooled(const struct text_images *images, uint32_t i)
+{
+    const struct image_text *x = images->how;
+    return x->layout == IMAGE_AS_ANYRES && x->video_content && images->tiles && i < images->n && images->tiles[i].frames;
+}
+
 /* Reports whether image i is a video that templates take as one. */
 static bool is_video(const struct text_images *images, uint32_t i)
 {
-    const bool own = images->how->layout == IMAGE_AS_ANYRES; /* the token of its frames */
-    if (!images->tiles || i >= images->n) return false;
-    return is_described(images, i) || images->tiles[i].grids || (own && images->tiles[i].frames);
+    if (is_described(images, i) || is_pooled(images, i)) return true;
+    return images->tiles && i < images->n && images->tiles[i].grids;
 }
 
 static bool has_videos(const struct text_images *images)
@@ -310,7 +316,7 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
                                               t.times}, out);
         return;
     }
-    if (x->layout == IMAGE_AS_ANYRES && t.frames) {
+    if (is_pooled(images, i)) {
         text_printf(out, "%s", x->video_content);
         return;
     }
@@ -451,8 +457,8 @@ static bool is_feature(const struct image_text *x, int32_t token)
 static struct anyres_shape shape_of(const struct text_images *images, uint32_t k)
 {
     uint32_t n = 0;
-    if (images->tiles[k].frames) return (struct anyres_shape){.frames = (int32_t)images->tiles[k].frames};
-    for (uint32_t i = 0; i < images->n; i++) n += !images->tiles[i].frames;
+    if (is_pooled(images, k)) return (struct anyres_shape){.frames = (int32_t)images->tiles[k].frames};
+    for (uint32_t i = 0; i < images->n; i++) n += !is_pooled(images, i);
     return images->how->anyres.pooled && n > 1 ? (struct anyres_shape){0} : images->tiles[k].shape;
 }
 
