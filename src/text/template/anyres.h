@@ -8,16 +8,16 @@
  *     tokens   w w w w   t t t t newline   t t t t newline     a whole of 2 x 2 features, and a map
  *              [ whole ] [ row of the map]                     of 2 x 4 without padding
  *
- * LLaVA-OneVision (`pooled`) resizes a map that is larger than `most` tiles, bilinearly. Of several
- * images in a conversation it takes only the wholes, each with a newline behind it. It takes videos:
- * each frame is a whole, resized to pooled x pooled features, and a newline ends the video.
+ * LLaVA-OneVision (`pooled`) resizes a map that is larger than `most` tiles, bilinearly. Images that
+ * share a conversation are wholes without tiles, each with a newline behind it. In a video each
+ * frame is a whole, resized to pooled x pooled features, and a newline ends the video.
  *
- * A token then is a sum of up to four features with weights (struct anyres_feature); elsewhere it is
- * one feature.
+ * There a token is a sum of up to four features with weights (struct anyres_feature); in LLaVA-NeXT
+ * it is one feature.
  *
  * How many tokens an image takes follows from its size. Where tokens are kept (token_store.h),
- * those of the map and newlines have ids of their own, which say which size was chosen, and how much
- * of its map is padding: so the shape of an image follows from its ids.
+ * those of the map and newlines have ids of their own, which say which size was chosen, and how
+ * much of its map is padding: so the shape of an image follows from its ids.
  */
 #pragma once
 

@@ -199,7 +199,8 @@ static bool is_described(const struct text_images *images, uint32_t i)
 static bool is_pooled(const struct text_images *images, uint32_t i)
 {
     const struct image_text *x = images->how;
-    return x->layout == IMAGE_AS_ANYRES && x->video_content && images->tiles && i < images->n && images->tiles[i].frames;
+    if (x->layout != IMAGE_AS_ANYRES || !x->video_content || !images->tiles || i >= images->n) return false;
+    return images->tiles[i].frames;
 }
 
 /* Reports whether image i is a video that templates take as one. */
@@ -369,8 +370,9 @@ static int check_kinds(const struct text_images *images, const struct rendered *
         const char *at = r->text.at + places->at[i].begin;
         const bool video = !strncmp(at, x->video_content, strlen(x->video_content));
         if (inside(r, places->at[i].begin) || video == is_video(images, i)) continue;
-        return error_set(e, PL_USAGE, "the chat template writes %s, and the data has %s there: give the images and videos "
-                         "of a message in the order of the template", video ? "a video" : "an image",
+        return error_set(e, PL_USAGE,
+                         "the chat template writes %s, and the data has %s there: give the images and videos of a "
+                         "message in the order of the template", video ? "a video" : "an image",
                          video ? "an image" : "a video");
     }
     return PL_OK;
@@ -453,7 +455,7 @@ static bool is_feature(const struct image_text *x, int32_t token)
     return token == x->token || (x->video_content && token == x->video);
 }
 
-/* Returns the shape of image k: of several images of LLaVA-OneVision, only the wholes are taken. */
+/* Returns the shape of image k. Images of LLaVA-OneVision that share a conversation have no tiles. */
 static struct anyres_shape shape_of(const struct text_images *images, uint32_t k)
 {
     uint32_t n = 0;
@@ -462,7 +464,7 @@ static struct anyres_shape shape_of(const struct text_images *images, uint32_t k
     return images->how->anyres.pooled && n > 1 ? (struct anyres_shape){0} : images->tiles[k].shape;
 }
 
-/* Puts the ids of image k, in tiles with a map, for the token that stands for it. */
+/* Puts the ids of image k, in tiles with a map, in the place of its token. */
 static void put_shape(const struct text_images *images, uint32_t k, struct token at, struct token_list *out)
 {
     const struct anyres *a = &images->how->anyres;
