@@ -6,8 +6,8 @@
 #
 #   bash tests/run_onevision.sh     from the repository's root, after make; see run_lib.sh
 #
-# tests/golden/onevision_chats has the model, the conversations and what transformers makes of them
-# (make_onevision_chats.py).
+# tests/golden/onevision_chats has the model, the conversations, and transformers' ids, labels,
+# answers and losses (make_onevision_chats.py).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare forge_png

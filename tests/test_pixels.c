@@ -252,7 +252,7 @@ TEST(test_processor_errors)
     refused("{\"crop_size\": {\"height\": 336, \"width\": 336}}", IMAGES_ONEVISION, 0, "expected no crop_size");
     refused("{\"size\": 100}", IMAGES_ONEVISION, 0, "384 x 384 pixels are not divisible by size, which is 100");
     refused("{\"image_processor_type\": \"LlavaNextImageProcessor\"}", IMAGES_ONEVISION, 0,
-            "image_processor_type is LlavaNextImageProcessor, which makes a whole image and tiles with padding of each");
+            "LlavaNextImageProcessor, which makes a whole image and tiles with padding of each; the model expects");
     refused("{\"video_processor_type\": \"V\", \"do_sample_frames\": true, \"num_frames\": 4, \"fps\": 1}",
             IMAGES_ONEVISION, 0, "num_frames and fps are both set");
 }

@@ -551,13 +551,13 @@ static int check_shapes(struct step *s, const struct model *m, struct error *e)
     }
     if (images != s->size['N'] || expected[0] != tokens[0])
         return error_set(e, PL_USAGE,
-                         "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has %lld, and "
-                         "input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
+                         "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has %lld, "
+                         "and input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
                          (long long)images, (long long)expected[0], (long long)s->size['N'], (long long)tokens[0],
                          a->token);
     if (expected[1] == tokens[1]) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: the %lld videos of pixel_values_videos have %lld tokens; input_ids has %lld video "
-                     "tokens (id %d)", s->in.path, (long long)s->n_videos, (long long)expected[1],
+    return error_set(e, PL_USAGE, "%s: the %lld videos of pixel_values_videos have %lld tokens; input_ids has %lld "
+                     "video tokens (id %d)", s->in.path, (long long)s->n_videos, (long long)expected[1],
                      (long long)tokens[1], a->video);
 }
 

@@ -66,7 +66,8 @@ int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t
     if (images_sum(x)) {
         *out = (int64_t)x->anyres->pooled * x->anyres->pooled;
         if (!tokens_per_frame || tokens_per_frame == *out) return PL_OK;
-        return error_set(e, PL_USAGE, "data.tokens_per_frame is %lld, and a frame has %lld tokens in a %s: leave it unset",
+        return error_set(e, PL_USAGE,
+                         "data.tokens_per_frame is %lld, and a frame has %lld tokens in a %s: leave it unset",
                          (long long)tokens_per_frame, (long long)*out, m->family->model_type);
     }
     *out = tokens_per_frame ? tokens_per_frame : x->features;
@@ -171,9 +172,9 @@ static id newline_row(const struct model *m, struct graph *g, int64_t C)
 /* Adds to each token of x [B,T,C] the sum of up to four rows, with their weights. */
 static id add_sums(struct graph *g, const struct batch *batch, id x, id rows)
 {
-    const int64_t B = batch->B, T = batch->T, dim[] = {B, T, 4}, *of = tensor_at(g, rows)->dim, C = tensor_last(tensor_at(g, x));
+    const int64_t B = batch->B, T = batch->T, dim[] = {B, T, 4}, C = tensor_last(tensor_at(g, x));
     const bool each = tensor_at(g, rows)->rank == 3;
-    const int64_t one[] = {1, of[0], C}; /* rows that all samples share */
+    const int64_t one[] = {1, tensor_at(g, rows)->dim[0], C}; /* rows that all samples share */
     id terms = graph_input(g, "sum_index", DT_I32, 3, dim),
        weights = op_cast(g, graph_input(g, "sum_weights", DT_F32, 3, dim), DT_NONE);
     if (!each) rows = op_reshape(g, rows, 3, one);

@@ -119,8 +119,9 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
 static const char usual_tower[] = "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, "
                                   "\"intermediate_size\": 4096, \"num_hidden_layers\": 24, "
                                   "\"num_attention_heads\": 16, \"image_size\": 336, \"patch_size\": 14}";
-const struct llava_defaults llava_usual = {.tower_type = "clip_vision_model", .tower = usual_tower, .decoder_type = "llama",
-                                           .decoder = "{\"model_type\": \"llama\"}", .token = 32000, .state = -2};
+const struct llava_defaults llava_usual = {.tower_type = "clip_vision_model", .tower = usual_tower,
+                                           .decoder_type = "llama", .decoder = "{\"model_type\": \"llama\"}",
+                                           .token = 32000, .state = -2};
 
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, const struct llava_defaults *usual,
                       int64_t *token, struct error *e)

@@ -41,7 +41,7 @@ extern const struct llava_defaults llava_usual; /* of LLaVA and LLaVA-NeXT */
  * description; `c` is the first member of its configuration. *token is the image token. */
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, const struct llava_defaults *usual,
                       int64_t *token, struct error *e);
-/* Describes a model whose images are tiles and a whole (text/template/anyres.h), of which *a has the
+/* Describes a model whose images are tiles and a whole (text/template/anyres.h); *a has their
  * sizes. */
 int llava_describe_tiles(struct model *m, const struct llava *c, struct anyres *a, int64_t token, struct error *e);
 /* The same names, and that of the newline. */

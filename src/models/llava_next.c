@@ -30,7 +30,8 @@ int llava_describe_tiles(struct model *m, const struct llava *c, struct anyres *
                                  "image_grid_pinpoints: %d pixels are not divisible by image_size, which is %lld",
                                  a->sizes[i][k], (long long)s.image);
             if (a->sizes[i][k] / s.image * s.side >= 2 * ANYRES_PADDING)
-                return error_set(e, PL_USAGE, "image_grid_pinpoints: %d pixels are %lld features, expected less than %d",
+                return error_set(e, PL_USAGE,
+                                 "image_grid_pinpoints: %d pixels are %lld features, expected less than %d",
                                  a->sizes[i][k], (long long)(a->sizes[i][k] / s.image * s.side), 2 * ANYRES_PADDING);
         }
     a->tile = (int32_t)s.image;

@@ -1,8 +1,8 @@
 /*
- * llava_onevision.c: LLaVA-OneVision (model_type llava_onevision): LLaVA-NeXT with SigLIP and Qwen2,
- * whose images have up to 6 x 6 tiles. A map of features that is larger than vision_aspect_ratio
- * allows is resized; of several images only the wholes are taken; and videos are sampled frames,
- * whose features are resized to half a side (text/template/anyres.h).
+ * llava_onevision.c: LLaVA-OneVision (model_type llava_onevision): LLaVA-NeXT with SigLIP and
+ * Qwen2, whose images have up to 6 x 6 tiles. A map of features that is larger than
+ * vision_aspect_ratio allows is resized; images that share a conversation have no tiles; and videos
+ * are sampled frames, whose features are resized to half a side (text/template/anyres.h).
  *
  * All three are sums of up to four features with weights: tables of the batch, as image_index is.
  */
@@ -50,8 +50,9 @@ static int parse_video_token(struct model *m, struct anyres *a, const struct val
     TRY(value_opt_int(config, "video_token_index", &token, e));
     TRY(value_opt_int(config, "video_token_id", &token, e));
     if (token < 0 || token >= m->vocabulary || token == a->token)
-        return error_set(e, PL_USAGE, "video_token_index is %lld, expected an id below vocab_size, which is %lld, other "
-                         "than image_token_index, which is %d", (long long)token, (long long)m->vocabulary, a->token);
+        return error_set(e, PL_USAGE,
+                         "video_token_index is %lld, expected an id below vocab_size, which is %lld, other than "
+                         "image_token_index, which is %d", (long long)token, (long long)m->vocabulary, a->token);
     a->video = (int32_t)token;
     return PL_OK;
 }

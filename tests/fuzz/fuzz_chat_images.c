@@ -114,7 +114,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data[0] & 128 && (x.layout == IMAGE_AS_TILES || x.layout == IMAGE_AS_CROPS || which == ONEVISION);
     x.timed = videos && x.layout == IMAGE_AS_TILES;
     x.anyres = (struct anyres){.tile = 4, .side = 2, .token = x.token, .n = 3, .sizes = {{4, 8}, {8, 4}, {8, 8}}};
-    if (which == ONEVISION) x.anyres.most = 1, x.anyres.pooled = 1, x.anyres.video = x.video = 2, x.video_content = "</s>";
+    if (which == ONEVISION) {
+        x.anyres.most = x.anyres.pooled = 1;
+        x.anyres.video = x.video = 2, x.video_content = "</s>";
+    }
     if (x.layout == IMAGE_AS_PIECES) x.token = -200;
     struct rendered r = {0};
     text_append(&r.text, (const char *)data + head, size - head);

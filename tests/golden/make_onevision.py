@@ -28,9 +28,9 @@ def case(rows, most, pinpoints, **changes):
 
 FOUR = [[12, 24], [24, 12], [24, 24], [24, 36]]
 CASES = {
-    # One image, which is above the limit of 18 features or below it; two, which are no tiles; a video; none.
+    # One image, above the limit of 18 features or below it; two, without tiles; a video; none.
     "onevision": case([[[(26, 25)]], [[(11, 31)]], [[(20, 9), (12, 12)]], [[3]], [[(30, 11), 3]], [[]]], 2, FOUR, T=78),
-    # 4 x 4 features, 2 x 2 of a frame; conversations with one image and with several beside each other
+    # 4 x 4 features, 2 x 2 of a frame; conversations with one image, and with several
     "onevision_packed": case([[[(9, 40)], [(50, 50), (12, 17)]], [[2, (13, 60)], [2, 2], [(7, 5)]]], 1, [[12, 24], [24, 12], [24, 24], [12, 36]], T=160, names="memory",
                              vision=dict(patch=3, image=12), layer=[-2, 1], bias=False, tied=True, dtype="bfloat16", text=dict(family="qwen2", positions=160)),
     # An odd side of 5 features, 3 x 3 of a frame

@@ -103,7 +103,7 @@ def read_clip(folder, name):
 
 
 def encode(folder, processor, media, q, a):
-    """What the processor makes of a conversation, its labels, and what it makes of the prompt."""
+    """The processor's tensors of a conversation, its labels, and the processor's tensors of the prompt."""
     user = {"role": "user", "content": [dict(type="image" if isinstance(i, int) else "video") for i in media] + [dict(type="text", text=q)]}
     hf = processor.tokenizer
     render = lambda messages, prompt: hf.apply_chat_template(messages, chat_template=TEMPLATE, tokenize=False, add_generation_prompt=prompt)

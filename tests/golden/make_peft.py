@@ -132,7 +132,7 @@ CASES = {
     "qwen2_5_vl_nf4": case("qwen2_5_vl", ["q_proj", "o_proj"], r=2, nf4=NF4),
     "llava_next": case("llava_next", ["q_proj", "fc1", "linear_2"], r=2),
     "onevision": case("onevision", ["q_proj", "fc1", "linear_2"], r=2),
-    "onevision_all": case("onevision_packed", "all-linear", r=1, modules_to_save=["linear_1"]),
+    "onevision_all": case("onevision_packed", "all-linear", r=2, alpha=1, modules_to_save=["linear_1"]),
     "onevision_nf4": case("onevision_videos", "all-linear", r=2, nf4=NF4),
     "onevision_folder": case("peft/onevision_4bit", ["v_proj", "out_proj", "linear_1"], r=2, nf4={}),
     "internvl": case("internvl", ["q_proj", "projection_layer", "linear_1"], r=2, modules_to_save=["linear_2"]),

@@ -524,7 +524,8 @@ static int read_filter(const struct value *map, enum resize_filter *out, struct 
     if (!v || v->kind == VALUE_NULL) return PL_OK;
     if (value_as_int(v, "resample", &number, e)) return e->code;
     if (torch)
-        return number == 3 ? PL_OK : error_set(e, PL_USAGE, "resample is %lld; expected 3 (bicubic)", (long long)number);
+        return number == 3 ? PL_OK
+                           : error_set(e, PL_USAGE, "resample is %lld; expected 3 (bicubic)", (long long)number);
     for (size_t i = 0; i < COUNT(known); i++)
         if (known[i].number == number) return *out = known[i].filter, PL_OK;
     return error_set(e, PL_USAGE, "resample is %lld; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
@@ -610,7 +611,8 @@ static int read_onevision(const struct value *v, struct image_processor *p, stru
         TRY(read_side(v, "num_frames", EDGE_MOST, &frames, e));
         p->frames.frames = frames;
         if (frames && p->frames.fps > 0)
-            return error_set(e, PL_USAGE, "num_frames and fps are both set, and do_sample_frames is true: expected one");
+            return error_set(e, PL_USAGE,
+                             "num_frames and fps are both set, and do_sample_frames is true: expected one of them");
     }
     return value_get(v, "video_processor_type") ? PL_OK : check_pinpoints(p, "size", e);
 }

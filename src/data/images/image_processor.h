@@ -14,9 +14,10 @@
  *   InternVL  columns x rows of tiles S x S, whose shape is nearest to the image's,
  *             and the whole image resized to S x S
  *
- * What it does is what transformers' processors do with Pillow, read from the same files; that of
- * LLaVA-OneVision does what they do with torchvision, as AutoProcessor chooses where that is
- * installed. The bytes are Pillow's, or PyTorch's, where the filter is bicubic or Lanczos (resize.h).
+ * What it does is what transformers' processors do with Pillow, read from the same files; for
+ * LLaVA-OneVision it is what they do with torchvision, which AutoProcessor chooses where that is
+ * installed. The bytes are Pillow's, or PyTorch's, where the filter is bicubic or Lanczos
+ * (resize.h).
  *
  * After reading nothing is allocated, and any number of threads may process images.
  */

@@ -82,7 +82,8 @@ static enum data_fault other_size(const struct image *i, struct error *e)
                      i->width, i->height), FAULT_SIZE;
 }
 
-/* Finds the processor that makes `count` images: that of an image that has others beside it makes one. */
+/* Finds the processor that makes `count` images: the one for an image beside others makes one
+ * image. */
 static enum data_fault choose_processor(const struct image_reader *r, const struct image *i, uint32_t count,
                                         struct image_processor *p, struct error *e)
 {

@@ -69,8 +69,8 @@ int image_source_frame_processor(struct image_processor *p, const struct model *
     return PL_OK;
 }
 
-/* Checks what the processor of LLaVA-OneVision says in processor_config.json about tokens: the model
- * has as many. */
+/* Checks what the processor of LLaVA-OneVision says in processor_config.json about tokens: the
+ * model has as many. */
 static int check_processor(const struct model *m, struct error *e)
 {
     const struct anyres *a = m->images->anyres;

@@ -113,8 +113,8 @@ int32_t anyres_tokens(const struct anyres *a, struct anyres_shape s)
 
 /* --- ids -------------------------------------------------------------------------------------- */
 
-/* Returns the id of the features of an image's map: its size, and what is padding on one side of it,
- * above or on the left. */
+/* Returns the id of the features of an image's map: its size, and what is padding on one side of
+ * it, above or on the left. */
 static int32_t map_id(const struct anyres *a, struct anyres_shape s)
 {
     const int32_t above = (s.rows * a->side - s.height) / 2, left = (s.columns * a->side - s.width) / 2;
@@ -181,9 +181,9 @@ bool anyres_find(const struct anyres *a, const int32_t *ids, int64_t n, struct a
 
 /* --- features --------------------------------------------------------------------------------- */
 
-/* Finds, along one axis, the two positions between which position i of `to` lies when `from` of them
- * are resized to it, and the second one's weight: in f32, as PyTorch's bilinear interpolation without
- * align_corners. */
+/* Finds, along one axis, the two positions between which position i of `to` lies when `from` of
+ * them are resized to it, and the second one's weight: in f32, as PyTorch's bilinear interpolation
+ * without align_corners. */
 static float between(int32_t from, int32_t to, int32_t i, int32_t at[2])
 {
     at[0] = at[1] = i;

@@ -1,16 +1,16 @@
 /*
- * anyres.h: images in tiles as LLaVA-NeXT and LLaVA-OneVision have them: the whole image, then tiles
- * of it at a size that is chosen from a list. The features of the tiles are one map, of which only
- * what shows the image becomes tokens, and a learned token, the newline, ends each row of it.
+ * anyres.h: images in tiles as LLaVA-NeXT and LLaVA-OneVision have them: the whole image, then
+ * tiles of it at a size that is chosen from a list. The features of the tiles are one map, of which
+ * only what shows the image becomes tokens, and a learned token, the newline, ends each row of it.
  *
  *     list     1 x 2, 2 x 1, 2 x 2 tiles          the image: whole, and 1 x 2 tiles with padding
  *
  *     tokens   w w w w   t t t t newline   t t t t newline     a whole of 2 x 2 features, and a map
  *              [ whole ] [ row of the map]                     of 2 x 4 without padding
  *
- * LLaVA-OneVision (`pooled`) resizes a map that is larger than `most` tiles, bilinearly. Images that
- * share a conversation are wholes without tiles, each with a newline behind it. In a video each
- * frame is a whole, resized to pooled x pooled features, and a newline ends the video.
+ * LLaVA-OneVision (`pooled`) resizes a map that is larger than `most` tiles, bilinearly. Images
+ * that share a conversation are wholes without tiles, each with a newline behind it. In a video
+ * each frame is a whole, resized to pooled x pooled features, and a newline ends the video.
  *
  * There a token is a sum of up to four features with weights (struct anyres_feature); in LLaVA-NeXT
  * it is one feature.

@@ -455,7 +455,8 @@ static bool is_feature(const struct image_text *x, int32_t token)
     return token == x->token || (x->video_content && token == x->video);
 }
 
-/* Returns the shape of image k. Images of LLaVA-OneVision that share a conversation have no tiles. */
+/* Returns the shape of image k. Images of LLaVA-OneVision that share a conversation have no
+ * tiles. */
 static struct anyres_shape shape_of(const struct text_images *images, uint32_t k)
 {
     uint32_t n = 0;
