@@ -184,6 +184,10 @@ uint64_t image_source_fingerprint(const struct image_source *s)
     if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->text.anyres.n) hash = hash_bytes(&s->text.anyres, sizeof s->text.anyres, hash);
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
+    if (s->videos.max_frames && s->frame_processor.frames.on) {
+        const struct video_sampling *f = &s->frame_processor.frames;
+        hash = hash_bytes(&f->fps, sizeof f->fps, hash_bytes(&f->frames, sizeof f->frames, hash));
+    }
     if (s->text.any_size && s->videos.max_frames) hash += patch_rules_hash(&s->video_patches);
     else if (s->videos.max_frames) {
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
