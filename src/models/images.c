@@ -106,13 +106,12 @@ int64_t images_first_frame(const struct model *m, const struct batch *batch)
     return find_room(m, batch).images * m->images->features + (m->images->newline != NULL);
 }
 
-/* Pools frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C]. */
+/* Pools frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C], which are fewer. */
 static id pool_frames(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
 {
     const int64_t grid = m->images->grid, k = square_root(r->frame_tokens);
-    x = op_dense(g, x);
-    if (r->frame_tokens != m->images->features)
-        x = op_avgpool_adaptive(g, op_reshape(g, x, 4, (int64_t[]){B * r->frames, grid, grid, C}), k, k);
+    x = op_reshape(g, op_dense(g, x), 4, (int64_t[]){B * r->frames, grid, grid, C});
+    x = op_avgpool_adaptive(g, x, k, k);
     return op_reshape(g, x, 3, (int64_t[]){B, r->frames * r->frame_tokens, C});
 }
 
@@ -199,7 +198,7 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     id newline = m->images->newline && x ? newline_row(m, g, tensor_last(tensor_at(g, x))) : 0;
     if (!rows || !x || !n) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;
-    if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
+    if (r.frames && r.frame_tokens != m->images->features) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
     rows = op_reshape(g, rows, r.each ? 3 : 2, r.each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
     if (newline) {
         if (r.each) newline = op_repeat(g, newline, op_slice(g, rows, 1, 0, 1));

@@ -725,6 +725,10 @@ static int from_video_value(struct image_processor *p, const struct value *v, en
     const char *name = NULL;
     if (from_value(p, v, family, side, e)) return e->code;
     if (family == IMAGES_ONEVISION) {
+        const struct value *edge = value_path(v, "size.shortest_edge");
+        if (edge && edge->kind != VALUE_NULL)
+            return error_set(e, PL_USAGE, "size has shortest_edge, which keeps the shape of a frame; expected height "
+                             "and width: a tower takes squares");
         TRY(value_opt_string(v, "video_processor_type", &name, e));
         if (!name || processor_is_class(name, "LlavaOnevisionVideoProcessor")) return PL_OK;
         return error_set(e, PL_USAGE, "video_processor_type is %.100s; expected LlavaOnevisionVideoProcessor", name);
