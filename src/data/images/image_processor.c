@@ -118,7 +118,8 @@ static struct size result_size(const struct image_processor *p)
 /* Reports whether an image is a whole and tiles within a size of image_grid_pinpoints. */
 static bool has_tiles_and_whole(const struct image_processor *p) { return p->anyres.n && p->split; }
 
-/* Reports whether an image, or only the whole, comes of an image that is resized before. */
+/* Reports whether an image is tiles of what it is resized to, and that as a whole: Idefics3's and
+ * InternVL's. */
 static bool has_tiles(const struct image_processor *p) { return p->tile && !p->anyres.n; }
 
 struct image_processor image_processor_beside(const struct image_processor *p)
@@ -590,7 +591,8 @@ static int check_pinpoints(const struct image_processor *p, const char *key, str
     return PL_OK;
 }
 
-/* Reads what LLaVA-OneVision's processors of images and of videos have: one size for all. */
+/* Reads what only LLaVA-OneVision's processors of images and of videos have. One size is for
+ * all. */
 static int read_onevision(const struct value *v, struct image_processor *p, struct error *e)
 {
     bool samples = false;

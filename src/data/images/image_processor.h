@@ -9,8 +9,8 @@
  *                                and the whole image resized to S x S
  *   LLaVA-NeXT  the whole image resized to S x S, and within a size of image_grid_pinpoints, with black
  *             around it: tiles S x S
- *   LLaVA-OneVision  the same; of several images of a conversation, and of videos, only the whole,
- *             which for images is first set into a square of the mean colour
+ *   LLaVA-OneVision  the same; an image beside others in a conversation has no tiles, and is first
+ *             set into a square of the mean colour; a frame of a video has no tiles
  *   InternVL  columns x rows of tiles S x S, whose shape is nearest to the image's,
  *             and the whole image resized to S x S
  *

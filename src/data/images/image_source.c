@@ -106,11 +106,10 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
                       const struct template *template, const struct image_scope *scope, struct error *e)
 {
     const struct image_model *x = m->images;
+    const int32_t video = x->grids ? x->grids->video : images_sum(x) ? x->anyres->video : -1;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
-                                        .any_size = image_own_tokens(x), .video = x->grids        ? x->grids->video
-                                                 : images_sum(x) ? x->anyres->video
-                                                                 : -1,
+                                        .any_size = image_own_tokens(x), .video = video,
                                         .around = {x->around[0], x->around[1]}, .place = x->place,
                                         .bos_behind = x->bos_behind, .timed = x->timed}};
     if (x->anyres) s->text.anyres = *x->anyres;
