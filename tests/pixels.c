@@ -5,9 +5,12 @@
  *     pixels decode white|drop IMAGE OUT            prints WIDTH HEIGHT; OUT: bytes [h][w][3]
  *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   bilinear, bicubic, lanczos, torch; [HEIGHT][WIDTH][3]
  *     pixels process FOLDER FAMILY SIDE IMAGE OUT   FAMILY: clip, siglip, idefics3, internvl, gemma3,
- *                                                   anyres; prints
- *                                                   COUNT ROWS COLUMNS H W;
+ *                                                   anyres, onevision; onevision_beside: one of
+ *                                                   several images; onevision_frame: of a video;
+ *                                                   prints COUNT ROWS COLUMNS H W;
  *                                                   OUT: f32 [count][3][H][W]
+ *     pixels frames FOLDER SIDE FRAMES RATE FPS MOST  prints which frames of a video are taken
+ *     pixels tokens FOLDER WIDTH HEIGHT             prints the tokens of an image, of a model
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +19,7 @@
 #include "data/images/image.h"
 #include "data/images/image_processor.h"
 #include "io/file.h"
+#include "models/images.h"
 
 static int read_image(const char *path, bool on_white, struct image *out, struct error *e)
 {
@@ -74,10 +78,15 @@ static int process(char **a, struct error *e)
     struct image_processor p;
     struct image i;
     uint32_t rows, columns, h, w;
-    static const char *const families[] = {"clip", "siglip", "idefics3", "internvl", "gemma3", "anyres", NULL};
-    enum image_family family = (enum image_family)word(a[3], families);
-    if (image_processor_read(&p, a[2], family, (uint32_t)atoi(a[4]), e) || read_image(a[5], true, &i, e))
+    static const char *const families[] = {"clip", "siglip", "idefics3", "internvl", "gemma3", "anyres", "onevision",
+                                           "onevision_beside", "onevision_frame", NULL};
+    const int which = word(a[3], families);
+    const enum image_family family = (enum image_family)(which < IMAGES_ONEVISION ? which : IMAGES_ONEVISION);
+    const bool frame = which == IMAGES_ONEVISION + 2;
+    if ((frame ? image_processor_read_frames : image_processor_read)(&p, a[2], family, (uint32_t)atoi(a[4]), e) ||
+        read_image(a[5], true, &i, e))
         return e->code;
+    if (which == IMAGES_ONEVISION + 1) p = image_processor_beside(&p);
     size_t room = image_processor_scratch(&p, i.width, i.height);
     void *scratch = mem_alloc(room);
     uint32_t count = image_processor_count(&p, i.width, i.height, &rows, &columns);
@@ -93,6 +102,30 @@ static int process(char **a, struct error *e)
     return rc;
 }
 
+static int frames(char **a, struct error *e)
+{
+    const struct video_facts f = {.frames = (uint32_t)atoi(a[4]), .fps = atof(a[5])};
+    struct image_processor p;
+    uint32_t *chosen = mem_alloc(f.frames * sizeof *chosen), n = 0;
+    if (image_processor_read_frames(&p, a[2], IMAGES_ONEVISION, (uint32_t)atoi(a[3]), e)) return e->code;
+    const struct video_sampling s = video_sampling_with(&p.frames, atof(a[6]), (uint32_t)atoi(a[7]));
+    int rc = video_sample(&s, &f, chosen, &n, e);
+    for (uint32_t i = 0; i < n && !rc; i++) printf("%u ", chosen[i]);
+    printf("\n");
+    mem_free(chosen);
+    return rc;
+}
+
+static int tokens(char **a, struct error *e)
+{
+    struct model m;
+    if (model_open(&m, a[2], e)) return e->code;
+    const struct anyres *x = m.images->anyres;
+    printf("%d\n", anyres_tokens(x, anyres_shape_of(x, (uint32_t)atoi(a[3]), (uint32_t)atoi(a[4]))));
+    model_close(&m);
+    return PL_OK;
+}
+
 int main(int argc, char **argv)
 {
     struct error e;
@@ -100,7 +133,9 @@ int main(int argc, char **argv)
     if (argc == 5 && !strcmp(argv[1], "decode")) rc = decode(argv, &e);
     else if (argc == 7 && !strcmp(argv[1], "resize")) rc = resize(argv, &e);
     else if (argc == 7 && !strcmp(argv[1], "process")) rc = process(argv, &e);
-    else return fprintf(stderr, "usage: pixels decode | resize | process, see tests/pixels.c\n"), 2;
+    else if (argc == 8 && !strcmp(argv[1], "frames")) rc = frames(argv, &e);
+    else if (argc == 5 && !strcmp(argv[1], "tokens")) rc = tokens(argv, &e);
+    else return fprintf(stderr, "usage: pixels decode | resize | process | frames | tokens, see tests/pixels.c\n"), 2;
     if (rc) fprintf(stderr, "%s\n", e.text);
     return rc;
 }

@@ -121,7 +121,9 @@ TEST(test_resize_part)
 
 /* --- processors ------------------------------------------------------------------------------ */
 
-static const char *const families[] = {"clip", "siglip", "idefics3", "internvl", "gemma3", "anyres"};
+static const char *const families[] = {"clip", "siglip", "idefics3", "internvl", "gemma3", "anyres",
+                                       "onevision", "beside"};
+enum { BESIDE = IMAGES_ONEVISION + 1 }; /* an image of LLaVA-OneVision that is not the only one */
 
 static float *process(const struct image_processor *p, const struct image *i, uint32_t *count, uint32_t *rows,
                       uint32_t *columns, size_t *n)
@@ -153,10 +155,12 @@ static void check_processed(const struct st_entry *t, const char *folder_name, c
     struct image i = image_named(image);
     uint32_t count, got_rows, got_columns;
     size_t n;
-    enum image_family f = 0;
+    int f = 0;
     while (strcmp(family, families[f]) != 0) f++;
     snprintf(path, sizeof path, GOLDEN "%s", folder_name);
-    if (image_processor_read(&p, path, f, strstr(folder_name, "_none") ? 14 : 0, &e)) fail_msg("%s", e.text);
+    const enum image_family read = f == BESIDE ? IMAGES_ONEVISION : (enum image_family)f;
+    if (image_processor_read(&p, path, read, strstr(folder_name, "_none") ? 14 : 0, &e)) fail_msg("%s", e.text);
+    if (f == BESIDE) p = image_processor_beside(&p);
     float *got = process(&p, &i, &count, &got_rows, &got_columns, &n), *want = tensor(t);
     assert_int_equal(count, t->dims[0]);
     assert_int_equal(n * sizeof(float), t->bytes);
@@ -182,7 +186,7 @@ TEST(test_processors)
         check_processed(&golden.entries[k], name, family, image, rows, columns);
         tried++;
     }
-    assert_int_equal(tried, 51);
+    assert_int_equal(tried, 59);
 }
 
 /* A width that rounds down to nothing is one tile: 784 * (1.0 / 784) is below 1. */
@@ -242,6 +246,15 @@ TEST(test_processor_errors)
     refused("{\"do_resize\": 1}", IMAGES_CLIP, 0, "do_resize");
     refused("{\"size\": ", IMAGES_CLIP, 0, "");
     refused("[]", IMAGES_CLIP, 0, "image processor");
+    refused("{\"resample\": 2}", IMAGES_ONEVISION, 0, "resample is 2; expected 3 (bicubic)");
+    refused("{\"do_resize\": false}", IMAGES_ONEVISION, 0, "do_resize is false; expected true");
+    refused("{\"size\": {\"height\": 384, \"width\": 192}}", IMAGES_ONEVISION, 0, "size is 192 x 384");
+    refused("{\"crop_size\": {\"height\": 336, \"width\": 336}}", IMAGES_ONEVISION, 0, "expected no crop_size");
+    refused("{\"size\": 100}", IMAGES_ONEVISION, 0, "384 x 384 pixels are not divisible by size, which is 100");
+    refused("{\"image_processor_type\": \"LlavaNextImageProcessor\"}", IMAGES_ONEVISION, 0,
+            "LlavaNextImageProcessor, which makes a whole image and tiles with padding of each; the model expects");
+    refused("{\"video_processor_type\": \"V\", \"do_sample_frames\": true, \"num_frames\": 4, \"fps\": 1}",
+            IMAGES_ONEVISION, 0, "num_frames and fps are both set");
 }
 
 /* --- WebP and transparency -------------------------------------------------------------------- */

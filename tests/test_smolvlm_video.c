@@ -160,7 +160,7 @@ TEST(test_pixels)
         struct seen s = {names[i], want, 0};
         if (st_read(&in, t, 0, t->bytes, want, &e)) fail_msg("%s", e.text);
         snprintf(reference, sizeof reference, "video:%s", names[i]);
-        if (image_source_read(&f.images, reference, see, &s, &x, &e)) fail_msg("%s", e.text);
+        if (image_source_read(&f.images, reference, false, see, &s, &x, &e)) fail_msg("%s", e.text);
         assert_int_equal(s.frames, t->dims[0]);
         mem_free(want);
     }

@@ -2,6 +2,7 @@
  * follow.c: see follow.h.
  *
  *     image_index            which feature takes the place of each image token (models/images.h)
+ *     sum_index, sum_weights which features it is a sum of (text/template/anyres.h)
  *     ranges, token_windows  of models with tokens that see each other in both directions
  *     patch_ranges, ...      of images of any size: who sees whom, and where each patch is; patches in
  *                            the order of the tower; three positions a token (models/image_grid.h)
@@ -33,6 +34,7 @@ struct follow {
     uint64_t key;                /* of random scores */
     void *room[ROW_INPUTS];      /* a row of each input that follows */
     uint64_t bytes[ROW_INPUTS];
+    int64_t first_frame;         /* the row of its features, where tokens are sums of them */
     bool unmatched;              /* image tokens of the record belong to no image of it */
     int32_t (*ranges)[2];        /* [T] */
     int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
@@ -85,7 +87,8 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         planned_input(&r->planned, batch_inputs[i].name, &x);
         f->bytes[i] = x.sample;
         /* programs that generate may take more than a sample of text */
-        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS || i == ROW_TOKEN_WINDOWS;
+        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS || i == ROW_TOKEN_WINDOWS || i == ROW_SUM_INDEX ||
+                            i == ROW_SUM_WEIGHTS;
         f->room[i] = mem_alloc(tokens ? r->planned.graph.storages.at[x.storage].bytes : x.sample);
     }
     if (used[ROW_IDS] && planned_input(&r->planned, batch_inputs[ROW_IDS].name, &x)) {
@@ -95,6 +98,7 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
     if (m->images && m->images->both && used[ROW_IDS] && (used[ROW_INDEX] || m->images->both == BOTH_PROMPT) &&
         planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
         f->ranges = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
+    if (m->images && images_sum(m->images)) f->first_frame = images_first_frame(m, &r->planned.batch);
     if (m->images && m->images->grids) make_grid_room(f, r);
     if (used[ROW_TEXTURE] && !f->rgb) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
     return f;
@@ -133,21 +137,38 @@ static int64_t feature_of(const struct batch_record *x, int64_t k)
     return -1;
 }
 
-/* Finds the features of images in tiles with a map, by their ids. Returns false if these are of no
- * whole image. */
-static bool index_anyres(const struct model *m, int64_t *next, int32_t *ids, int64_t T, int32_t *index)
+/* The features that each token is a sum of (images_sum); those of frames begin at row `frames`. */
+struct sums {
+    int32_t (*index)[4];
+    float (*weights)[4];
+    int64_t frames;
+};
+
+/* Finds the features of images in tiles with a map, by their ids; `sums` may be NULL. Returns false
+ * if these are of no whole image. */
+static bool index_tiles(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index,
+                        const struct sums *sums)
 {
     const struct anyres *a = m->images->anyres;
     const int32_t embedded = a->token >= 0 && a->token < m->vocabulary ? a->token : 0;
+    int64_t none[2] = {0}, *next = x->feature ? x->feature : none;
+    struct anyres_feature f = {{-1, -1, -1, -1}, {0}};
     struct anyres_shape shape;
     for (int64_t t = 0, n = 1; t < T; t += n, n = 1) {
-        index[t] = -1;
-        if (!anyres_is_token(a, ids[t])) continue;
-        if (!anyres_find(a, ids + t, T - t, &shape)) return false;
-        n = anyres_tokens(a, shape);
-        anyres_index(a, shape, 1 + (int32_t)*next, index + t);
-        for (int64_t k = 0; k < n; k++) ids[t + k] = embedded;
-        *next += anyres_images(shape) * m->images->features;
+        const bool image = anyres_is_token(a, ids[t]);
+        if (image && !anyres_find(a, ids + t, T - t, &shape)) return false;
+        if (image) n = anyres_tokens(a, shape);
+        const int64_t first = !image ? 0 : shape.frames ? (sums ? sums->frames : 0) + next[1] : 1 + next[0];
+        for (int32_t k = 0; k < n; k++) {
+            if (image) anyres_feature(a, shape, (int32_t)first, k, &f);
+            index[t + k] = image ? f.row[0] : -1;
+            if (image) ids[t + k] = embedded;
+            for (int i = 0; i < 4 && sums; i++) {
+                sums->index[t + k][i] = image ? f.row[i] : -1;
+                sums->weights[t + k][i] = image ? f.weight[i] : 0;
+            }
+        }
+        if (image) next[0] += anyres_images(shape) * m->images->features, next[1] += shape.frames * m->images->features;
     }
     return true;
 }
@@ -156,7 +177,7 @@ bool batch_index(const struct model *m, const struct batch_record *x, int32_t *i
 {
     const int32_t token = m->images->token;
     int64_t first = 0, *next = x->feature ? x->feature : &first;
-    if (m->images->anyres) return index_anyres(m, next, ids, T, index);
+    if (m->images->anyres) return index_tiles(m, x, ids, T, index, NULL);
     for (int64_t t = 0; t < T; t++) {
         index[t] = ids[t] == token ? (int32_t)feature_of(x, *next) : -1;
         if (index[t] < 0) continue;
@@ -176,7 +197,12 @@ static void follow_index(struct follow *f, struct batch_record *x)
 {
     const int64_t T = tokens_of(f, x);
     memcpy(f->ids, x->is[ROW_IDS].at, (size_t)T * sizeof *f->ids);
-    f->unmatched |= !batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
+    if (f->room[ROW_SUM_INDEX]) {
+        const struct sums sums = {f->room[ROW_SUM_INDEX], f->room[ROW_SUM_WEIGHTS], f->first_frame};
+        f->unmatched |= !index_tiles(f->model, x, f->ids, T, f->room[ROW_INDEX], &sums);
+        x->is[ROW_SUM_INDEX].at = sums.index, x->is[ROW_SUM_WEIGHTS].at = sums.weights;
+        x->is[ROW_SUM_INDEX].bytes = x->is[ROW_SUM_WEIGHTS].bytes = 4 * x->is[ROW_IDS].bytes;
+    } else f->unmatched |= !batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
     x->is[ROW_IDS].at = f->ids;
     x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
 }

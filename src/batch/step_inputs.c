@@ -105,14 +105,15 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
 }
 
 /* Returns the port as the file has it: images may be padded to one number for each sample,
- * [B,M,...], instead of [N,...]. */
+ * [B,M,...], instead of [N,...]; videos are [V,W,...], W frames each. */
 static struct port port_as_given(const struct model *m, const struct port *p, const struct st_entry *t)
 {
     struct port as = *p;
-    if (!m->images || !m->images->padded || p->dim[0] != OPEN_IMAGES || t->rank != p->rank + 1) return as;
+    const bool frames = p->dim[0] == OPEN_FRAMES;
+    if (!m->images || !m->images->padded || (p->dim[0] != OPEN_IMAGES && !frames) || t->rank != p->rank + 1) return as;
     as.rank++;
-    as.dim[0] = m->images->anyres ? OPEN('I') : OPEN('B');
-    as.dim[1] = OPEN('M');
+    as.dim[0] = frames ? OPEN('V') : m->images->anyres ? OPEN('I') : OPEN('B');
+    as.dim[1] = frames ? OPEN('W') : OPEN('M');
     memcpy(&as.dim[2], &p->dim[1], (size_t)(p->rank - 1) * sizeof *as.dim);
     return as;
 }
@@ -378,15 +379,19 @@ static int check_types(struct step *s, const struct model *m, int64_t r, const i
     return PL_OK;
 }
 
-/* Counts the image tokens of all rows. */
-static int count_tokens(struct step *s, const struct model *m, int64_t *count, struct error *e)
+/* Counts the image tokens of all rows; *videos: those of videos, where these have their own. */
+static int count_tokens(struct step *s, const struct model *m, int64_t *count, int64_t *videos, struct error *e)
 {
+    const bool apart = images_sum(m->images);
     int64_t *ids = room(s, s->T, sizeof *ids);
-    *count = 0;
+    *count = *videos = 0;
     for (int64_t r = 0; r < s->B; r++) {
         TRY(read_ints(s, given(s, m, "input_ids"), r, s->T, ids, e));
         if (m->images->both) TRY(check_types(s, m, r, ids, e));
-        for (int64_t i = 0; i < s->T; i++) *count += (int32_t)ids[i] == m->images->token;
+        for (int64_t i = 0; i < s->T; i++) {
+            *count += (int32_t)ids[i] == m->images->token;
+            *videos += apart && (int32_t)ids[i] == m->images->anyres->video;
+        }
     }
     return PL_OK;
 }
@@ -484,50 +489,96 @@ static int check_grids(struct step *s, const struct model *m, struct error *e)
     return PL_OK;
 }
 
-/* Reads the sizes of images in tiles with a map, and checks that pixels and tokens are as many as
- * follow from them. */
-static int check_shapes(struct step *s, const struct model *m, int64_t tokens, struct error *e)
+/* --- images in tiles with a map --------------------------------------------------------------- */
+
+/* Finds, of each image, whether its conversation has others, by batch_num_images; without that none
+ * has. */
+static int read_counts(struct step *s, const struct model *m, bool *beside, struct error *e)
 {
-    const struct st_entry *t = given(s, m, "image_sizes");
+    const struct st_entry *t = given(s, m, "batch_num_images");
+    int64_t n = 0, sum = 0;
+    for (int64_t i = 0; t && i < t->dims[0]; i++) {
+        TRY(read_ints(s, t, i, 1, &n, e));
+        for (int64_t k = 0; k < n && sum + k < s->n_shapes; k++) beside[sum + k] = n > 1;
+        sum += n;
+        if (n < 0 || sum > s->n_shapes) break;
+    }
+    if (!t || (n >= 0 && sum == s->n_shapes)) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: batch_num_images does not add up to the %lld images of image_sizes", s->in.path,
+                     (long long)s->n_shapes);
+}
+
+/* Reads the shapes of images and videos. */
+static int read_shapes(struct step *s, const struct model *m, struct error *e)
+{
+    const struct st_entry *t = given(s, m, "image_sizes"), *videos = given(s, m, "pixel_values_videos");
     const struct anyres *a = m->images->anyres;
-    int64_t images = 0, expected = 0;
     s->n_shapes = t ? t->dims[0] : 0;
-    s->shapes = room(s, max_i64(s->n_shapes, 1), sizeof *s->shapes);
+    if (videos && videos->rank != 5)
+        return error_set(e, PL_USAGE, "%s: pixel_values_videos has %d dimensions, expected videos, frames, channels, "
+                         "height and width", s->in.path, videos->rank);
+    s->n_videos = videos ? videos->dims[0] : 0;
+    if (videos) s->size['F'] = videos->dims[0] * videos->dims[1];
+    s->shapes = room(s, max_i64(s->n_shapes + s->n_videos, 1), sizeof *s->shapes);
+    bool *beside = room(s, max_i64(s->n_shapes, 1), sizeof *beside);
+    memset(beside, 0, (size_t)max_i64(s->n_shapes, 1) * sizeof *beside);
+    TRY(read_counts(s, m, beside, e));
     for (int64_t i = 0; i < s->n_shapes; i++) {
         int64_t size[2];
         TRY(read_ints(s, t, i, 2, size, e));
         if (size[0] < 1 || size[1] < 1 || size[0] > SIZE_MOST || size[1] > SIZE_MOST)
             return error_set(e, PL_USAGE, "%s: image_sizes[%lld] is %lld, %lld; expected height and width", s->in.path,
                              (long long)i, (long long)size[0], (long long)size[1]);
-        s->shapes[i] = anyres_shape_of(a, (uint32_t)size[1], (uint32_t)size[0]);
-        images += anyres_images(s->shapes[i]);
-        expected += anyres_tokens(a, s->shapes[i]);
+        s->shapes[i] = beside[i] ? (struct anyres_shape){0}
+                                 : anyres_shape_of(a, (uint32_t)size[1], (uint32_t)size[0]);
     }
-    if (images == s->size['N'] && expected == tokens) return PL_OK;
-    return error_set(e, PL_USAGE,
-                     "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has %lld, and "
-                     "input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
-                     (long long)images, (long long)expected, (long long)s->size['N'], (long long)tokens, a->token);
+    for (int64_t i = 0; i < s->n_videos; i++)
+        s->shapes[s->n_shapes + i] = (struct anyres_shape){.frames = (int32_t)videos->dims[1]};
+    return PL_OK;
 }
 
-/* Gives the image tokens of a row the ids that tell the shapes of its images. */
-static int put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t *ids, int64_t *next, struct error *e)
+/* Reads the shapes of images in tiles with a map, and checks that pixels and tokens are as many as
+ * follow from them. */
+static int check_shapes(struct step *s, const struct model *m, struct error *e)
 {
-    for (int64_t i = 0; i < s->T;) {
-        if (ids[i] != a->token) {
-            i++;
-            continue;
-        }
-        const struct anyres_shape shape = *next < s->n_shapes ? s->shapes[*next] : (struct anyres_shape){0};
-        const int64_t n = anyres_tokens(a, shape);
+    const struct anyres *a = m->images->anyres;
+    int64_t tokens[2], expected[2] = {0}, images = 0;
+    TRY(read_shapes(s, m, e));
+    TRY(count_tokens(s, m, &tokens[0], &tokens[1], e));
+    for (int64_t i = 0; i < s->n_shapes + s->n_videos; i++) {
+        images += anyres_images(s->shapes[i]);
+        expected[i >= s->n_shapes] += anyres_tokens(a, s->shapes[i]);
+    }
+    if (images != s->size['N'] || expected[0] != tokens[0])
+        return error_set(e, PL_USAGE,
+                         "%s: the %lld images of image_sizes have %lld tiles and %lld tokens; pixel_values has %lld, "
+                         "and input_ids has %lld image tokens (id %d)", s->in.path, (long long)s->n_shapes,
+                         (long long)images, (long long)expected[0], (long long)s->size['N'], (long long)tokens[0],
+                         a->token);
+    if (expected[1] == tokens[1]) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: the %lld videos of pixel_values_videos have %lld tokens; input_ids has %lld "
+                     "video tokens (id %d)", s->in.path, (long long)s->n_videos, (long long)expected[1],
+                     (long long)tokens[1], a->video);
+}
+
+/* Gives the image tokens of a row the ids that tell the shapes of its images and videos. */
+static int put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t *ids, struct error *e)
+{
+    for (int64_t i = 0, n = 1; i < s->T; i += n, n = 1) {
+        const int32_t id = ids[i];
+        if (!anyres_is_token(a, id)) continue;
+        const bool video = a->pooled && id == a->video;
+        const int64_t nth = s->next_shape[video]++;
+        const bool known = nth < (video ? s->n_videos : s->n_shapes);
+        const struct anyres_shape shape =
+            known ? s->shapes[(video ? s->n_shapes : 0) + nth] : (struct anyres_shape){0};
+        n = anyres_tokens(a, shape);
         for (int64_t k = 0; k < n; k++)
-            if (*next >= s->n_shapes || i + k >= s->T || ids[i + k] != a->token)
+            if (!known || i + k >= s->T || ids[i + k] != id)
                 return error_set(e, PL_USAGE,
-                                 "%s: input_ids, sample %lld: image %lld has %lld tokens, one after the other",
-                                 s->in.path, (long long)r, (long long)*next, (long long)n);
+                                 "%s: input_ids, sample %lld: %s %lld has %lld tokens, one after the other",
+                                 s->in.path, (long long)r, video ? "video" : "image", (long long)nth, (long long)n);
         anyres_put(a, shape, ids + i);
-        ++*next;
-        i += n;
     }
     return PL_OK;
 }
@@ -543,11 +594,11 @@ static int check_images(struct step *s, const struct model *m, struct error *e)
     if (!m->images) return PL_OK;
     if (m->images->grids) return check_grids(s, m, e);
     const struct st_entry *t = given(s, m, "pixel_values"), *mask = given(s, m, "pixel_attention_mask");
-    int64_t tokens = 0, each = 0;
+    int64_t tokens = 0, each = 0, none;
     if (t && t->rank == 5) TRY(list_images(s, t, e));
     if (mask) TRY(check_pixel_mask(s, mask, e));
-    TRY(count_tokens(s, m, &tokens, e));
-    if (m->images->anyres) return check_shapes(s, m, tokens, e);
+    if (m->images->anyres) return check_shapes(s, m, e);
+    TRY(count_tokens(s, m, &tokens, &none, e));
     const int64_t images = s->size['N'], frames = s->size['F'];
     if (frames) TRY(images_frame_tokens(m, s->frames.tokens_per_frame, &each, e));
     const int64_t expected = images * m->images->features + frames * each;
@@ -874,7 +925,7 @@ static int read_sample(struct step *s, int64_t r, struct step_sample *x, struct 
         out->is[batch_find(p->name)].at = b->ready;
     }
     if (m->images && m->images->anyres)
-        TRY(put_shapes(s, m->images->anyres, r, (int32_t *)(void *)x->row[ids_port(m)].ready, &s->next_shape, e));
+        TRY(put_shapes(s, m->images->anyres, r, (int32_t *)(void *)x->row[ids_port(m)].ready, e));
     if (s->packed) {
         TRY(convert_row(s, m, r, x->raw, x->positions, x->ranges, e));
         out->is[ROW_POSITIONS].at = x->positions;
@@ -900,9 +951,9 @@ static int put_samples(struct step *s, struct batch_writer *w, struct error *e)
         TRY(put_grids(s, &feature, e));
         x.walk.feature = feature;
     }
-    int64_t feature = 0; /* the images of all samples are in one row of features */
+    int64_t feature[2] = {0}; /* the images of all samples are in one row of features */
     for (int64_t r = 0; r < s->B; r++) {
-        struct batch_record record = {.feature = &feature};
+        struct batch_record record = {.feature = feature};
         TRY(read_sample(s, r, &x, &record, e));
         TRY(batch_write(w, &(struct batch_target){0}, r, &record, e));
     }

@@ -24,8 +24,9 @@ struct step {
     struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
     /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     int64_t *image_at;
-    struct anyres_shape *shapes; /* images in tiles with a map (anyres.h), and the next that is written */
-    int64_t n_shapes, next_shape;
+    /* images in tiles with a map (anyres.h), then videos, and the next of each that is written */
+    struct anyres_shape *shapes;
+    int64_t n_shapes, n_videos, next_shape[2];
     struct image_grid *grids;    /* images of any size (image_grid.h), then videos */
     int64_t n_grids;
     struct bump memory;          /* of rows that are converted */

@@ -58,7 +58,9 @@ struct batch_record {
     /* With a given ROW_INDEX, for a token allocator: the position of each token in its document,
      * from which it follows what is a question; NULL: there is none */
     const int32_t *documents;
-    int64_t *feature;    /* how many image tokens came before this row, which moves on; NULL: none */
+    /* how many image tokens came before this row, which moves on; NULL: none. Where images are
+     * tiles with a map: how many features, [0] for images and [1] for frames */
+    int64_t *feature;
     bool text;           /* no image belongs to the tokens: nothing about images follows from them */
     const bool *is_mask; /* with ROW_AREAS: which of the masks cover something */
     uint64_t position;   /* of the sample, which random scores depend on */

@@ -200,6 +200,6 @@ const struct command command_fits = {
     "  --gpu LIST       GPUs, by GiB of memory or by name: 12 or 8,24,rtx-4090\n"
     "  --tokens N       tokens of text in a sample: data.sequence; default: 2048\n"
     "  --images N       images in a sample of a model that takes images; default: 1\n"
-    "  --image-size WxH   their size, for a model that takes images of any size; default: 1024x1024\n"
+    "  --image-size WxH   their size, where their tokens follow from it; default: 1024x1024\n"
     "  --batch N        samples of a step: train.effective_batch; default: 8",
     .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = fits};

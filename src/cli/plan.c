@@ -213,7 +213,7 @@ const struct command command_plan = {
     "                   model, with its vision tower (data.max_images, data.max_frames); of a model of\n"
     "                   text only 576 tokens each. With --devices N may be a list, such as 1,2,4: a row\n"
     "                   for each\n"
-    "  --image-size WxH   the size of these images and frames, for a model that takes images of any size\n"
+    "  --image-size WxH   the size of these images and frames, where their tokens follow from it\n"
     "                   (data.max_patches); default: 1024x1024\n"
     "  --masks N        masks per image: data.max_masks",
     .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS),

@@ -30,6 +30,23 @@ static int plan_images(struct config *c, const struct model *m, const struct pla
     return PL_OK;
 }
 
+/* Does the same for a model whose images are tiles with a map, by their size; of several images
+ * LLaVA-OneVision takes only the wholes. The frames are one video. */
+static int plan_tiles(struct config *c, const struct model *m, const struct plan_source *x, int64_t *tokens,
+                      struct error *e)
+{
+    const struct anyres *a = m->images->anyres;
+    const struct anyres_shape whole = {0}, video = {.frames = (int32_t)x->frames},
+                              shape = images_sum(m->images) && x->images > 1 ? whole
+                                                                             : anyres_shape_of(a, x->width, x->height);
+    if (x->frames && !a->pooled)
+        return error_set(e, PL_USAGE, "--frames: a %s takes no videos", m->family->model_type);
+    if (x->images || c->data_max_images < 0) c->data_max_images = x->images * anyres_images(shape);
+    if (x->frames) c->data_max_frames = x->frames;
+    *tokens = x->images * anyres_tokens(a, shape) + (x->frames ? anyres_tokens(a, video) : 0);
+    return PL_OK;
+}
+
 /* Does the same for patches of a model that takes images of any size; the frames are one video. */
 static int plan_patches(struct config *c, const struct model *m, const struct plan_source *x, int64_t *tokens,
                         struct error *e)
@@ -72,9 +89,11 @@ static int add_images(struct config *c, const struct plan_source *x, struct erro
     if (!(x->images + x->frames) || !config_tokens(c))
         return x->sized ? error_set(e, PL_USAGE, "--image-size is given without --images or --frames") : PL_OK;
     if (named && config_open_model(c, &m, e)) return e->code;
-    if (x->sized && !(named && m.images && m.images->grids))
-        rc = error_set(e, PL_USAGE, "--image-size is for models that take images of any size (qwen2_vl)");
-    else if (named && m.images) rc = (m.images->grids ? plan_patches : plan_images)(c, &m, x, &tokens, e);
+    if (x->sized && !(named && m.images && (m.images->grids || m.images->anyres)))
+        rc = error_set(e, PL_USAGE, "--image-size is for models whose images have tokens by their size, such as "
+                       "qwen2_vl and llava_onevision");
+    else if (named && m.images)
+        rc = (m.images->grids ? plan_patches : m.images->anyres ? plan_tiles : plan_images)(c, &m, x, &tokens, e);
     if (named) model_close(&m);
     c->data_sequence += tokens;
     return rc;

@@ -258,7 +258,7 @@ static int put_answers(struct generate *g, struct error *e)
 /* --- prompts ---------------------------------------------------------------------------------- */
 
 /* Checks the image tokens of a prompt whose ids tell the shapes of its images. */
-static int check_tiles(const struct anyres *a, const struct prompt *p, int64_t images, struct error *e)
+static int check_tiles(const struct anyres *a, const struct prompt *p, struct image_batch own, struct error *e)
 {
     struct anyres_shape shape;
     for (int64_t i = 0; i < p->n;) {
@@ -266,10 +266,11 @@ static int check_tiles(const struct anyres *a, const struct prompt *p, int64_t i
         if (image && !anyres_find(a, p->ids + i, p->n - i, &shape))
             return error_set(e, PL_USAGE, "image tokens of this model follow from the sizes of images: give the prompt "
                                           "as text or as a chat");
-        if (image) images -= anyres_images(shape);
+        if (image) own.images -= anyres_images(shape), own.frames -= shape.frames;
         i += image ? anyres_tokens(a, shape) : 1;
     }
-    return images ? error_set(e, PL_USAGE, "the image tokens of the prompt do not match its images") : PL_OK;
+    if (!own.images && !own.frames) return PL_OK;
+    return error_set(e, PL_USAGE, "the image tokens of the prompt do not match its images");
 }
 
 /* Checks that each feature of an image has its token in the prompt. Images of any size are checked
@@ -280,7 +281,7 @@ static int check_images(const struct generate *g, const struct prompt *p, struct
     const struct image_model *m = a->run->planned.model.images;
     int64_t tokens = 0;
     if (m && m->grids) return PL_OK;
-    if (m && m->anyres && p->n_images) return check_tiles(m->anyres, p, a->images.images, e);
+    if (m && m->anyres && p->n_images) return check_tiles(m->anyres, p, a->images, e);
     for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
     const int64_t need = generator_image_tokens(a);
     if (!p->n_images || tokens == need) return PL_OK;

@@ -185,7 +185,7 @@ uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_by
 
 void generator_begin(struct generator *a, int64_t text)
 {
-    a->length[text] = a->feature = a->n_runs = 0;
+    a->length[text] = a->feature[0] = a->feature[1] = a->n_runs = 0;
     a->images = (struct image_batch){0};
     a->n_grids = 0;
     if (a->walk) a->walk[text] = (struct grid_walk){.model = a->run->planned.model.images->grids};
@@ -245,7 +245,7 @@ static int put_grids(struct generator *a, const struct image_source *s, char *co
 {
     for (uint32_t i = 0; i < n; i++) {
         struct image_pixels x;
-        TRY(image_source_read(s, references[i], put_patches, &(struct putting_patches){a, &x}, &x, e));
+        TRY(image_source_read(s, references[i], false, put_patches, &(struct putting_patches){a, &x}, &x, e));
     }
     if (!a->room.patches) return PL_OK;
     if (s) {
@@ -267,12 +267,13 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
     if (n && m->channels != 3)
         return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3",
                          (long long)m->channels);
+    const bool beside = image_source_images(references, n) > 1;
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct putting p = {a, media_is_video(references[i])};
         struct image_pixels x;
         const struct image_batch before = a->images;
         const int64_t tokens = p.frames && a->room.tokens_per_frame ? a->room.tokens_per_frame : m->features;
-        if ((rc = image_source_read(s, references[i], put_pixels, &p, &x, e))) break;
+        if ((rc = image_source_read(s, references[i], beside, put_pixels, &p, &x, e))) break;
         const int64_t row = p.frames ? a->room.images * m->features + before.frames * tokens : before.images * tokens;
         a->runs[a->n_runs] = (struct image_run){generator_image_tokens(a) + x.count * tokens, row};
         a->n_runs++;
@@ -338,7 +339,7 @@ static int put_rows(struct generator *a, enum program p, struct error *e)
                                             [ROW_PIXELS] = {apart || !a->images.images ? NULL : a->whole}},
                                      .runs = a->runs,
                                      .n_runs = a->n_runs,
-                                     .feature = &a->feature,
+                                     .feature = a->feature,
                                      .documents = a->room.images && !apart ? a->positions : NULL,
                                      .text = apart};
     if (a->walk) {
@@ -378,7 +379,7 @@ static int run_tokens(struct generator *a, enum program p, const struct text_tok
 int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e)
 {
     const int64_t V = a->run->planned.model.vocabulary, length = a->length[x->text];
-    int64_t features = a->feature;
+    int64_t features = a->feature[0];
     for (int64_t i = 0; i < x->n; i++) {
         if (is_image(a, x->ids[i], features)) features++;
         else if (x->ids[i] < 0 || x->ids[i] >= V)
@@ -417,7 +418,7 @@ static bool next_program(const struct generator *a, const struct text_tokens *x,
     bool any = false;
     *p = PROGRAM_NEXT;
     for (uint32_t i = 0; i < n; i++) {
-        if (a->rest[i] > 1 || (a->rest[i] && is_image(a, x[i].ids[x[i].n - 1], a->feature))) *p = PROGRAM_PROMPT;
+        if (a->rest[i] > 1 || (a->rest[i] && is_image(a, x[i].ids[x[i].n - 1], a->feature[0]))) *p = PROGRAM_PROMPT;
         any |= a->rest[i] > 0;
     }
     return any;
@@ -425,7 +426,7 @@ static bool next_program(const struct generator *a, const struct text_tokens *x,
 
 int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, struct error *e)
 {
-    const int64_t feature = a->feature;
+    const int64_t feature[] = {a->feature[0], a->feature[1]};
     enum program p;
     int rc = PL_OK;
     for (uint32_t i = 0; i < n && !rc; i++) {
@@ -442,7 +443,7 @@ int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, 
     if (rc) return rc;
     while (!rc && next_program(a, x, n, &p)) rc = run_tokens(a, p, x, n, e);
     for (uint32_t i = 0; i < n && rc; i++) a->length[x[i].text] -= x[i].n - a->rest[i];
-    if (rc) a->feature = feature;
+    if (rc) memcpy(a->feature, feature, sizeof feature);
     return rc;
 }
 

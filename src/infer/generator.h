@@ -52,7 +52,7 @@ struct generator {
     struct image_batch images;
     struct image_run *runs;    /* [room] the tokens of its images and videos, in their order */
     uint32_t n_runs;
-    int64_t feature;      /* the image token that comes next: the first is 0 */
+    int64_t feature[2];   /* the image token that comes next: the first is 0 (batch_record.feature) */
     id output[PROGRAM_COUNT]; /* the logits of each program */
     float *logits;        /* [vocabulary], of one text */
     char *raw;            /* [texts,vocabulary], in the model's dtype */

@@ -117,10 +117,11 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
         return error_set(e, PL_USAGE, "the model takes only text, and an image is given: %.100s", references[0]);
     struct image_tiles *tiles = bump_alloc(b, (n + 1) * sizeof *tiles);
     *out = (struct text_images){&p->images.text, tiles, n};
+    const bool beside = image_source_images(references, n) > 1;
     for (uint32_t i = 0; i < n; i++) {
         struct image_pixels x;
         if (image_source_tiles(&p->images, references[i], b, &tiles[i], e) ||
-            image_source_read(&p->images, references[i], NULL, NULL, &x, e))
+            image_source_read(&p->images, references[i], beside, NULL, NULL, &x, e))
             return e->code;
         slots->images += p->images.patches.merge && !p->images.text.any_size;
         *(p->images.patches.merge         ? &slots->patches

@@ -70,7 +70,7 @@ static int parse_allocator(struct model *m, const struct value *config, struct e
     struct allocator *c = m->config = bump_alloc(&m->memory, sizeof *c);
     const char *selection = "scored";
     int64_t token;
-    int rc = llava_parse_parts(m, &c->llava, config, &token, e);
+    int rc = llava_parse_parts(m, &c->llava, config, &llava_usual, &token, e);
     c->kept = 200;
     if (!rc) rc = value_opt_int(config, "num_visual_tokens", &c->kept, e);
     if (!rc) rc = value_opt_string(config, "token_selection", &selection, e);

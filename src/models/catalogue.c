@@ -13,6 +13,7 @@
 #define KERAS "params of KerasHub's preset"
 #define GGUF "general.parameter_count of its GGUF file"
 #define README "the table of the model card"
+#define CONVERTED "transformers' class, with the config.json that its script of conversion writes"
 #define ULTRALYTICS "Ultralytics, which leaves out 256 fixed frequencies"
 
 /* A language model. `keys` are more keys, each after a comma. */
@@ -170,6 +171,19 @@
     "\"model_type\": \"mistral\", \"vocab_size\": 32064, \"hidden_size\": 4096, \"intermediate_size\": 14336, "      \
     "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "                          \
     "\"max_position_embeddings\": 32768, \"rope_theta\": 1000000.0, \"sliding_window\": null"
+/* A tower of SigLIP without its last layer. */
+#define ONEVISION(decoder)                                                                                           \
+    "{\n"                                                                                                            \
+    "  \"architectures\": [\"LlavaOnevisionForConditionalGeneration\"],\n"                                           \
+    "  \"model_type\": \"llava_onevision\",\n"                                                                       \
+    "  \"image_token_index\": 151646,\n"                                                                            \
+    "  \"video_token_index\": 151647,\n"                                                                            \
+    "  \"text_config\": " decoder ",\n"                                                                             \
+    "  \"vision_config\": {\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, "                           \
+    "\"intermediate_size\": 4304, \"num_hidden_layers\": 26, \"num_attention_heads\": 16, \"image_size\": 384, "       \
+    "\"patch_size\": 14, \"vision_use_head\": false}\n"                                                             \
+    "}\n"
+
 #define INTERNVL(token, tower, decoder)                                                                              \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"InternVLForConditionalGeneration\"],\n"                                                \

@@ -40,8 +40,9 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
     m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0;
     model_add_port(m,
                    &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
-    model_add_port(m,
-                   &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
+    if (layout != IMAGE_AS_ANYRES) /* which takes no videos, or names them otherwise */
+        model_add_port(
+            m, &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
     if (padded)
         model_add_port(m, &(struct port){"pixel_attention_mask", VALUES_PADDING, 4,
                                          {OPEN('B'), OPEN('M'), s.image, s.image},
@@ -51,6 +52,7 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
 
 bool image_own_tokens(const struct image_model *x) { return x->grids && !x->grids->tokens; }
 bool image_chooses(const struct image_model *x) { return x->single || (x->grids && x->grids->tokens); }
+bool images_sum(const struct image_model *x) { return x->anyres && x->anyres->pooled; }
 bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches; }
 bool images_fit(const struct image_batch *room, const struct image_batch *b)
 {
@@ -61,6 +63,13 @@ int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t
 {
     const struct image_model *x = m->images;
     const int64_t k = square_root(tokens_per_frame);
+    if (images_sum(x)) {
+        *out = (int64_t)x->anyres->pooled * x->anyres->pooled;
+        if (!tokens_per_frame || tokens_per_frame == *out) return PL_OK;
+        return error_set(e, PL_USAGE,
+                         "data.tokens_per_frame is %lld, and a frame has %lld tokens in a %s: leave it unset",
+                         (long long)tokens_per_frame, (long long)*out, m->family->model_type);
+    }
     *out = tokens_per_frame ? tokens_per_frame : x->features;
     if (*out == x->features) return PL_OK;
     if (!x->grid)
@@ -88,16 +97,21 @@ static struct room find_room(const struct model *m, const struct batch *batch)
     if (batch->size) r.images = batch->size['N'], r.frames = batch->size['F'];
     else if (own) r.images = own->images, r.frames = own->frames;
     else r.images = batch->cache ? 0 : 1;
+    if (images_sum(m->images)) r.frame_tokens = m->images->features; /* each token is a sum of them */
     return r;
 }
 
-/* Pools frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C]. */
+int64_t images_first_frame(const struct model *m, const struct batch *batch)
+{
+    return find_room(m, batch).images * m->images->features + (m->images->newline != NULL);
+}
+
+/* Pools frames x [B,frames,features,C] to rows [B,frames * frame_tokens,C], which are fewer. */
 static id pool_frames(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
 {
     const int64_t grid = m->images->grid, k = square_root(r->frame_tokens);
-    x = op_dense(g, x);
-    if (r->frame_tokens != m->images->features)
-        x = op_avgpool_adaptive(g, op_reshape(g, x, 4, (int64_t[]){B * r->frames, grid, grid, C}), k, k);
+    x = op_reshape(g, op_dense(g, x), 4, (int64_t[]){B * r->frames, grid, grid, C});
+    x = op_avgpool_adaptive(g, x, k, k);
     return op_reshape(g, x, 3, (int64_t[]){B, r->frames * r->frame_tokens, C});
 }
 
@@ -154,6 +168,24 @@ static id newline_row(const struct model *m, struct graph *g, int64_t C)
     return op_reshape(g, layer_param(g, "", m->images->newline, 1, &C, 1 / sqrt((double)C)), 3, (int64_t[]){1, 1, C});
 }
 
+/* Adds to each token of x [B,T,C] the sum of up to four rows, with their weights. */
+static id add_sums(struct graph *g, const struct batch *batch, id x, id rows)
+{
+    const int64_t B = batch->B, T = batch->T, dim[] = {B, T, 4}, C = tensor_last(tensor_at(g, x));
+    const bool each = tensor_at(g, rows)->rank == 3;
+    const int64_t one[] = {1, tensor_at(g, rows)->dim[0], C}; /* rows that all samples share */
+    id terms = graph_input(g, "sum_index", DT_I32, 3, dim),
+       weights = op_cast(g, graph_input(g, "sum_weights", DT_F32, 3, dim), DT_NONE);
+    if (!each) rows = op_reshape(g, rows, 3, one);
+    for (int i = 0; i < 4; i++) {
+        id at = op_dense(g, op_slice(g, terms, 2, i, 1));
+        at = op_reshape(g, at, 2, each ? (int64_t[]){B, T} : (int64_t[]){1, B * T});
+        id term = op_reshape(g, op_gather(g, rows, at), 3, (int64_t[]){B, T, C});
+        x = op_add(g, x, op_mul(g, term, op_slice(g, weights, 2, i, 1)));
+    }
+    return x;
+}
+
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
 {
     const int64_t B = batch->B, T = batch->T;
@@ -166,14 +198,16 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     id newline = m->images->newline && x ? newline_row(m, g, tensor_last(tensor_at(g, x))) : 0;
     if (!rows || !x || !n) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;
-    if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
+    if (r.frames && r.frame_tokens != m->images->features) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
     rows = op_reshape(g, rows, r.each ? 3 : 2, r.each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});
     if (newline) {
         if (r.each) newline = op_repeat(g, newline, op_slice(g, rows, 1, 0, 1));
         else newline = op_reshape(g, newline, 2, (int64_t[]){1, C});
         rows = op_concat(g, (id[]){newline, rows}, 2, r.each);
     }
-    return op_replace_rows(g, x, graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T}), rows);
+    id index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T});
+    if (!images_sum(m->images)) return op_replace_rows(g, x, index, rows);
+    return add_sums(g, batch, op_replace_rows(g, x, index, 0), rows);
 }
 
 void images_build(const struct model *m, struct graph *g, const struct batch *batch, const char *decoder,

@@ -32,8 +32,8 @@
 #include "text/template/anyres.h"
 #include "text/template/chat_images.h"
 
-/* The dimension of pixel_values that counts images; that of frame_values, which `step` takes
- * besides. */
+/* The dimension of pixel_values that counts images; that of frame_values or pixel_values_videos,
+ * which `step` takes besides. */
 #define OPEN_IMAGES OPEN('N')
 #define OPEN_FRAMES OPEN('F')
 
@@ -75,6 +75,10 @@ bool image_own_tokens(const struct image_model *x);
 /* Reports whether the tokens of an image are chosen by the whole prompt (allocator.h). */
 bool image_chooses(const struct image_model *x);
 
+/* Reports whether an image token is a sum of up to four features (anyres.h). The graph then has the
+ * inputs sum_index i32 [B,T,4], below 0: none, and sum_weights f32 [B,T,4] besides. */
+bool images_sum(const struct image_model *x);
+
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {
     int64_t images;           /* for which a sample has room */
@@ -88,6 +92,8 @@ struct image_batch {
 /* Reports whether it has any; whether the first has room for the second. */
 bool images_any(const struct image_batch *b);
 bool images_fit(const struct image_batch *room, const struct image_batch *b);
+/* Returns the row of the features of the first frame. */
+int64_t images_first_frame(const struct model *m, const struct batch *batch);
 /* Sets the tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the
  * model's. */
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);

@@ -65,12 +65,12 @@ int llava_part_config(struct model *m, const struct value *config, const char *k
 
 /* --- configuration ---------------------------------------------------------------------------- */
 
-static int parse_states(struct llava *c, const struct value *config, struct error *e)
+static int parse_states(struct llava *c, const struct value *config, int64_t usual, struct error *e)
 {
     static const char key[] = "vision_feature_layer";
     const struct value *v = value_get(config, key);
     c->n_states = 1;
-    c->states[0] = -2;
+    c->states[0] = usual;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
     if (v->kind != VALUE_LIST) return value_as_int(v, key, &c->states[0], e);
     if (v->count < 1 || v->count > LLAVA_STATES)
@@ -81,9 +81,9 @@ static int parse_states(struct llava *c, const struct value *config, struct erro
     return PL_OK;
 }
 
-static int parse_projector(struct llava *c, const struct value *config, struct error *e)
+static int parse_projector(struct llava *c, const struct value *config, bool full, struct error *e)
 {
-    const char *strategy = "default";
+    const char *strategy = full ? "full" : "default";
     c->act = ACT_GELU;
     c->bias = true;
     int rc = value_opt_bool(config, "multimodal_projector_bias", &c->bias, e);
@@ -119,18 +119,21 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
 static const char usual_tower[] = "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, "
                                   "\"intermediate_size\": 4096, \"num_hidden_layers\": 24, "
                                   "\"num_attention_heads\": 16, \"image_size\": 336, \"patch_size\": 14}";
-static const char usual_decoder[] = "{\"model_type\": \"llama\"}";
+const struct llava_defaults llava_usual = {.tower_type = "clip_vision_model", .tower = usual_tower,
+                                           .decoder_type = "llama", .decoder = "{\"model_type\": \"llama\"}",
+                                           .token = 32000, .state = -2};
 
-int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e)
+int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, const struct llava_defaults *usual,
+                      int64_t *token, struct error *e)
 {
     *c = (struct llava){.tower = "vision_tower", .decoder = "language_model", .prefix = PROJECTOR,
                         .linear = {"linear_1", "linear_2"},
                         .linears = 2, .std = 0.02};
     const struct value *vision = NULL, *text = NULL;
     bool tied = false;
-    *token = 32000;
-    int rc = llava_part_config(m, config, "vision_config", "clip_vision_model", usual_tower, &vision, e);
-    if (!rc) rc = llava_part_config(m, config, "text_config", "llama", usual_decoder, &text, e);
+    *token = usual->token;
+    int rc = llava_part_config(m, config, "vision_config", usual->tower_type, usual->tower, &vision, e);
+    if (!rc) rc = llava_part_config(m, config, "text_config", usual->decoder_type, usual->decoder, &text, e);
     if (!rc && (rc = llava_add_tower(m, c->tower, vision, NULL, e))) error_prepend(e, "vision_config");
     if (!rc && (rc = llava_add_decoder(m, c->decoder, text, NULL, e))) error_prepend(e, "text_config");
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
@@ -139,8 +142,8 @@ int llava_parse_parts(struct model *m, struct llava *c, const struct value *conf
     if (!rc) rc = value_opt_int(config, "image_token_id", token, e);
     if (!rc) rc = value_opt_number(text, "initializer_range", &c->std, e);
     if (!rc) rc = value_opt_number(config, "initializer_range", &c->std, e);
-    if (!rc) rc = parse_states(c, config, e);
-    return rc ? rc : parse_projector(c, config, e);
+    if (!rc) rc = parse_states(c, config, usual->state, e);
+    return rc ? rc : parse_projector(c, config, usual->full, e);
 }
 
 static int parse_llava(struct model *m, const struct value *config, struct error *e)
@@ -148,7 +151,7 @@ static int parse_llava(struct model *m, const struct value *config, struct error
     if (value_get(config, "mm_vision_tower")) return llava_parse_original(m, config, "llama", e);
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
     int64_t token;
-    TRY(llava_parse_parts(m, c, config, &token, e));
+    TRY(llava_parse_parts(m, c, config, &llava_usual, &token, e));
     return llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
 }
 

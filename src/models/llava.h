@@ -30,9 +30,23 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
                    struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
 
+/* What a config.json without the key has. */
+struct llava_defaults {
+    const char *tower_type, *tower, *decoder_type, *decoder; /* model_type, and the part as JSON */
+    int64_t token, state;
+    bool full; /* vision_feature_select_strategy */
+};
+extern const struct llava_defaults llava_usual; /* of LLaVA and LLaVA-NeXT */
 /* Parses the keys of transformers for a model that has these parts and more, without the
  * description; `c` is the first member of its configuration. *token is the image token. */
-int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e);
+int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, const struct llava_defaults *usual,
+                      int64_t *token, struct error *e);
+/* Describes a model whose images are tiles and a whole (text/template/anyres.h); *a has their
+ * sizes. */
+int llava_describe_tiles(struct model *m, const struct llava *c, struct anyres *a, int64_t token, struct error *e);
+/* The same names, and that of the newline. */
+#define LLAVA_NEWLINE "image_newline"
+extern const struct spelling llava_next_spellings[];
 /* Images [n,channels,side,side] to features [n,tokens,C]. */
 extern const struct image_layers llava_layers;
 /* Reports whether a model is LLaVA as a part of another model, inside IN_PART; the next give C of

@@ -1,8 +1,8 @@
 /*
  * fuzz_chat_images.c: any text with images: its contents as parts, and as tokens in each layout.
  * The ranges of the expanded text are ascending and hold no image; each image has its tokens, and
- * image tokens are nowhere else. A text with <video> has more places than images if one of them is
- * a video that is described, and may be refused.
+ * image tokens are nowhere else. A text with <video>, or with the token of a video, has more places
+ * than images if one of them is a video, and may be refused.
  *
  *     byte 0     its low bits the layout; 64: images are in tiles; 128: every other one is a video
  *     byte 1     n: the ranges of the data; 2 n bytes: the gap before each, and its length
@@ -71,13 +71,17 @@ static void check_text(const struct tokenizer *t, const struct image_text *x, st
         if (videos && i % 2)
             tiles[i] = (struct image_tiles){.frames = 2, .seconds = (const uint32_t[]){0, 61}, .duration = 90000};
         if (x->layout == IMAGE_AS_ANYRES) tiles[i].shape = anyres_shape_of(&x->anyres, 1 + 5 * i % 17, 1 + 3 * i % 17);
-        slots += x->layout == IMAGE_AS_ANYRES    ? (uint32_t)anyres_tokens(&x->anyres, tiles[i].shape)
+        const bool several = x->anyres.pooled && n - (videos ? n / 2 : 0) > 1;
+        const struct anyres_shape whole = {0}, video = {.frames = (int32_t)tiles[i].frames},
+                                  shape = tiles[i].frames ? video : several ? whole : tiles[i].shape;
+        slots += x->layout == IMAGE_AS_ANYRES    ? (uint32_t)anyres_tokens(&x->anyres, shape)
                  : tiles[i].frames               ? tiles[i].frames * x->frame_features
                  : image_is_tiled(x->layout)     ? (tiles[i].rows * tiles[i].columns + 1) * x->features
                                                  : x->features;
     }
     const struct text_images all = {x, tiles, n};
-    const bool video = videos && memmem(r->text.at, r->text.n, VIDEO_PLACEHOLDER, strlen(VIDEO_PLACEHOLDER));
+    const char *place = x->video_content ? x->video_content : VIDEO_PLACEHOLDER;
+    const bool video = videos && memmem(r->text.at, r->text.n, place, strlen(place));
     const int rc = image_text_expand(&all, r, &spans, &e);
     CHECK(rc ? video && e.code == PL_USAGE && e.text[0] : spans.n == n, "%s", e.text);
     if (!rc) check_ranges(r->data.at, r->data.n, &spans, r->text.n);
@@ -98,15 +102,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t head = 2 + 2 * (size_t)data[1];
     if (size < head) return 0;
     static const enum image_layout layouts[] = {IMAGE_AS_TOKENS, IMAGE_AS_TILES, IMAGE_AS_PIECES, IMAGE_AS_CROPS,
-                                                IMAGE_AS_ANYRES};
-    struct image_text x = {.layout = layouts[(data[0] & 63) % COUNT(layouts)],
+                                                IMAGE_AS_ANYRES, IMAGE_AS_ANYRES};
+    enum { ONEVISION = 5 };
+    const int which = (data[0] & 63) % COUNT(layouts);
+    struct image_text x = {.layout = layouts[which],
                            .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER),
                            .features = 3,
                            .frame_features = 3,
                            .content = IMAGE_PLACEHOLDER};
-    const bool videos = data[0] & 128 && (x.layout == IMAGE_AS_TILES || x.layout == IMAGE_AS_CROPS);
+    const bool videos =
+        data[0] & 128 && (x.layout == IMAGE_AS_TILES || x.layout == IMAGE_AS_CROPS || which == ONEVISION);
     x.timed = videos && x.layout == IMAGE_AS_TILES;
     x.anyres = (struct anyres){.tile = 4, .side = 2, .token = x.token, .n = 3, .sizes = {{4, 8}, {8, 4}, {8, 8}}};
+    if (which == ONEVISION) {
+        x.anyres.most = x.anyres.pooled = 1;
+        x.anyres.video = x.video = 2, x.video_content = "</s>";
+    }
     if (x.layout == IMAGE_AS_PIECES) x.token = -200;
     struct rendered r = {0};
     text_append(&r.text, (const char *)data + head, size - head);

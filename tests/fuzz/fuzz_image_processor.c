@@ -30,14 +30,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct image_processor p;
     struct error e = {0};
     if (!size) return 0;
-    if (image_processor_parse(&p, (const char *)data + 1, size - 1, "p.json", (enum image_family)(data[0] % 6), 0,
+    if (image_processor_parse(&p, (const char *)data + 1, size - 1, "p.json", (enum image_family)(data[0] % 7), 0,
                               &e)) {
         CHECK(e.code == PL_USAGE && e.text[0], "a failure without a message");
         return 0;
     }
-    process(&p, 1, 1);
-    process(&p, 7, 3);
-    process(&p, 1, 40);
-    process(&p, 33, 20);
+    for (int beside = 0; beside < 2; beside++) {
+        process(&p, 1, 1);
+        process(&p, 7, 3);
+        process(&p, 1, 40);
+        process(&p, 33, 20);
+        p = image_processor_beside(&p);
+    }
     return 0;
 }

@@ -119,7 +119,7 @@ def vision_case(c):
 
 
 def text_case(c):
-    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64 if c["T"] <= 64 else 128, tied=c["tied"] and c["kind"] in ("llava", "gemma3", "paligemma"), style=5)
+    base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64 if c["T"] <= 64 else 128, tied=c["tied"] and c["kind"] in ("llava", "llava_onevision", "gemma3", "paligemma"), style=5)
     return make_llama.case(**{**base, **c["text"]})
 
 
@@ -171,6 +171,10 @@ def config_json(c):
         return dict(architectures=["LlavaNextForConditionalGeneration"], model_type="llava_next", dtype=c["dtype"], image_token_index=token,
                     image_grid_pinpoints=c["pinpoints"], projector_hidden_act=c["act"], text_config=text, tie_word_embeddings=c["tied"], vision_config=vision,
                     vision_feature_layer=c["layer"], vision_feature_select_strategy=c["strategy"])
+    if c["kind"] == "llava_onevision":
+        return dict(architectures=["LlavaOnevisionForConditionalGeneration"], model_type="llava_onevision", dtype=c["dtype"], image_token_index=token, video_token_index=token - 1,
+                    image_grid_pinpoints=c["pinpoints"], projector_hidden_act=c["act"], text_config=text, tie_word_embeddings=c["tied"], vision_config=vision,
+                    multimodal_projector_bias=c["bias"], vision_aspect_ratio=f"anyres_max_{c['most']}", vision_feature_layer=c["layer"], vision_feature_select_strategy=c["strategy"])
     if c["kind"] == "llava":
         return dict(architectures=["LlavaForConditionalGeneration"], model_type="llava", dtype=c["dtype"], image_token_index=token,
                     image_seq_length=features_of(c), multimodal_projector_bias=c["bias"], projector_hidden_act=c["act"],

@@ -52,6 +52,7 @@ sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
 import common
 import make_llama
 import make_llava
+import make_onevision
 import make_qwen_vl
 import make_sam
 import make_towers
@@ -73,7 +74,7 @@ NF4 = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_qua
 PLAIN = dict(NF4, bnb_4bit_use_double_quant=False)
 # Models that transformers saves in 4 bits: the base and how.
 FOLDERS = {"odd_4bit": ("odd", NF4), "bf16_4bit": ("bf16", PLAIN), "llava_4bit": ("llava_siglip_qwen2", NF4), "gemma3_4bit": ("gemma3", NF4), "mixtral_4bit": ("mixtral", NF4),
-           "gpt2_4bit": ("gpt2", NF4)}
+           "gpt2_4bit": ("gpt2", NF4), "onevision_4bit": ("onevision", NF4)}
 
 CASES = {
     "list": case("basic", ["q_proj", "v_proj"]),
@@ -130,6 +131,10 @@ CASES = {
     "qwen3_vl": case("qwen3_vl", ["v_proj", "down_proj", "attn.proj", "linear_fc1"], r=2, modules_to_save=["merger"]),
     "qwen2_5_vl_nf4": case("qwen2_5_vl", ["q_proj", "o_proj"], r=2, nf4=NF4),
     "llava_next": case("llava_next", ["q_proj", "fc1", "linear_2"], r=2),
+    "onevision": case("onevision", ["q_proj", "fc1", "linear_2"], r=2, alpha=1),
+    "onevision_all": case("onevision_packed", "all-linear", r=2, alpha=1, modules_to_save=["linear_1"]),
+    "onevision_nf4": case("onevision_videos", "all-linear", r=2, alpha=1, nf4=NF4),
+    "onevision_folder": case("peft/onevision_4bit", ["v_proj", "out_proj", "linear_1"], r=2, nf4={}),
     "internvl": case("internvl", ["q_proj", "projection_layer", "linear_1"], r=2, modules_to_save=["linear_2"]),
     "internvl_all": case("internvl_norms", "all-linear", r=1),
     "train": case("train_untied", ["q_proj", "v_proj", "up_proj"], train=True),
@@ -175,6 +180,8 @@ def plain_base(c):
 def family(c):
     if plain_base(c) in make_llava.CASES:
         return make_llava
+    if plain_base(c) in make_onevision.CASES:
+        return make_onevision
     if c["base"] in make_qwen_vl.CASES:
         return make_qwen_vl
     return make_sam if c["base"].startswith("sam_") else make_towers if c["base"].startswith(("clip_", "siglip_")) else make_llama
@@ -186,7 +193,7 @@ def load_base(c, dtype):
         return load_experts(folder, dtype)
     if c["nf4"] is not None:
         more = dict(quantization_config=BitsAndBytesConfig(**c["nf4"])) if c["nf4"] else {}
-        auto = AutoModelForImageTextToText if kind in (make_llava, make_qwen_vl) else AutoModelForCausalLM
+        auto = AutoModelForImageTextToText if kind in (make_llava, make_onevision, make_qwen_vl) else AutoModelForCausalLM
         return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cpu", **more).eval()
     if kind in (make_llama, make_qwen_vl):
         return kind.load_model(folder, dtype)
@@ -389,6 +396,8 @@ def outputs(model, c, batch, dtype):
         return make_towers.outputs(model, make_towers.CASES[c["base"]], batch["pixel_values"], dtype)
     if family(c) is make_qwen_vl:
         return make_qwen_vl.outputs(model, batch, dtype)
+    if family(c) is make_onevision:
+        return make_onevision.outputs(model, make_onevision.CASES[plain_base(c)], batch, dtype)
     if family(c) is make_llava:
         return make_llava.outputs(model, make_llava.CASES[plain_base(c)], batch, dtype)
     return make_sam.outputs(model, make_sam.CASES[c["base"]], batch, dtype)

@@ -50,6 +50,7 @@ import make_grounding
 import make_heads
 import make_llama
 import make_llava
+import make_onevision
 import make_peft
 import make_prs_med
 import make_qwen_vl
@@ -66,7 +67,7 @@ SCALE = 2.0 ** 14  # of the loss, in f16
 TINY = 1e-7  # as in tests/compare.c
 HERE = common.HERE
 # The scripts whose reference takes a folder, a case and a batch.
-MADE = [make_towers, make_video, make_llava, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam]
+MADE = [make_towers, make_video, make_llava, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam]
 ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 
@@ -167,7 +168,7 @@ def numbers(folder, name, mode):
     off = mode or Rounding("bf16", 0)
     if not mode:
         off.unit = off.step = 0.0
-    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "frame_values", "masks", "texture", "information", "query_weights") else t for n, t in batch.items()}
+    batch = {n: off.noise(t.float()) if t.is_floating_point() and n in ("pixel_values", "pixel_values_videos", "frame_values", "masks", "texture", "information", "query_weights") else t for n, t in batch.items()}
     if name in ADAPTERS:
         # An NF4 weight is dequantized and rounded once.
         model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))

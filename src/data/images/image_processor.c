@@ -115,12 +115,28 @@ static struct size result_size(const struct image_processor *p)
     return s;
 }
 
+/* Reports whether an image is a whole and tiles within a size of image_grid_pinpoints. */
+static bool has_tiles_and_whole(const struct image_processor *p) { return p->anyres.n && p->split; }
+
+/* Reports whether an image is tiles of what it is resized to, and that as a whole: Idefics3's and
+ * InternVL's. */
+static bool has_tiles(const struct image_processor *p) { return p->tile && !p->anyres.n; }
+
+struct image_processor image_processor_beside(const struct image_processor *p)
+{
+    struct image_processor x = *p;
+    if (!p->torchvision) return x;
+    x.split = false;
+    x.pad_square = true;
+    return x;
+}
+
 uint32_t image_processor_count(const struct image_processor *p, uint32_t width, uint32_t height, uint32_t *rows,
                                uint32_t *columns)
 {
     *rows = *columns = 0;
     if (!p->tile || !p->split) return 1;
-    if (p->anyres.n) {
+    if (has_tiles_and_whole(p)) {
         const int32_t *size = p->anyres.sizes[anyres_choose(&p->anyres, width, height)];
         *rows = (uint32_t)size[0] / p->tile, *columns = (uint32_t)size[1] / p->tile;
         return *rows * *columns + 1;
@@ -134,11 +150,27 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
 
 /* --- values ----------------------------------------------------------------------------------- */
 
+/* Computes the value of each byte in f32, as torchvision does: the factor is moved into mean and
+ * standard deviation. */
+static void fill_values_at_once(const struct image_processor *p, uint32_t c, float value[256])
+{
+    const float inverse = p->rescale ? (float)(1 / p->factor) : 1;
+    const float mean = (float)p->mean[c] * inverse, std = (float)p->std[c] * inverse;
+    for (int v = 0; v < 256; v++) {
+        if (p->normalize) value[v] = ((float)v - mean) / std;
+        else value[v] = p->rescale ? (float)v * (float)p->factor : (float)v;
+    }
+}
+
 /* Computes the value of each byte: rescaled in double and rounded to f32, then normalised in f32,
  * as NumPy does it. */
 static void fill_values(const struct image_processor *p, uint32_t c, float value[256])
 {
     const float mean = (float)p->mean[c], std = (float)p->std[c];
+    if (p->torchvision) {
+        fill_values_at_once(p, c, value);
+        return;
+    }
     for (int v = 0; v < 256; v++) {
         float x = p->rescale ? (float)(v * p->factor) : (float)v;
         value[v] = p->normalize ? (x - mean) / std : x;
@@ -309,12 +341,12 @@ static size_t lay_out(const struct image_processor *p, struct size image, uint8_
     const struct size result = result_size(p), padded = p->pad_square ? square_of(image) : image;
     size_t used = 0, first = 0, second = 0;
     *s = (struct scratch){0};
-    if (p->anyres.n) {
+    if (has_tiles_and_whole(p)) {
         const struct size all = anyres_size(p, image), inner = within(image, all);
         s->resize_room = resize_room(p, image, result);
         if (resize_room(p, image, inner) > s->resize_room) s->resize_room = resize_room(p, image, inner);
         first = bytes_of(inner), second = bytes_of(all);
-    } else if (p->tile) {
+    } else if (has_tiles(p)) {
         const struct size a = p->max_tiles ? image : resized(p, image), b = p->split ? tiled(p, image) : result;
         const size_t rooms[] = {resize_room(p, image, a), resize_room(p, a, b),
                                 resize_room(p, p->max_tiles ? image : b, result)};
@@ -335,8 +367,11 @@ static size_t lay_out(const struct image_processor *p, struct size image, uint8_
 
 size_t image_processor_scratch(const struct image_processor *p, uint32_t width, uint32_t height)
 {
+    const struct image_processor beside = image_processor_beside(p);
+    const struct size image = {width, height};
     struct scratch s;
-    return lay_out(p, (struct size){width, height}, NULL, &s);
+    const size_t alone = lay_out(p, image, NULL, &s), other = lay_out(&beside, image, NULL, &s);
+    return alone > other ? alone : other;
 }
 
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height,
@@ -346,11 +381,11 @@ void image_processor_run(const struct image_processor *p, const uint8_t *rgb, ui
     struct scratch s;
     CHECK(width && height && lay_out(p, image, scratch, &s) <= room, "processing %ux%u in %zu bytes", width, height,
           room);
-    if (p->anyres.n) {
+    if (has_tiles_and_whole(p)) {
         put_whole_and_tiles(p, rgb, image, &s, to);
         return;
     }
-    if (p->tile) {
+    if (has_tiles(p)) {
         put_tiles(p, rgb, image, &s, to);
         return;
     }
@@ -375,17 +410,24 @@ static const double half[3] = {0.5, 0.5, 0.5};
 
 void image_processor_default(struct image_processor *p, enum image_family family, uint32_t side)
 {
-    const bool clip = family == IMAGES_CLIP || family == IMAGES_ANYRES, crops = family == IMAGES_INTERNVL;
+    const bool clip = family == IMAGES_CLIP || family == IMAGES_ANYRES || family == IMAGES_ONEVISION,
+               crops = family == IMAGES_INTERNVL;
     *p = (struct image_processor){.resize = true, .filter = RESIZE_BICUBIC, .rescale = true, .normalize = true,
                                   .factor = 1 / 255.0};
     memcpy(p->mean, clip || crops ? clip_mean : half, sizeof p->mean);
     memcpy(p->std, clip || crops ? clip_std : half, sizeof p->std);
-    if (!side) side = family == IMAGES_IDEFICS3 ? 364 : crops ? 384 : 224;
+    if (!side) side = family == IMAGES_IDEFICS3 ? 364 : crops || family == IMAGES_ONEVISION ? 384 : 224;
     if (family == IMAGES_ANYRES) {
         struct error none;
         p->shortest_edge = p->crop_height = p->crop_width = p->tile = side;
         p->split = true;
-        anyres_parse(&p->anyres, NULL, &none);
+        anyres_parse(&p->anyres, NULL, false, &none);
+    } else if (family == IMAGES_ONEVISION) {
+        struct error none;
+        p->height = p->width = p->tile = side;
+        p->split = p->torchvision = p->frames.on = true;
+        p->filter = RESIZE_TORCH_BICUBIC;
+        anyres_parse(&p->anyres, NULL, true, &none);
     } else if (clip) {
         p->crop = true;
         p->shortest_edge = p->crop_height = p->crop_width = side;
@@ -416,7 +458,7 @@ static const struct class_name {
     {"LlavaImageProcessor", IMAGES_CLIP, true},         {"SiglipImageProcessor", IMAGES_SIGLIP, false},
     {"Idefics3ImageProcessor", IMAGES_IDEFICS3, false}, {"SmolVLMImageProcessor", IMAGES_IDEFICS3, false},
     {"GotOcr2ImageProcessor", IMAGES_INTERNVL, false},  {"Gemma3ImageProcessor", IMAGES_GEMMA3, false},
-    {"LlavaNextImageProcessor", IMAGES_ANYRES, false},
+    {"LlavaNextImageProcessor", IMAGES_ANYRES, false},  {"LlavaOnevisionImageProcessor", IMAGES_ONEVISION, false},
 };
 
 static const struct class_name *find_class(const char *name)
@@ -432,7 +474,8 @@ static const char *kind_of(enum image_family family)
     static const char one[] = "makes one image of each";
     static const char *const kinds[] = {one, one, "splits images into tiles of their size",
                                         "splits images into tiles of their shape", one,
-                                        "makes a whole image and tiles with padding of each"};
+                                        "makes a whole image and tiles with padding of each",
+                                        "makes a whole image and tiles with padding of the only image of a text"};
     return kinds[family];
 }
 
@@ -449,7 +492,7 @@ static int read_class(const struct value *v, enum image_family family, struct cl
                          "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
                          "LlavaImageProcessor, SiglipImageProcessor, "
                          "Idefics3ImageProcessor, SmolVLMImageProcessor, GotOcr2ImageProcessor, "
-                         "Gemma3ImageProcessor or LlavaNextImageProcessor", name);
+                         "Gemma3ImageProcessor, LlavaNextImageProcessor or LlavaOnevisionImageProcessor", name);
     if (c) *out = *c;
     if (kind_of(out->family) != kind_of(family))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects one that %s", name,
@@ -472,6 +515,7 @@ static int read_side(const struct value *map, const char *path, uint64_t most, u
 
 static int read_filter(const struct value *map, enum resize_filter *out, struct error *e)
 {
+    const bool torch = *out == RESIZE_TORCH_BICUBIC;
     static const struct {
         int64_t number;
         enum resize_filter filter;
@@ -480,6 +524,9 @@ static int read_filter(const struct value *map, enum resize_filter *out, struct 
     int64_t number;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
     if (value_as_int(v, "resample", &number, e)) return e->code;
+    if (torch)
+        return number == 3 ? PL_OK
+                           : error_set(e, PL_USAGE, "resample is %lld; expected 3 (bicubic)", (long long)number);
     for (size_t i = 0; i < COUNT(known); i++)
         if (known[i].number == number) return *out = known[i].filter, PL_OK;
     return error_set(e, PL_USAGE, "resample is %lld; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
@@ -535,6 +582,43 @@ static int read_crop(const struct value *map, struct image_processor *p, struct 
     return read_side(map, "crop_size.width", SIDE_MOST, &p->crop_width, e);
 }
 
+static int check_pinpoints(const struct image_processor *p, const char *key, struct error *e)
+{
+    for (uint32_t i = 0; i < p->anyres.n; i++)
+        if ((uint32_t)p->anyres.sizes[i][0] % p->tile || (uint32_t)p->anyres.sizes[i][1] % p->tile)
+            return error_set(e, PL_USAGE, "image_grid_pinpoints: %d x %d pixels are not divisible by %s, which is %u",
+                             p->anyres.sizes[i][1], p->anyres.sizes[i][0], key, p->tile);
+    return PL_OK;
+}
+
+/* Reads what only LLaVA-OneVision's processors of images and of videos have. One size is for
+ * all. */
+static int read_onevision(const struct value *v, struct image_processor *p, struct error *e)
+{
+    bool samples = false;
+    uint32_t frames = 0;
+    if (p->shortest_edge) p->height = p->width = p->shortest_edge, p->shortest_edge = 0;
+    p->tile = p->height;
+    if (p->width != p->tile || !p->tile)
+        return error_set(e, PL_USAGE, "size is %u x %u, expected equal height and width: tiles are squares", p->width,
+                         p->height);
+    if (p->crop_height && (p->crop_height != p->tile || p->crop_width != p->tile))
+        return error_set(e, PL_USAGE, "crop_size is %u x %u, and size %u x %u: expected no crop_size", p->crop_width,
+                         p->crop_height, p->width, p->height);
+    if (!p->resize) return error_set(e, PL_USAGE, "do_resize is false; expected true: a tower takes one size");
+    TRY(anyres_parse(&p->anyres, v, true, e));
+    TRY(value_opt_bool(v, "do_sample_frames", &samples, e));
+    if (samples) {
+        TRY(value_opt_number(v, "fps", &p->frames.fps, e));
+        TRY(read_side(v, "num_frames", EDGE_MOST, &frames, e));
+        p->frames.frames = frames;
+        if (frames && p->frames.fps > 0)
+            return error_set(e, PL_USAGE,
+                             "num_frames and fps are both set, and do_sample_frames is true: expected one of them");
+    }
+    return value_get(v, "video_processor_type") ? PL_OK : check_pinpoints(p, "size", e);
+}
+
 static int read_values(const struct value *v, const struct class_name *c, struct image_processor *p, struct error *e)
 {
     bool pad = false, crops = false;
@@ -555,17 +639,15 @@ static int read_values(const struct value *v, const struct class_name *c, struct
         return e->code;
     if (c->family == IMAGES_INTERNVL) p->tile = p->height;
     if (c->family == IMAGES_ANYRES) {
-        TRY(anyres_parse(&p->anyres, v, e));
+        TRY(anyres_parse(&p->anyres, v, false, e));
         p->tile = p->crop_height;
         const uint32_t height = p->shortest_edge ? p->shortest_edge : p->height,
                        width = p->shortest_edge ? p->shortest_edge : p->width;
         if (p->crop_width != p->tile || height != p->tile || width != p->tile)
             return error_set(e, PL_USAGE, "size and crop_size differ, or are no square: expected one side for both");
-        for (uint32_t i = 0; i < p->anyres.n; i++)
-            if ((uint32_t)p->anyres.sizes[i][0] % p->tile || (uint32_t)p->anyres.sizes[i][1] % p->tile)
-                return error_set(e, PL_USAGE, "image_grid_pinpoints: %d x %d pixels are not divisible by crop_size, "
-                                 "which is %u", p->anyres.sizes[i][1], p->anyres.sizes[i][0], p->tile);
+        TRY(check_pinpoints(p, "crop_size", e));
     }
+    if (c->family == IMAGES_ONEVISION) TRY(read_onevision(v, p, e));
     if (c->pads && value_opt_bool(v, "do_pad", &pad, e)) return e->code;
     p->pad_square = pad;
     if (p->tile) p->crop = false; /* its class has no crop */
@@ -642,7 +724,17 @@ static int read_aspect(const char *folder, struct bump *b, bool *pad, struct err
 static int from_video_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side,
                             struct error *e)
 {
+    const char *name = NULL;
     if (from_value(p, v, family, side, e)) return e->code;
+    if (family == IMAGES_ONEVISION) {
+        const struct value *edge = value_path(v, "size.shortest_edge");
+        if (edge && edge->kind != VALUE_NULL)
+            return error_set(e, PL_USAGE, "size has shortest_edge, which keeps the shape of a frame; expected height "
+                             "and width: a tower takes squares");
+        TRY(value_opt_string(v, "video_processor_type", &name, e));
+        if (!name || processor_is_class(name, "LlavaOnevisionVideoProcessor")) return PL_OK;
+        return error_set(e, PL_USAGE, "video_processor_type is %.100s; expected LlavaOnevisionVideoProcessor", name);
+    }
     return value_get(v, "size")
                ? PL_OK
                : read_side(v, "video_sampling.video_size.longest_edge", EDGE_MOST, &p->longest_edge, e);
@@ -655,7 +747,7 @@ int image_processor_read_frames(struct image_processor *p, const char *folder, e
     const struct value *v = NULL;
     const char *name = NULL;
     int rc = image_processor_read(p, folder, family, side, e);
-    if (!rc && (family == IMAGES_IDEFICS3 || family == IMAGES_INTERNVL)) {
+    if (!rc && (family == IMAGES_IDEFICS3 || family == IMAGES_INTERNVL || family == IMAGES_ONEVISION)) {
         rc = processor_file_find(folder, true, &b, &v, &name, e);
         if (!rc && v && from_video_value(p, v, family, side, e)) rc = error_prepend(e, "%s/%s", folder, name);
         p->split = false;

@@ -9,20 +9,27 @@
  *                                and the whole image resized to S x S
  *   LLaVA-NeXT  the whole image resized to S x S, and within a size of image_grid_pinpoints, with black
  *             around it: tiles S x S
+ *   LLaVA-OneVision  the same; an image beside others in a conversation has no tiles, and is first
+ *             set into a square of the mean colour; a frame of a video has no tiles
  *   InternVL  columns x rows of tiles S x S, whose shape is nearest to the image's,
  *             and the whole image resized to S x S
  *
- * What it does is what transformers' processors do with Pillow, read from the same files. The bytes
- * are Pillow's where the filter is bicubic or Lanczos (resize.h).
+ * What it does is what transformers' processors do with Pillow, read from the same files; for
+ * LLaVA-OneVision it is what they do with torchvision, which AutoProcessor chooses where that is
+ * installed. The bytes are Pillow's, or PyTorch's, where the filter is bicubic or Lanczos
+ * (resize.h).
  *
  * After reading nothing is allocated, and any number of threads may process images.
  */
 #pragma once
 
 #include "data/images/resize.h"
+#include "data/images/video.h"
 #include "text/template/anyres.h"
 
-enum image_family { IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL, IMAGES_GEMMA3, IMAGES_ANYRES };
+enum image_family {
+    IMAGES_CLIP, IMAGES_SIGLIP, IMAGES_IDEFICS3, IMAGES_INTERNVL, IMAGES_GEMMA3, IMAGES_ANYRES, IMAGES_ONEVISION
+};
 
 /* Sizes are in pixels; 0: not set. */
 struct image_processor {
@@ -37,7 +44,9 @@ struct image_processor {
     uint32_t tile;                /* side of tiles (max_image_size.longest_edge); 0: a model without tiles */
     bool split;                   /* into tiles and the whole; false: only the whole */
     uint32_t min_tiles, max_tiles; /* InternVL: how many tiles; 0: as many as the resized image has */
-    struct anyres anyres;         /* IMAGES_ANYRES: tiles of S x S; n 0: another family */
+    struct anyres anyres;         /* IMAGES_ANYRES, IMAGES_ONEVISION: tiles of S x S; n 0: another family */
+    bool torchvision;             /* values are rescaled and normalised at once; IMAGES_ONEVISION */
+    struct video_sampling frames; /* of a video, the frames that are taken; IMAGES_ONEVISION */
     bool rescale, normalize;
     double factor;                /* of rescale */
     double mean[3], std[3];
@@ -60,6 +69,9 @@ int image_processor_read_frames(struct image_processor *p, const char *folder, e
 /* Reads the same from the text of a file, whose path is for messages. */
 int image_processor_parse(struct image_processor *p, const char *json, size_t n, const char *path,
                           enum image_family family, uint32_t side, struct error *e);
+
+/* Returns the processor of an image that is not the only one of its conversation. */
+struct image_processor image_processor_beside(const struct image_processor *p);
 
 /* Gives the size of the tower's images. */
 void image_processor_size(const struct image_processor *p, uint32_t *height, uint32_t *width);

@@ -82,24 +82,31 @@ static enum data_fault other_size(const struct image *i, struct error *e)
                      i->width, i->height), FAULT_SIZE;
 }
 
-static enum data_fault check_count(const struct image_reader *r, const struct image *i, uint32_t count, struct error *e)
+/* Finds the processor that makes `count` images: the one for an image beside others makes one
+ * image. */
+static enum data_fault choose_processor(const struct image_reader *r, const struct image *i, uint32_t count,
+                                        struct image_processor *p, struct error *e)
 {
     uint32_t rows, columns;
-    if (image_processor_count(&r->o.processor, i->width, i->height, &rows, &columns) == count) return FAULT_NONE;
+    *p = r->o.processor;
+    if (image_processor_count(p, i->width, i->height, &rows, &columns) == count) return FAULT_NONE;
+    *p = image_processor_beside(p);
+    if (image_processor_count(p, i->width, i->height, &rows, &columns) == count) return FAULT_NONE;
     return other_size(i, e);
 }
 
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference,
                                   uint32_t count, float *to, struct error *e)
 {
+    struct image_processor p;
     struct image image;
     size_t n, rest = 0;
     int rc = image_files_read(files, reference, r->room, r->o.room, &n, e);
     if (rc) return rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_READ;
     enum data_fault fault = decode(r, n, &image, &rest, e);
-    if (!fault) fault = check_count(r, &image, count, e);
+    if (!fault) fault = choose_processor(r, &image, count, &p, e);
     if (fault) return error_prepend(e, "%.100s", reference), fault;
-    image_processor_run(&r->o.processor, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, to);
+    image_processor_run(&p, image.rgb, image.width, image.height, r->room + rest, r->o.room - rest, to);
     return FAULT_NONE;
 }
 
@@ -171,7 +178,10 @@ static int take_frame(void *user, uint32_t i, const struct image *frame, struct 
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e)
 {
+    const struct video_sampling sampling =
+        video_sampling_with(&r->o.frame_processor.frames, r->o.fps, r->o.max_frames);
     const struct video_options o = {.fps = r->o.fps, .max_frames = r->o.max_frames, .to = r->room, .room = r->o.room,
+                                    .choose = sampling.on ? video_sample : NULL, .chooser = &sampling,
                                     .image = {.range = r->o.range, .on_white = true, .jpg = r->jpg}};
     struct frames f = {r, count, image_reader_floats(&r->o), *to};
     struct video_at v;

@@ -5,6 +5,7 @@
 
 #include "data/formats/packed.h"
 #include "data/images/image.h"
+#include "data/images/processor_file.h"
 #include "models/allocator.h"
 #include "models/image_grid.h"
 
@@ -14,6 +15,7 @@ static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
            : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
+           : images_sum(m->images)              ? IMAGES_ONEVISION
            : m->images->layout == IMAGE_AS_ANYRES ? IMAGES_ANYRES
            : m->images->bilinear                ? IMAGES_GEMMA3
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
@@ -67,13 +69,47 @@ int image_source_frame_processor(struct image_processor *p, const struct model *
     return PL_OK;
 }
 
+/* Checks what the processor of LLaVA-OneVision says in processor_config.json about tokens: the
+ * model has as many. */
+static int check_processor(const struct model *m, struct error *e)
+{
+    const struct anyres *a = m->images->anyres;
+    struct bump b = {0};
+    const struct value *v = NULL;
+    const char *aspect = NULL, *strategy = "full";
+    char expected[32];
+    uint64_t tokens = 0;
+    int rc = *m->path ? processor_file_read(m->path, "processor_config.json", &b, &v, e) : PL_OK;
+    snprintf(expected, sizeof expected, "anyres_max_%d", a->most);
+    if (!rc && v) rc = value_opt_uint(v, "num_image_tokens", &tokens, e);
+    if (!rc && v) rc = value_opt_string(v, "vision_feature_select_strategy", &strategy, e);
+    if (!rc && v) rc = value_opt_string(v, "vision_aspect_ratio", &aspect, e);
+    if (!rc && aspect && strcmp(aspect, expected) != 0)
+        rc = error_set(e, PL_USAGE, "vision_aspect_ratio is %.40s, and that of config.json is %s", aspect, expected);
+    const uint64_t has = (uint64_t)m->images->features + !strcmp(strategy, "default"); /* with a class token */
+    if (!rc && tokens && tokens != has)
+        rc = error_set(e, PL_USAGE, "num_image_tokens is %llu, and the model's images have %llu",
+                       (unsigned long long)tokens, (unsigned long long)has);
+    if (rc) error_prepend(e, "%s/processor_config.json", m->path);
+    bump_free(&b);
+    return rc;
+}
+
+uint32_t image_source_images(char *const *references, uint32_t n)
+{
+    uint32_t images = 0;
+    for (uint32_t i = 0; i < n; i++) images += !media_is_video(references[i]);
+    return images;
+}
+
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
                       const struct template *template, const struct image_scope *scope, struct error *e)
 {
     const struct image_model *x = m->images;
+    const int32_t video = x->grids ? x->grids->video : images_sum(x) ? x->anyres->video : -1;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
                                         .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
-                                        .any_size = image_own_tokens(x), .video = x->grids ? x->grids->video : -1,
+                                        .any_size = image_own_tokens(x), .video = video,
                                         .around = {x->around[0], x->around[1]}, .place = x->place,
                                         .bos_behind = x->bos_behind, .timed = x->timed}};
     if (x->anyres) s->text.anyres = *x->anyres;
@@ -86,6 +122,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     if (!rc && x->anyres && !anyres_equal(x->anyres, &s->processor.anyres))
         rc = error_set(e, PL_USAGE, "%s: image_grid_pinpoints of config.json are not those of the image processor",
                        m->path);
+    if (!rc && images_sum(x)) rc = check_processor(m, e);
     if (!rc) rc = image_files_open(&s->files, scope, e);
     if (!rc && x->anyres && image_files_store(s->files))
         rc = error_set(e, PL_USAGE, "a store of embeddings does not have the sizes of images, on which the text of a "
@@ -146,6 +183,10 @@ uint64_t image_source_fingerprint(const struct image_source *s)
     if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->text.anyres.n) hash = hash_bytes(&s->text.anyres, sizeof s->text.anyres, hash);
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
+    if (s->videos.max_frames && s->frame_processor.frames.on) {
+        const struct video_sampling *f = &s->frame_processor.frames;
+        hash = hash_bytes(&f->fps, sizeof f->fps, hash_bytes(&f->frames, sizeof f->frames, hash));
+    }
     if (s->text.any_size && s->videos.max_frames) hash += patch_rules_hash(&s->video_patches);
     else if (s->videos.max_frames) {
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
@@ -175,9 +216,13 @@ static int find_video(const struct image_source *s, const char *reference, struc
 static int scan_video(const struct image_source *s, const char *reference, struct bump *b, struct video_times *out,
                       struct error *e)
 {
+    const struct video_sampling sampling =
+        video_sampling_with(&s->frame_processor.frames, s->videos.fps, s->videos.max_frames);
+    struct video_options o = s->videos;
     struct video_at v;
+    if (sampling.on) o.choose = video_sample, o.chooser = &sampling;
     TRY(find_video(s, reference, &v, e));
-    int rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
+    int rc = b ? video_time(&v, &o, b, out, e) : video_scan(&v, &o, &out->frames, e);
     video_at_free(&v);
     return rc;
 }
@@ -334,10 +379,11 @@ static int read_any_size(const struct image_source *s, const char *reference, im
     return rc;
 }
 
-int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
+int image_source_read(const struct image_source *s, const char *reference, bool beside, image_take *take, void *user,
                       struct image_pixels *out, struct error *e)
 {
-    const struct image_processor *p = &s->processor;
+    const struct image_processor chosen = beside ? image_processor_beside(&s->processor) : s->processor,
+                                 *p = &chosen;
     struct image image = {0};
     size_t bytes = 0;
     uint32_t height, width, rows, columns;

@@ -53,7 +53,8 @@ uint64_t image_source_fingerprint(const struct image_source *s);
 
 /* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets
  * them as [count][channels][side][side], or as `count` patches; NULL: they are only read.
- * Thread-safe. PL_USAGE, with the reference: it is missing or broken. */
+ * `beside`: the conversation has other images (image_processor_beside). Thread-safe. PL_USAGE, with
+ * the reference: it is missing or broken. */
 struct image_pixels {
     uint32_t count;      /* of all */
     struct patch_grid grid; /* of patches; known before `take` is called */
@@ -61,8 +62,10 @@ struct image_pixels {
     double seconds;      /* of a video, that one of grid.t lasts */
     uint64_t used;       /* bytes of memory that reading took, at most */
 };
-int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
+int image_source_read(const struct image_source *s, const char *reference, bool beside, image_take *take, void *user,
                       struct image_pixels *out, struct error *e);
+/* Counts the images among the images and videos of a conversation. */
+uint32_t image_source_images(char *const *references, uint32_t n);
 
 /* Finds the tiles of an image, by its size in the file, or the frames or grids of a video, whose
  * times are in `b`. Thread-safe. PL_USAGE, with the reference: it is missing, or no image or

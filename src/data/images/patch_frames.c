@@ -36,15 +36,6 @@ static uint32_t count(const struct patch_rules *p, const struct video_facts *v)
     return p->most_frames && v->frames > p->most_frames ? whole_grids(p, p->most_frames) : v->frames;
 }
 
-/* Returns number i of torch.arange(0, frames, step) with `count` numbers, on a CPU. PyTorch
- * computes 16 at a time, eight of them from the first one, which is rounded; the last ones one by
- * one. Beyond 2^14 frames the rounding decides on frames. */
-static float arange(double step, uint32_t i, uint32_t count)
-{
-    const uint32_t first = i < count / 16 * 16 ? i / 8 * 8 : 0;
-    return (float)((double)(float)(first * step) + (i - first) * step);
-}
-
 int patch_frames_choose(const void *rules, const struct video_facts *v, uint32_t *chosen, uint32_t *n,
                         struct error *e)
 {
@@ -58,11 +49,9 @@ int patch_frames_choose(const void *rules, const struct video_facts *v, uint32_t
         for (uint32_t i = 0; i < *n; i++) chosen[i] = i;
         return PL_OK;
     }
-    const double all = v->frames, last = all - 1, gaps = *n > 1 ? *n - 1 : 1,
-                 step = is_qwen3(p) ? last / gaps : all / *n;
-    const uint32_t steps = (uint32_t)ceil(all / step); /* n, or one more by rounding, behind the last frame */
-    for (uint32_t i = 0; i < *n; i++)
-        chosen[i] = (uint32_t)fmin(is_qwen3(p) ? rint(i * step) : arange(step, i, steps), last);
+    const double last = v->frames - 1.0, step = last / (*n > 1 ? *n - 1 : 1);
+    if (!is_qwen3(p)) video_spread(v->frames, *n, chosen);
+    else for (uint32_t i = 0; i < *n; i++) chosen[i] = (uint32_t)fmin(rint(i * step), last);
     return PL_OK;
 }
 

@@ -26,6 +26,42 @@ static uint32_t thin(uint32_t *chosen, uint32_t n, uint32_t most)
     return most;
 }
 
+/* Returns number i of torch.arange(0, frames, step) with `count` numbers, on a CPU. PyTorch
+ * computes 16 at a time, eight of them from the first one, which is rounded; the last ones one by
+ * one. Beyond 2^14 frames the rounding decides on frames. */
+static float arange(double step, uint32_t i, uint32_t count)
+{
+    const uint32_t first = i < count / 16 * 16 ? i / 8 * 8 : 0;
+    return (float)((double)(float)(first * step) + (i - first) * step);
+}
+
+void video_spread(uint32_t frames, uint32_t n, uint32_t *chosen)
+{
+    const double step = (double)frames / n;
+    const uint32_t count = (uint32_t)ceil(frames / step); /* n, or one more by rounding, behind the last frame */
+    for (uint32_t i = 0; i < n; i++) chosen[i] = (uint32_t)fmin(arange(step, i, count), frames - 1.0);
+}
+
+struct video_sampling video_sampling_with(const struct video_sampling *s, double fps, uint32_t most)
+{
+    struct video_sampling x = *s;
+    if (fps > 0) x.fps = fps, x.frames = 0;
+    x.most = most;
+    return x;
+}
+
+int video_sample(const void *sampling, const struct video_facts *f, uint32_t *chosen, uint32_t *n, struct error *e)
+{
+    const struct video_sampling *s = sampling;
+    double wanted = s->frames ? s->frames : f->frames;
+    if (s->fps > 0 && f->fps > 0) wanted = floor(f->frames / f->fps * s->fps);
+    if (s->most) wanted = fmin(wanted, s->most);
+    if (!f->frames) return error_set(e, PL_USAGE, "a video without frames");
+    *n = (uint32_t)fmin(fmax(wanted, 1), f->frames);
+    video_spread(f->frames, *n, chosen);
+    return PL_OK;
+}
+
 uint32_t video_choose(const double *times, uint32_t n, const struct video_options *o, uint32_t *chosen)
 {
     uint32_t taken = 0;

@@ -42,6 +42,20 @@ struct video_facts {
 typedef int video_chooser(const void *user, const struct video_facts *f, uint32_t *chosen, uint32_t *n,
                           struct error *e);
 
+/* Frames at even distances, as torch.arange(0, frames, frames / n) has them, rounded down. */
+struct video_sampling {
+    bool on;             /* else video_choose chooses */
+    double fps;          /* n is this many a second; 0, and for a folder: */
+    uint32_t frames;     /* n; 0: all */
+    uint32_t most;       /* at most n; 0: any number */
+};
+/* Chooses so; a video_chooser, of which a struct video_sampling is the user. */
+int video_sample(const void *sampling, const struct video_facts *f, uint32_t *chosen, uint32_t *n, struct error *e);
+/* Returns the sampling with this many frames a second, where fps is above 0, and at most `most`. */
+struct video_sampling video_sampling_with(const struct video_sampling *s, double fps, uint32_t most);
+/* Writes n even numbers below `frames`, which are at least n. */
+void video_spread(uint32_t frames, uint32_t n, uint32_t *chosen);
+
 struct video_options {
     double fps;          /* frames a second that are taken; 0: every frame */
     uint32_t max_frames; /* 0: any number */

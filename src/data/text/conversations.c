@@ -88,19 +88,18 @@ static uint32_t count_frame_tokens(const struct conversations *c, const struct s
     return n;
 }
 
-/* Returns the tiles and whole images of a part. */
-static uint32_t count_tiles(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+/* Counts the tiles and whole images of a part, and the frames of its videos. */
+static void count_tiles(const struct conversations *c, const struct stored_sample *x, struct byte_range part,
+                        struct row_size *size)
 {
     const struct anyres *a = &c->o.images.anyres;
     const int32_t *ids = c->store.ids + x->first;
-    uint32_t n = 0;
     struct anyres_shape shape;
     for (uint32_t k = part.begin; k < part.end;) {
-        const bool image = ids[k] == a->token && anyres_find(a, ids + k, part.end - k, &shape);
-        if (image) n += (uint32_t)anyres_images(shape);
+        const bool image = anyres_is_token(a, ids[k]) && anyres_find(a, ids + k, part.end - k, &shape);
+        if (image) size->images += (uint32_t)anyres_images(shape), size->frames += (uint32_t)shape.frames;
         k += image ? (uint32_t)anyres_tokens(a, shape) : 1;
     }
-    return n;
 }
 
 /* Returns what a part takes of a row. */
@@ -110,8 +109,9 @@ static struct row_size count_images(const struct conversations *c, const struct 
     const struct image_rule *o = &c->o.images;
     struct row_size size = {.tokens = part.end - part.begin};
     if (!o->features) return size;
+    if (o->anyres.n) return count_tiles(c, x, part, &size), size;
     const uint32_t frames = count_frame_tokens(c, x, part);
-    size.images = o->anyres.n ? count_tiles(c, x, part) : (count_image_tokens(c, x, part) - frames) / o->features;
+    size.images = (count_image_tokens(c, x, part) - frames) / o->features;
     if (frames) size.frames = frames / o->frame_features;
     return size;
 }
@@ -290,14 +290,14 @@ static int check_images(const struct conversations *c, struct error *e)
         return error_set(e, PL_USAGE,
                          "its images have the image token %d, which is not this model's: make the store again",
                          h->image_token);
-    for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
+    for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features && !c->o.images.anyres.n; i++) {
         const struct stored_sample *x = &c->store.samples[i];
         const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}),
                        n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
         if (frames && frames % c->o.images.frame_features)
             return error_set(e, PL_USAGE, "%s:%s: its videos have %u image tokens, and a frame has %u",
                              c->store.names + x->file, record_place(x->line).text, frames, c->o.images.frame_features);
-        if (!c->o.images.anyres.n && n % c->o.images.features)
+        if (n % c->o.images.features)
             return error_set(e, PL_USAGE, "%s:%s: it has %u image tokens, and an image has %u",
                              c->store.names + x->file, record_place(x->line).text, n, c->o.images.features);
     }

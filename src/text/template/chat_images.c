@@ -145,7 +145,7 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
         return error_set(e, PL_USAGE, "BOS stands behind the images of this model, and the tokenizer has no bos_token: "
                                       "use the model's own tokenizer");
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
-    if (x->any_size && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
+    if (x->video >= 0 && x->video < tokenizer_size(t)) x->video_content = tokenizer_piece(t, x->video);
     for (int i = 0; i < 2 && x->around[i] && !x->place; i++)
         if (tokenizer_id(t, x->around[i]) < 0)
             return error_set(e, PL_USAGE, "the model's images stand between %s and %s%s, and the tokenizer lacks %s: "
@@ -159,7 +159,7 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 
 int32_t image_text_id(const struct image_text *x, int32_t id)
 {
-    return x->layout == IMAGE_AS_ANYRES && anyres_is_token(&x->anyres, id) ? x->token : id;
+    return x->layout == IMAGE_AS_ANYRES ? anyres_placeholder(&x->anyres, id) : id;
 }
 
 uint64_t image_text_fingerprint(const struct image_text *x)
@@ -195,10 +195,19 @@ static bool is_described(const struct text_images *images, uint32_t i)
     return (x->timed || x->layout == IMAGE_AS_CROPS) && images->tiles && i < images->n && images->tiles[i].frames;
 }
 
+/* Reports whether image i is a video of LLaVA-OneVision, whose frames have a token of their own. */
+static bool is_pooled(const struct text_images *images, uint32_t i)
+{
+    const struct image_text *x = images->how;
+    if (x->layout != IMAGE_AS_ANYRES || !x->video_content || !images->tiles || i >= images->n) return false;
+    return images->tiles[i].frames;
+}
+
 /* Reports whether image i is a video that templates take as one. */
 static bool is_video(const struct text_images *images, uint32_t i)
 {
-    return is_described(images, i) || (images->tiles && i < images->n && images->tiles[i].grids);
+    if (is_described(images, i) || is_pooled(images, i)) return true;
+    return images->tiles && i < images->n && images->tiles[i].grids;
 }
 
 static bool has_videos(const struct text_images *images)
@@ -308,6 +317,10 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
                                               t.times}, out);
         return;
     }
+    if (is_pooled(images, i)) {
+        text_printf(out, "%s", x->video_content);
+        return;
+    }
     if (x->layout != IMAGE_AS_TILES) {
         for (uint32_t k = 0; k < t.frames && described; k++) {
             text_printf(out, "%sFrame%u: ", k ? "\n" : "", k + 1);
@@ -347,6 +360,24 @@ static void move_ranges(struct byte_range *at, uint32_t n, const struct range_li
     }
 }
 
+/* Checks that the template writes images and videos in their order: places that it names are those
+ * of their kind. */
+static int check_kinds(const struct text_images *images, const struct rendered *r, const struct range_list *places,
+                       struct error *e)
+{
+    const struct image_text *x = images->how;
+    for (uint32_t i = 0; i < places->n && x->parts && x->video_content; i++) {
+        const char *at = r->text.at + places->at[i].begin;
+        const bool video = !strncmp(at, x->video_content, strlen(x->video_content));
+        if (inside(r, places->at[i].begin) || video == is_video(images, i)) continue;
+        return error_set(e, PL_USAGE,
+                         "the chat template writes %s, and the data has %s there: give the images and videos of a "
+                         "message in the order of the template", video ? "a video" : "an image",
+                         video ? "an image" : "a video");
+    }
+    return PL_OK;
+}
+
 static int count_error(const struct text_images *images, uint32_t found, struct error *e)
 {
     return error_set(e, PL_USAGE,
@@ -365,8 +396,7 @@ int image_text_expand(const struct text_images *images, struct rendered *r, stru
         vec_push(&places, place);
         at = place.end;
     }
-    if (places.n != images->n) {
-        count_error(images, places.n, e);
+    if (places.n != images->n ? count_error(images, places.n, e) : check_kinds(images, r, &places, e)) {
         vec_free(&places);
         return e->code;
     }
@@ -422,7 +452,29 @@ static int encode_piece(const struct tokenizer *t, const struct rendered *r, str
 /* Reports whether a token is the placeholder of a feature. */
 static bool is_feature(const struct image_text *x, int32_t token)
 {
-    return token == x->token || (x->any_size && token == x->video);
+    return token == x->token || (x->video_content && token == x->video);
+}
+
+/* Returns the shape of image k. Images of LLaVA-OneVision that share a conversation have no
+ * tiles. */
+static struct anyres_shape shape_of(const struct text_images *images, uint32_t k)
+{
+    uint32_t n = 0;
+    if (is_pooled(images, k)) return (struct anyres_shape){.frames = (int32_t)images->tiles[k].frames};
+    for (uint32_t i = 0; i < images->n; i++) n += !is_pooled(images, i);
+    return images->how->anyres.pooled && n > 1 ? (struct anyres_shape){0} : images->tiles[k].shape;
+}
+
+/* Puts the ids of image k, in tiles with a map, in the place of its token. */
+static void put_shape(const struct text_images *images, uint32_t k, struct token at, struct token_list *out)
+{
+    const struct anyres *a = &images->how->anyres;
+    const struct anyres_shape shape = shape_of(images, k);
+    const int32_t tokens = anyres_tokens(a, shape);
+    int32_t *ids = mem_alloc((size_t)tokens * sizeof *ids);
+    anyres_put(a, shape, ids);
+    for (int32_t i = 0; i < tokens; i++) vec_push(out, ((struct token){ids[i], at.begin, at.end}));
+    mem_free(ids);
 }
 
 /* Puts the features of a token of image k: of the image or a tile, of a frame or a grid, or of all
@@ -434,15 +486,8 @@ static void put_features(const struct text_images *images, uint32_t k, struct to
     const uint32_t n = x->any_size ? t.tokens / tokens_of(images, k)
                        : !t.frames ? x->features
                                    : (is_described(images, k) ? 1 : t.frames) * x->frame_features;
-    if (x->layout != IMAGE_AS_ANYRES) {
-        for (uint32_t i = 0; i < n; i++) vec_push(out, at);
-        return;
-    }
-    const int32_t tokens = anyres_tokens(&x->anyres, t.shape);
-    int32_t *ids = mem_alloc((size_t)tokens * sizeof *ids);
-    anyres_put(&x->anyres, t.shape, ids);
-    for (int32_t i = 0; i < tokens; i++) vec_push(out, ((struct token){ids[i], at.begin, at.end}));
-    mem_free(ids);
+    if (x->layout == IMAGE_AS_ANYRES) put_shape(images, k, at, out);
+    else for (uint32_t i = 0; i < n; i++) vec_push(out, at);
 }
 
 /* Appends BOS, if the tokenizer begins texts with it. */

@@ -7,14 +7,14 @@
  *                                      <fake_token_around_image><row_1_col_1><image>...\n\n
  *                                      <fake_token_around_image><global-img><image>...<fake_token_around_image>
  *     crops    InternVL                the same tiles, between two tokens: <img><IMG_CONTEXT>...</img>
- *     anyres   LLaVA-NeXT              the token <image>, as often as the size of the image asks for (anyres.h)
+ *     anyres   LLaVA-NeXT, OneVision   the token <image>, as often as the size of the image asks for (anyres.h)
  *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features
  *                                      of the image stand between them
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
  * described instead, each frame by its time and as an image without tiles, and InternVL's by the
- * numbers of its frames; Idefics3 takes none. Videos of Qwen-VL have a token of their own
- * (vision_text.h).
+ * numbers of its frames; Idefics3 takes none. Videos of Qwen-VL (vision_text.h) and of
+ * LLaVA-OneVision have a token of their own.
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
  * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
@@ -41,8 +41,8 @@ struct image_text {
     enum image_layout layout;
     int32_t token;       /* placeholder id of a feature */
     uint32_t features;   /* of an image, or of a tile; any_size: 1, and image_tiles has how many */
-    bool any_size;       /* tokens: images and videos of any size, each with tokens of its own number... */
-    int32_t video;       /* ...placeholder id of a video's feature; below 0: the tokenizer lacks it */
+    bool any_size;       /* tokens: images and videos of any size, each with tokens of its own number */
+    int32_t video;       /* placeholder id of a video's feature, if it has one of its own; below 0: it has not */
     uint32_t frame_features; /* of a frame of a video */
     const char *around[2]; /* what stands before and behind the tokens of an image; NULL: nothing */
     /* what templates write for an image, of a model that takes no videos; NULL: its token */
@@ -57,7 +57,7 @@ struct image_text {
     const struct template *video_template;
     /* What image_text_open finds: */
     const char *content; /* the token as text */
-    const char *video_content; /* any_size: the same of a video's */
+    const char *video_content; /* the same of `video`; NULL: there is none */
     struct anyres anyres; /* layout ANYRES, whose tokens have ids of their own (image_text_id) */
     const char *bos;     /* bos_behind: BOS as text */
     bool parts;          /* the template takes lists of parts, */
@@ -67,7 +67,8 @@ struct image_text {
 /* Reports whether the model takes videos at all. */
 static inline bool image_text_takes_videos(const struct image_text *x)
 {
-    return !x->place && x->layout != IMAGE_AS_ANYRES && (x->layout != IMAGE_AS_TILES || x->timed);
+    if (x->layout == IMAGE_AS_ANYRES) return x->anyres.pooled;
+    return !x->place && (x->layout != IMAGE_AS_TILES || x->timed);
 }
 
 /* Fills the rest of *x, whose layout, token, features, around, place and bos_behind are set.
@@ -90,7 +91,7 @@ struct image_tiles {
     uint32_t rows, columns, frames;
     const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
     uint32_t duration;       /* its seconds */
-    struct anyres_shape shape; /* layout ANYRES */
+    struct anyres_shape shape; /* layout ANYRES: of an image that is the only one of its conversation */
     uint32_t tokens;         /* of an image or a video of any size, */
     uint32_t grids;          /* and of a video its grids in time */
     const double *times;     /* [grids] the times that the text names; NULL: it names none */
