@@ -61,6 +61,7 @@ static void check_parts(const char *text)
 static void check_text(const struct tokenizer *t, const struct image_text *x, struct rendered *r, bool tiled,
                        bool videos, uint32_t n)
 {
+    static const uint32_t seconds[] = {0, 61};
     struct image_tiles *tiles = mem_alloc((n + 1) * sizeof *tiles);
     struct range_list spans = {0}, images = {0};
     struct token_list l = {0};
@@ -69,7 +70,7 @@ static void check_text(const struct tokenizer *t, const struct image_text *x, st
     for (uint32_t i = 0; i < n; i++) {
         tiles[i] = tiled ? (struct image_tiles){.rows = i % 3, .columns = i % 3 ? 2 : 0} : (struct image_tiles){0};
         if (videos && i % 2)
-            tiles[i] = (struct image_tiles){.frames = 2, .seconds = (const uint32_t[]){0, 61}, .duration = 90000};
+            tiles[i] = (struct image_tiles){.frames = 2, .seconds = seconds, .duration = 90000};
         if (x->layout == IMAGE_AS_ANYRES) tiles[i].shape = anyres_shape_of(&x->anyres, 1 + 5 * i % 17, 1 + 3 * i % 17);
         const bool several = x->anyres.pooled && n - (videos ? n / 2 : 0) > 1;
         const struct anyres_shape whole = {0}, video = {.frames = (int32_t)tiles[i].frames},
