@@ -460,6 +460,7 @@ static bool is_feature(const struct image_text *x, int32_t token)
 static struct anyres_shape shape_of(const struct text_images *images, uint32_t k)
 {
     uint32_t n = 0;
+    if (!images->tiles || k >= images->n) return (struct anyres_shape){0}; /* find_images refuses the text */
     if (is_pooled(images, k)) return (struct anyres_shape){.frames = (int32_t)images->tiles[k].frames};
     for (uint32_t i = 0; i < images->n; i++) n += !is_pooled(images, i);
     return images->how->anyres.pooled && n > 1 ? (struct anyres_shape){0} : images->tiles[k].shape;
