@@ -78,8 +78,8 @@ room() {
     expect 0 '14 samples have images of more patches than data.max_patches .4; the most are 176. and are left out; data.max_pixels makes images smaller' run two qwen2_5_vl --set data.max_patches=4
 }
 check 'data.max_patches: rows with less room' room
-# Rows with room for many more patches take the time of those that there are, and have the bytes of a
-# step over all of the room; bytes behind the extent are not read. follows MODEL [ARGUMENT...]
+# Rows with room for many more patches take the time of those that there are, and have the bytes of
+# a step over all of the room; bytes behind the extent are not read. follows MODEL [ARGUMENT...]
 seconds() { grep -o '"seconds": *[0-9.e-]*' "$tmp/$1/metrics.jsonl" | sed 's/.*: *//' | sort -g | head -n 1; }
 follows() {
     local room=(--set data.max_patches=6400 --set memory.recompute=none "${@:2}")

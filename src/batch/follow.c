@@ -286,8 +286,8 @@ static void follow_ranges(struct follow *f, struct batch_record *x)
 
 /* --- images of any size ----------------------------------------------------------------------- */
 
-/* Finds where the patches of a row go in the sequence of its micro-batch (graph.sequence), x->patch,
- * and how many they are with their padding. Rows come in order. The first one has at least
+/* Finds where the patches of a row go in the sequence of its micro-batch: x->patch.
+ * Returns how many they are with their padding. Rows come in order. The first one has at least
  * padding, and so has one that may be visited by itself. */
 static int64_t place_patches(struct follow *f, struct batch_record *x)
 {

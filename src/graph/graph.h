@@ -125,8 +125,8 @@ struct tensor {
     id node;                  /* its producer; 0: none (parameter, input) */
     id loop;                  /* advances with this loop, */
     int64_t advance;          /* by this many bytes per iteration */
-    /* 1 + the dimension that counts entries of the graph's sequence, where it is declared (an input,
-     * or a part of one); what follows from it is found in sequence.c; 0: none */
+    /* 1 + the dimension that counts entries of the graph's sequence, where it is declared (an
+     * input, or a part of one); what follows from it is found in sequence.c; 0: none */
     uint8_t along;
 };
 
@@ -317,7 +317,7 @@ struct graph {
         id ranges;                     /* storage, i32 [1,entries,2], empty behind the last entry; 0: no sequence */
         int64_t samples;               /* each has room for an equal part of the entries */
         int64_t bucket;                /* the entries of a sample are rounded up to a multiple of this number */
-        /* Every sample's entries are at the beginning of its room, as a pass may visit the samples by
+        /* Every sample's entries are at the beginning of its room, as a pass may visit samples by
          * themselves (encode.c); else they follow those of the sample before. Ranges count from
          * the beginning of a section, of as many samples as are visited at once; 0: all. */
         bool apart;

@@ -91,7 +91,7 @@ struct launch {
     int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
 
-/* Returns the rows that the launch would have, if nothing were left out of its loop and its sequence.
+/* Returns the rows that the launch would have if nothing were left out of its loop or sequence.
  * What decides the order of a sum, or an algorithm, is a function of these. */
 static inline int64_t launch_whole(const struct launch *l, int64_t rows)
 {

@@ -8,8 +8,8 @@
  *
  * A launch of the tower has one dimension along the sequence in most of its tensors. It runs over
  * the leading entries and leaves the others as they are: nothing reads them. A sum over entries
- * has the order that it has over all of them, and padding adds zeros, so the bits are those of a run
- * over the whole sequence.
+ * has the order that it has over all of them, and padding adds zeros, so the bits are those of a
+ * run over the whole sequence.
  *
  *     pixels [1,P,K]   LINEAR  x [1,P,C]   follows: M is the extent
  *     dy [1,P,C] x     MATMUL  dw [C,C]    follows: K is the extent

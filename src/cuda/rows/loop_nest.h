@@ -296,7 +296,7 @@ struct act_sums {
     int64_t rows, C, tiles, blocks, each;
 };
 
-/* The rows are the first of `whole`, which decide the blocks; the last of these may have none. */
+/* Splits rows, the first of `whole`: these decide the blocks, of which the last may have none. */
 static inline struct act_sums act_sums_of(int64_t rows, int64_t whole, int64_t C, int size)
 {
     const int64_t width = ACT_ACROSS * (16 / size), tiles = (C + width - 1) / width, turn = ACT_LINES * ACT_TURN;
