@@ -4,11 +4,49 @@
 # bounds of the processor. Prints the arena, and the resident memory over the run.
 #
 #   COUNT=10000 STEPS=2000 bench/mixed_images.sh [FOLDER]      FOLDER keeps images and run; needs Python with Pillow
+#   FILL=1 STEPS=12 bench/mixed_images.sh      the time of a step by the share of its room that images fill, with
+#                                              a tower that is trained and with a frozen one
+#
+# MODEL is another model, and SET further arguments of the runs: MODEL=Qwen/Qwen2.5-VL-3B-Instruct
+# SET='--set device.kind=cuda --set memory.precision=bf16 --set adapter.r=16'
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build} PYTHON=${PYTHON:-python3} COUNT=${COUNT:-10000} STEPS=${STEPS:-2000}
 if [[ ${1-} ]]; then tmp=$1 && mkdir -p "$tmp"; else tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT; fi
-model=tests/golden/qwen_vl/qwen2_5_vl
+model=${MODEL:-tests/golden/qwen_vl/qwen2_5_vl}
+if [[ ${FILL-} ]]; then
+    patches=${PATCHES:-4096} steps=${STEPS:-12}
+    # sides in patches of a square image for each share of the room
+    for side in 0 8 16 24 32 44 56 64; do
+        ((side * side > patches)) && continue
+        "$PYTHON" - "$tmp" "$side" <<'PY'
+import json, sys
+from PIL import Image
+folder, side = sys.argv[1], int(sys.argv[2])
+Image.new("RGB", (14 * side or 1, 14 * side or 1), (90, 120, 30)).save(f"{folder}/{side}.png")
+user = [{"type": "image", "image": f"{side}.png"}] if side else []
+with open(f"{folder}/{side}.jsonl", "w") as f:
+    for i in range(8):
+        f.write(json.dumps({"messages": [{"role": "user", "content": user + [{"type": "text", "text": f"what is this {i}"}]}, {"role": "assistant", "content": "a red boat"}]}) + "\n")
+PY
+        for frozen in '' --set=model.freeze='["vision_tower"]'; do
+            rm -rf "$tmp/run"
+            # shellcheck disable=SC2086
+            "$BUILD/plimsoll" train tests/golden/qwen_vl/qwen2_5_vl/run.yaml --set "model.path=$model" --set "data.train=$tmp/$side.jsonl" --set data.packing=false \
+                --set data.sequence=$((patches / 4 + 64)) --set "data.max_patches=$patches" --set data.max_pixels=$((196 * patches)) --set data.min_pixels=196 --set "train.steps=$steps" \
+                --set train.effective_batch=2 --set memory.micro_batch=1 --set train.warmup_steps=0 --set train.eval_every=0 --set train.save_every=0 --set "train.out=$tmp/run" \
+                ${frozen:+--set "${frozen#--set=}"} ${SET-} >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; exit 1; }
+            "$PYTHON" - "$tmp/run" "$side" "$patches" "${frozen:+frozen}" <<'PY'
+import json, statistics, sys
+run, side, patches, frozen = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+steps = [json.loads(l) for l in open(run + "/metrics.jsonl")]
+plan = json.load(open(run + "/plan.json"))
+print(f"{100 * side * side / patches:5.1f} % of {patches} patches, {frozen or 'trained'} tower: {statistics.median(s['seconds'] for s in steps if 'loss' in s):.4f} s a step; arena {plan['arena_bytes'] / 2 ** 20:.1f} MiB")
+PY
+        done
+    done
+    exit
+fi
 [[ -f $tmp/chats.jsonl ]] || "$PYTHON" - "$tmp" "$COUNT" <<'PY'
 import json, os, random, sys
 from PIL import Image

@@ -39,7 +39,11 @@ struct follow {
     int32_t (*ranges)[2];        /* [T] */
     int32_t *ids;                /* [T] with 0 for image tokens that are not in the vocabulary */
     float *rgb;                  /* [3][side][side] */
-    int64_t patches;             /* of a row with images of any size... */
+    int64_t patches;             /* for which a row has room, with images of any size... */
+    int64_t section;             /* patches of a section of the sequence of all rows; 0: a row is by itself */
+    bool apart;                  /* as graph.sequence says */
+    int64_t micro, bucket;       /* rows that share it; a row is rounded up to a multiple of that */
+    int64_t next, row;           /* where the next patches of its micro-batch go; the last row that was written */
     struct grid_row grid;        /* ...and what follows from them */
     float *values;               /* [patches][grid_values] */
     const float *given;          /* the record's, in the order of the processors */
@@ -58,6 +62,13 @@ static void make_grid_room(struct follow *f, const struct run *r)
     f->positions = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
     if (!planned_input(&r->planned, batch_inputs[ROW_PIXELS].name, &x)) return;
     const size_t P = (size_t)(f->patches = (int64_t)(x.sample / sizeof(float)) / grid_values(g));
+    const int64_t samples = r->planned.plan.settings.micro_batch, section = r->planned.graph.sequence.section;
+    if (x.axis == 1) {
+        f->section = f->patches * (section ? section : samples);
+        f->micro = samples;
+        f->bucket = r->planned.graph.sequence.bucket;
+        f->apart = r->planned.graph.sequence.apart;
+    }
     f->values = mem_alloc(x.sample);
     f->grid = (struct grid_row){.order = mem_alloc(P * sizeof *f->grid.order),
                                 .ranges = mem_alloc(P * sizeof *f->grid.ranges),
@@ -275,13 +286,43 @@ static void follow_ranges(struct follow *f, struct batch_record *x)
 
 /* --- images of any size ----------------------------------------------------------------------- */
 
+/* Finds where the patches of a row go in the sequence of its micro-batch: x->patch.
+ * Returns how many they are with their padding. Rows come in order. The first one has at least
+ * padding, and so has one that may be visited by itself. */
+static int64_t place_patches(struct follow *f, struct batch_record *x)
+{
+    int64_t n = 0;
+    if (!f->section) return f->patches;
+    const bool first = x->row % f->micro == 0;
+    CHECK(first || x->row == f->row || x->row == f->row + 1, "row %lld is written after row %lld", (long long)x->row,
+          (long long)f->row);
+    for (int64_t i = 0; i < x->n_grids; i++) n += grid_patches(&x->grids[i]);
+    n = (max_i64(n, first || f->apart) + f->bucket - 1) / f->bucket * f->bucket;
+    if (first || f->apart) f->next = x->row % f->micro * f->patches;
+    f->row = x->row;
+    x->patch = f->next;
+    f->next += n;
+    return n;
+}
+
+/* Moves ranges to where the patches are in their section. */
+static void move_ranges(const struct follow *f, const struct batch_record *x, int32_t (*ranges)[2], int64_t n)
+{
+    const int32_t by = (int32_t)(f->section ? x->patch % f->section : 0);
+    for (int64_t p = 0; p < n && ranges && by; p++)
+        if (ranges[p][1] > ranges[p][0]) ranges[p][0] += by, ranges[p][1] += by;
+}
+
 /* Puts the patches into the order of the tower. Padding is zeros: the tower computes with it. */
 static void follow_patches(struct follow *f, struct batch_record *x)
 {
-    const int64_t K = grid_values(f->model->images->grids);
+    const int64_t K = grid_values(f->model->images->grids), n = place_patches(f, x);
     const float *from = x->is[ROW_PIXELS].at;
-    grid_lay_out(f->model->images->grids, x->grids, x->n_grids, f->patches, &f->grid);
-    for (int64_t p = 0; p < f->patches; p++)
+    x->patches = n;
+    grid_lay_out(f->model->images->grids, x->grids, x->n_grids, n, &f->grid);
+    move_ranges(f, x, f->grid.ranges, n);
+    move_ranges(f, x, f->grid.windows, n);
+    for (int64_t p = 0; p < n; p++)
         if (f->grid.order[p] < 0) memset(f->values + p * K, 0, (size_t)K * sizeof *f->values);
         else memcpy(f->values + p * K, from + f->grid.order[p] * K, (size_t)K * sizeof *f->values);
     const struct {
@@ -296,14 +337,17 @@ static void follow_patches(struct follow *f, struct batch_record *x)
 /* Finds positions and features of the row's tokens, document by document. */
 static void follow_tokens(struct follow *f, struct batch_record *x)
 {
+    const struct grid_model *g = f->model->images->grids;
+    const int32_t first = (int32_t)(f->section ? x->patch / (g->merge * g->merge) : 0);
     const int64_t T = tokens_of(f, x);
     const int32_t *ids = x->is[ROW_IDS].at, *positions = x->is[ROW_POSITIONS].at;
-    struct grid_walk walk = {.model = f->model->images->grids, .grids = x->grids, .n = x->n_grids,
+    struct grid_walk walk = {.model = g, .grids = x->grids, .n = x->n_grids,
                              .feature = f->grid.feature};
     int32_t *index = f->room[ROW_INDEX];
     for (int64_t t = 0, end; t < T; t = end) {
         for (end = t + 1; end < T && !(positions && positions[end] == 0); end++) continue;
         f->unmatched |= !grid_document(&walk, ids + t, end - t, f->positions + t, index ? index + t : NULL);
+        for (int64_t i = t; i < end && index; i++) index[i] += index[i] >= 0 ? first : 0;
     }
     x->is[ROW_POSITIONS].at = f->positions;
     x->is[ROW_POSITIONS].bytes = 3 * x->is[ROW_IDS].bytes;

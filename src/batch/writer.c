@@ -30,6 +30,7 @@ struct batch_writer {
     struct follow *follow;
     bool used[ROW_INPUTS];        /* whether it is written */
     uint64_t sample[ROW_INPUTS];  /* bytes */
+    uint64_t sequence[ROW_INPUTS]; /* bytes of a patch, where rows share a sequence of patches; else 0 */
     int32_t *pairs;               /* [micro-batch] a row of pair_labels; NULL: the model has none */
 };
 
@@ -44,6 +45,7 @@ struct batch_writer *batch_writer_new(struct run *r)
         w->used[i] =
             known && planned_input(&r->planned, batch_inputs[i].name, &x) && planned_input_used(&r->planned, &x);
         w->sample[i] = w->used[i] ? x.sample : 0;
+        w->sequence[i] = w->used[i] && x.axis == 1 && r->planned.graph.sequence.ranges && x.outer == 1 ? x.entry : 0;
     }
     w->follow = follow_new(r, w->used);
     if (w->used[ROW_PAIR_LABELS]) w->pairs = mem_alloc(w->sample[ROW_PAIR_LABELS]);
@@ -66,17 +68,35 @@ void batch_writer_set_pixels(struct batch_writer *w, const struct image_processo
 bool batch_writes(const struct batch_writer *w, enum batch_input i) { return w->used[i]; }
 void batch_leave_out(struct batch_writer *w, enum batch_input i) { w->used[i] = false; }
 
+/* Writes what patches have, into the sequence of the row's micro-batch. */
+static int write_patches(const struct batch_writer *w, enum batch_input i, const struct batch_record *x,
+                         struct error *e)
+{
+    const int64_t micro = w->run->planned.plan.settings.micro_batch;
+    const uint64_t first = (uint64_t)(x->row / micro * micro) * w->sample[i], all = (uint64_t)micro * w->sample[i];
+    if (w->run->whole && !x->patch) { /* what is behind is read */
+        void *zeros = mem_alloc(all);
+        const int rc = run_write_bytes(w->run, batch_inputs[i].name, first, zeros, all, e);
+        mem_free(zeros);
+        if (rc) return rc;
+    }
+    return run_write_bytes(w->run, batch_inputs[i].name, first + (uint64_t)x->patch * w->sequence[i], x->is[i].at,
+                           (uint64_t)x->patches * w->sequence[i], e);
+}
+
 int batch_write(struct batch_writer *w, const struct batch_target *t, int64_t row, const struct batch_record *x,
                 struct error *e)
 {
     struct batch_record all = *x;
+    all.row = t->row + row;
     if (!follow_record(w->follow, w->used, &all))
         return error_set(e, PL_USAGE, "a row of the data has image tokens that belong to no image: ids of images and "
                                       "videos may only stand where conversations have these");
     for (int i = 0; i < ROW_INPUTS; i++)
         if (w->used[i] && all.is[i].at)
-            TRY(run_write_input(w->run, batch_inputs[i].name, t->row + row, all.is[i].at,
-                                all.is[i].bytes ? all.is[i].bytes : w->sample[i], e));
+            TRY(w->sequence[i] ? write_patches(w, (enum batch_input)i, &all, e)
+                               : run_write_input(w->run, batch_inputs[i].name, all.row, all.is[i].at,
+                                                 all.is[i].bytes ? all.is[i].bytes : w->sample[i], e));
     return PL_OK;
 }
 

@@ -55,6 +55,9 @@ struct batch_record {
      * processors, none behind them. They need ROW_POSITIONS, where a document begins at 0. */
     const struct image_grid *grids;
     int64_t n_grids;
+    /* For the batch writer: the row in the run's inputs; where its patches go in the sequence of
+     * its micro-batch, and how many these are with padding. */
+    int64_t row, patch, patches;
     /* With a given ROW_INDEX, for a token allocator: the position of each token in its document,
      * from which it follows what is a question; NULL: there is none */
     const int32_t *documents;

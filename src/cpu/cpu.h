@@ -95,6 +95,8 @@ struct row_blocks {
     int64_t n, each;
 };
 struct row_blocks row_blocks(int64_t rows);
+/* Returns the blocks of a launch that has the first `rows` of its rows: these are as for all. */
+struct row_blocks launch_row_blocks(const struct launch *l, int64_t rows);
 
 /* Sums n rows of f32 partial sums [n, C] into out [C], in order, in double; adds to the value of
  * out if `accumulate`. */

@@ -150,6 +150,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
     r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
+    r->whole = getenv("PLIMSOLL_WHOLE") != NULL;
     trips_start(r);
     if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;

@@ -21,6 +21,7 @@ struct run {
     uint32_t **counts;
     struct bump memory;          /* of `counts` */
     bool has_device, has_tape, has_weights;
+    bool whole;                  /* diagnostic: launches run over all that is planned of a sequence */
     bool prefetching;            /* run_write_input writes the batch of the next step... */
     bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
 };

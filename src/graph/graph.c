@@ -261,6 +261,20 @@ id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, 
     return x;
 }
 
+void graph_set_along(struct graph *g, id input, int axis)
+{
+    if (input) tensor_at(g, input)->along = (uint8_t)(1 + axis);
+}
+
+void graph_set_sequence(struct graph *g, id ranges, int64_t samples, int64_t bucket)
+{
+    graph_set_along(g, ranges, 1);
+    if (!ranges) return;
+    g->sequence.ranges = tensor_at(g, ranges)->storage;
+    g->sequence.samples = samples;
+    g->sequence.bucket = bucket;
+}
+
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data)
 {
     char full[NAME_ROOM];
@@ -559,7 +573,8 @@ double loop_iterations(const struct graph *g, id loop)
     double times = 1;
     for (; loop; loop = g->loops.at[loop].parent) {
         const struct loop *l = &g->loops.at[loop];
-        const double filled = !l->counted ? 1 : l->block.rows ? 0.8 : 0.5;
+        const bool images = l->block.rows || l->counted == g->sequence.ranges;
+        const double filled = !l->counted ? 1 : images ? 0.8 : 0.5;
         times *= filled * l->trip + (1 - filled);
     }
     return times;

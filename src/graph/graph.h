@@ -125,6 +125,9 @@ struct tensor {
     id node;                  /* its producer; 0: none (parameter, input) */
     id loop;                  /* advances with this loop, */
     int64_t advance;          /* by this many bytes per iteration */
+    /* 1 + the dimension that counts entries of the graph's sequence, where it is declared (an
+     * input, or a part of one); what follows from it is found in sequence.c; 0: none */
+    uint8_t along;
 };
 
 /* The initial value of a parameter or a constant. */
@@ -308,6 +311,19 @@ struct graph {
     const char *(*rename)(const char *name, char *out, size_t room);
     uint32_t dropouts;                 /* dropouts in training so far: the key of the last one */
 
+    /* A sequence of planned length that the samples of a micro-batch share, such as the patches of
+     * their images. A batch may have fewer entries, and these first (run/sequence.h). */
+    struct {
+        id ranges;                     /* storage, i32 [1,entries,2], empty behind the last entry; 0: no sequence */
+        int64_t samples;               /* each has room for an equal part of the entries */
+        int64_t bucket;                /* the entries of a sample are rounded up to a multiple of this number */
+        /* Every sample's entries are at the beginning of its room, as a pass may visit samples by
+         * themselves (encode.c); else they follow those of the sample before. Ranges count from
+         * the beginning of a section, of as many samples as are visited at once; 0: all. */
+        bool apart;
+        int64_t section;
+    } sequence;
+
     struct error error;                /* sticky */
 };
 
@@ -342,6 +358,10 @@ id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const 
  * 1. INPUT_SHARED: it has no such dimension, and all micro-batches read the same. */
 enum { INPUT_SHARED = -1 };
 id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis);
+/* Says that dimension `axis` of an input counts entries of the graph's sequence, and which input
+ * has the ranges of these entries. Id 0 is allowed. */
+void graph_set_along(struct graph *g, id input, int axis);
+void graph_set_sequence(struct graph *g, id ranges, int64_t samples, int64_t bucket);
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                const void *data);
 /* Returns memory of the model, by name: what one program leaves in it the next one finds there.

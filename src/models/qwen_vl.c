@@ -25,7 +25,7 @@
 #include "models/llava.h"
 #include "models/parts.h"
 
-enum { BLOCKS_MOST = 256 };
+enum { BLOCKS_MOST = 256, BUCKET = 64 /* patches: products of fewer are hardly faster */ };
 enum vl_kind { QWEN2_VL, QWEN2_5_VL, QWEN3_VL };
 
 struct qwen_vl {
@@ -297,9 +297,10 @@ static int parse_coc_3(struct model *m, const struct value *v, struct error *e) 
 struct tower {
     const struct qwen_vl *c;
     struct graph *g;
-    int64_t R, P; /* rows, patches */
+    int64_t R, P; /* rows, patches of each: one sequence of all samples; with a token allocator a row for each */
+    int64_t bucket; /* the patches of a sample are rounded up to a multiple of it, in the sequence */
     bool any;     /* the batch has room for images; else their features are built for the parameters only */
-    bool shared;  /* one row, of all samples */
+    bool shared;  /* the batch says how many patches there are, of all samples */
     id ranges, windows, positions, inv_freq;
 };
 
@@ -307,8 +308,10 @@ static id input(const struct tower *t, const char *name, enum dtype type, int64_
 {
     char full[64];
     snprintf(full, sizeof full, "%s%s", t->any ? "" : "no_", name);
-    return graph_input_along(t->g, full, type, 3, (int64_t[]){t->R, t->P, width},
-                             t->any && !t->shared ? 0 : INPUT_SHARED);
+    const id x = graph_input_along(t->g, full, type, 3, (int64_t[]){t->R, t->P, width},
+                                   !t->any || t->shared ? INPUT_SHARED : t->c->grid.tokens ? 0 : 1);
+    if (t->any && !t->c->grid.tokens) graph_set_along(t->g, x, 1);
+    return x;
 }
 
 static id norm(const struct tower *t, id x, const char *prefix, const char *name)
@@ -435,14 +438,17 @@ static id encode(const struct tower *t, struct token_rows *rows, id *patches)
 
 /* --- the model -------------------------------------------------------------------------------- */
 
+static int64_t round_up(int64_t n, int64_t by) { return (n + by - 1) / by * by; }
+
 static struct tower begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct qwen_vl *c = m->config;
     const struct image_batch *own = batch->own;
-    struct tower t = {.c = c, .g = g, .shared = batch->size, .R = batch->size ? 1 : batch->B};
+    struct tower t = {.c = c, .g = g, .shared = batch->size, .R = batch->size || !c->grid.tokens ? 1 : batch->B,
+                      .bucket = c->grid.tokens ? 1 : round_up(BUCKET, c->grid.merge * c->grid.merge)};
     const int64_t D = c->width / c->heads;
     if (batch->size) t.P = batch->size['P'] + batch->size['V'];
-    else t.P = own ? own->patches : 0;
+    else t.P = (own ? round_up(own->patches, t.bucket) : 0) * batch->B / t.R;
     /* tokens that were generated: the images are before them */
     t.any = t.P && !program_is(g->at.program, PROGRAM_SINGLE);
     if (!t.any) t.R = 1, t.P = c->grid.merge * c->grid.merge;
@@ -452,6 +458,7 @@ static struct tower begin(const struct model *m, struct graph *g, const struct b
     t.inv_freq = graph_const(g, "rope.inv_freq.tower", DT_F32, 1, (int64_t[]){D / 2}, table);
     mem_free(table);
     t.ranges = input(&t, "patch_ranges", DT_I32, 2);
+    if (t.any && !c->grid.tokens) graph_set_sequence(g, t.ranges, batch->size ? 1 : batch->B, t.bucket);
     if (c->grid.window) t.windows = input(&t, "window_ranges", DT_I32, 2);
     t.positions = input(&t, "patch_positions", DT_I32, 3);
     return t;
@@ -468,9 +475,10 @@ static struct token_rows token_rows(struct graph *g, const struct batch *batch)
     return rows;
 }
 
+/* Returns features of which all samples read the same. */
 static id text_rows(struct graph *g, id x, const struct tower *t)
 {
-    return t->shared ? op_reshape(g, x, 2, (int64_t[]){-1, tensor_last(tensor_at(g, x))}) : x;
+    return t->R == 1 ? op_reshape(g, x, 2, (int64_t[]){-1, tensor_last(tensor_at(g, x))}) : x;
 }
 
 /* Returns the tokens of images, chosen among the features. */

@@ -86,9 +86,17 @@ struct launch {
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
     struct portion portion;    /* of that loop */
+    struct portion extent;     /* of a sequence: the entries that there are, of those planned (sequence.h) */
     struct ranks *ranks;       /* NULL: this process is the only one (run/ranks.h) */
     int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
+
+/* Returns the rows that the launch would have if nothing were left out of its loop or sequence.
+ * What decides the order of a sum, or an algorithm, is a function of these. */
+static inline int64_t launch_whole(const struct launch *l, int64_t rows)
+{
+    return portion_whole(l->extent, portion_whole(l->portion, rows));
+}
 
 /* Returns the first element, in the whole, of the shard that a launch works on, which has `part`
  * elements; 0: it works on the whole. */

@@ -48,6 +48,23 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     }
 }
 
+/* Notes the operands that are along the sequence, of a node that follows it. */
+static void bind_sequence(const struct tape *t, struct entry *e, const struct node *n)
+{
+    e->follows = t->sequence.follows && t->sequence.follows[e->node];
+    for (int k = 0; k < n->nin + n->nout && e->follows; k++) {
+        const int slot = k < n->nin ? k : MAX_IN + k - n->nin;
+        const id x = k < n->nin ? n->in[k] : n->out[k - n->nin];
+        const int axis = x ? t->sequence.along[x] - 1 : -1;
+        e->along[slot].axis = (int8_t)axis;
+        if (axis < 0) continue;
+        e->along[slot].dense = tensor_is_dense(tensor_at(t->graph, x));
+        e->along[slot].length = tensor_at(t->graph, x)->dim[axis];
+        if (!slot) e->least = t->sequence.bucket * e->along[slot].length / t->sequence.entries;
+        e->advances = true;
+    }
+}
+
 /* Binds the accumulator of a sum that begins with this node (passes/rewrites/first_sum.c). */
 static void bind_sum(const struct tape *t, struct entry *e, const struct node *n)
 {
@@ -83,6 +100,7 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);
     for (int o = 0; o < n->nout; o++) bind_operand(t, &e, MAX_IN + o, &e.launch.out[o], n->out[o]);
     bind_sum(t, &e, n);
+    bind_sequence(t, &e, n);
     vec_push(&t->program[p], e);
 }
 
@@ -175,6 +193,18 @@ static void build_trips(struct tape *t)
     }
 }
 
+/* Sets the extents to all that is planned. */
+static void build_extents(struct tape *t)
+{
+    const struct graph *g = t->graph;
+    sequence_find(&t->sequence, g);
+    if (!t->sequence.entries) return;
+    t->extents = (uint32_t)(g->storages.at[g->sequence.ranges].bytes / (uint64_t)t->sequence.whole /
+                            sizeof(int32_t[2]) * (uint64_t)t->sequence.sections);
+    t->extent = mem_alloc(t->extents * sizeof *t->extent);
+    for (uint32_t i = 0; i < t->extents; i++) t->extent[i] = (uint32_t)t->sequence.entries;
+}
+
 void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
                 int threads, struct ranks *ranks)
 {
@@ -185,6 +215,7 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
     memcpy(t->arena, arena, sizeof t->arena);
     find_holders(t);
     build_trips(t);
+    build_extents(t);
     t->iteration = mem_alloc(g->loops.n * sizeof *t->iteration);
     t->range = mem_alloc(g->loops.n * sizeof *t->range);
     for (id l = 1; l < g->loops.n; l++) t->range[l].from = UINT32_MAX;
@@ -219,6 +250,8 @@ void tape_free(struct tape *t)
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&t->program[p]);
     for (id l = 1; t->trip && l < t->graph->loops.n; l++) mem_free(t->trip[l]);
     mem_free(t->trip);
+    sequence_free(&t->sequence);
+    mem_free(t->extent);
     mem_free(t->iteration);
     mem_free(t->range);
 }
@@ -252,6 +285,23 @@ static bool is_first_term(const struct tape *t, const struct entry *e)
     return true;
 }
 
+/* Shortens the operands to the extent of the current micro-batch and section. */
+static void set_extent(const struct tape *t, const struct entry *e, struct launch *l)
+{
+    const int64_t sections = t->sequence.sections, P = t->sequence.entries;
+    const int64_t at = (t->sequence.loop ? slice_at(t, t->sequence.loop) : 0) * sections +
+                       (sections > 1 ? t->iteration[e->loop] : 0);
+    const int64_t extent = t->extent[at];
+    l->extent = (struct portion){(uint32_t)extent, (uint32_t)P};
+    for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
+        struct operand *x = k < MAX_IN ? &l->in[k] : &l->out[k - MAX_IN];
+        const int axis = e->along[k].axis;
+        if (axis < 0 || (k < MAX_IN ? k >= l->nin : k - MAX_IN >= l->nout)) continue;
+        x->dim[axis] = e->along[k].length * extent / P;
+        for (int i = axis; i-- > 0 && e->along[k].dense;) x->stride[i] = x->stride[i + 1] * x->dim[i + 1];
+    }
+}
+
 void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
 {
     for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
@@ -261,6 +311,7 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
         else l->out[k - MAX_IN].data = at;
     }
     l->iteration = t->iteration[e->loop];
+    if (e->follows) set_extent(t, e, l);
     if (e->sum.base) l->in[e->sum.slot].data = is_first_term(t, e) ? NULL : e->sum.base;
 }
 

@@ -15,6 +15,7 @@
 
 #include "graph/lifetime.h"
 #include "run/kernel.h"
+#include "run/sequence.h"
 
 /* --- the time of each node ---------------------------------------------------------------------
  *
@@ -76,7 +77,10 @@ enum { MAX_WAIT = 8 };
 
 struct entry {
     uint8_t kind, lane, nwait;
-    bool advances;                    /* some operand advances with a loop */
+    bool advances;                    /* some operand advances with a loop, or has an extent */
+    bool follows;                     /* the launch follows the sequence; of its operands, inputs, then outputs: */
+    struct { int8_t axis; bool dense; int64_t length; } along[MAX_IN + MAX_OUT]; /* below 0: not along it */
+    int64_t least;                    /* and what its first operand has at least along it */
     uint32_t wait[MAX_WAIT];          /* entries of other lanes, by index */
     id node, loop;
     uint32_t position;                /* in the program's order */
@@ -99,6 +103,9 @@ struct tape {
     int host;                         /* ...and what decides it: attr.group.host */
     /* by loop, then by slice of the loop around it: iterations to run, at most as planned */
     uint32_t **trip;
+    struct sequence sequence;
+    /* by micro-batch and section: entries of the sequence that launches run over, at first all */
+    uint32_t *extent, extents;
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */

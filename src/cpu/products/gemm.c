@@ -78,6 +78,9 @@ static bool needs_partial(int64_t K, enum dtype c, int64_t block) { return c != 
  * in C itself only when it is an f32 matrix. */
 static enum dtype result_type(const struct gemm *g) { return g->scatter ? DT_NONE : g->c.dtype; }
 
+/* Returns the terms of the whole sums, which decide the blocks of K. */
+static int64_t depth_of(const struct gemm *g) { return g->depth ? g->depth : g->K; }
+
 static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
 {
     /* Enough for panels of every kind: a plan does not depend on the instruction set. */
@@ -276,7 +279,7 @@ static void tile_pack_a(const struct tile *t, int64_t i0, int64_t in)
 static void tile_run(struct tile *t)
 {
     const struct gemm *g = t->g;
-    int64_t kc = block_of(g->K, t->h ? KC_BF16 : KC);
+    int64_t kc = block_of(depth_of(g), t->h ? KC_BF16 : KC);
     if (result_type(g) == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
     else t->ld = round_to(t->nn, t->nr);
     if (t->h && t->h->begin) t->h->begin();
@@ -323,7 +326,7 @@ static double tiling_cost(const struct tiling *x, int threads)
  * per thread, all column counts. The choice does not affect the result's bits. */
 static struct tiling tiling_choose(const struct gemm *g, const struct tile *t, int threads)
 {
-    bool partial = needs_partial(g->K, result_type(g), t->h ? KC_BF16 : KC);
+    bool partial = needs_partial(depth_of(g), result_type(g), t->h ? KC_BF16 : KC);
     int64_t min_columns = ceil_div(g->N, NC), min_rows = partial ? ceil_div(g->M, SCRATCH_ROWS) : 1;
     struct tiling best = tiling_of(g, t, min_rows, min_columns);
     for (int64_t columns = min_columns; columns <= min_columns + threads; columns++)
@@ -359,7 +362,7 @@ static void run_tiles(const struct gemm *g, float *work, int workers, int team)
     any.mr = any.h ? any.h->mr : any.u->mr;
     any.nr = any.h ? any.h->nr : any.u->nr;
     struct tiling x = tiling_choose(g, &any, workers);
-    struct slots s = slots_of(g->M, g->N, g->K, result_type(g));
+    struct slots s = slots_of(g->M, g->N, depth_of(g), result_type(g));
     int64_t each = s.a + s.b + s.partial;
     atomic_int_fast64_t next = 0;
     if (workers == 1 || x.rows * x.columns == 1) {
@@ -415,7 +418,7 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
     CHECK(g->c.column == 1, "C has a column stride of %lld", (long long)g->c.column);
     CHECK(!g->scatter || !g->add, "a scattered C cannot be added to");
     CHECK(!g->scatter || !g->epilogue, "a scattered C has no epilogue");
-    CHECK(work_bytes >= gemm_workspace(g->M, g->N, g->K, result_type(g), threads),
+    CHECK(work_bytes >= gemm_workspace(g->M, g->N, depth_of(g), result_type(g), threads),
           "%llu bytes of workspace for [%lld,%lld,%lld]", (unsigned long long)work_bytes, (long long)g->M,
           (long long)g->N, (long long)g->K);
     if (g->M == 0 || g->N == 0) return;
@@ -468,7 +471,7 @@ static struct gemm linear_product(const struct launch *l, const struct operand *
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
     return (struct gemm){.M = operand_rows(x), .N = w->dim[0], .K = operand_last(x),
-                         .rows = portion_whole(l->portion, operand_rows(x)),
+                         .rows = launch_whole(l, operand_rows(x)),
                          .a = matrix_of(x, false), .b = matrix_of(w, true), .c = matrix_of(to, false),
                          .bias = l->nin > 2 ? l->in[2].data : NULL,
                          .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE};
@@ -508,7 +511,8 @@ static void matmul_run(const struct launch *l)
     bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     struct gemm g = {
         .M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
-        .K = ta ? operand_rows(a) : operand_last(a), .rows = ta ? 0 : portion_whole(l->portion, operand_rows(a)),
+        .K = ta ? operand_rows(a) : operand_last(a), .rows = ta ? 0 : launch_whole(l, operand_rows(a)),
+        .depth = ta ? launch_whole(l, operand_rows(a)) : 0,
         .a = matrix_of(a, ta), .b = matrix_of(b, tb), .c = matrix_of(&l->out[0], false),
         .add = l->nin > 2 && l->in[2].data,
     };

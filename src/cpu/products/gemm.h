@@ -36,6 +36,7 @@ struct epilogue {
 struct gemm {
     int64_t M, N, K;
     int64_t rows;    /* of the whole product, of which this one computes M; 0: M */
+    int64_t depth;   /* the terms of the whole sums, of which these have the first K; 0: K */
     struct matrix a; /* [M,K] */
     struct matrix b; /* [K,N] */
     struct matrix c; /* [M,N], column = 1 */

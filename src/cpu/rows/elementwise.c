@@ -343,7 +343,8 @@ static void sum_block(float *sum, const struct summing *s, const struct operand 
 static void sum_to_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
-    const struct summing s = summing_of(x->rank, x->dim, y->rank, y->dim);
+    struct summing s = summing_of(x->rank, x->dim, y->rank, y->dim);
+    s.blocks = launch_row_blocks(l, s.summed.count);
     const int64_t K = s.kept.count, N = operand_elements(y);
     const bool accumulate = launch_has(l, 1);
     float *partial = l->work; // [blocks, N]

@@ -45,7 +45,7 @@ static void rmsnorm_rope_bwd_run(const struct launch *l)
 {
     const struct operand *x = &l->in[1]; // [B,T,H,D]
     const int64_t H = x->dim[2], D = x->dim[3], rows = operand_rows(x);
-    const struct row_blocks blocks = row_blocks(rows);
+    const struct row_blocks blocks = launch_row_blocks(l, rows);
     float *partial = l->work; // [blocks, D]
     struct norm_rope n;
     norm_rope_bwd_apart(&n, l);

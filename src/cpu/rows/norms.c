@@ -145,7 +145,7 @@ void rmsnorm_bwd_rows(const struct launch *l, int64_t first, int64_t last, float
 static void rmsnorm_bwd_run(const struct launch *l)
 {
     const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
-    const struct row_blocks blocks = row_blocks(rows);
+    const struct row_blocks blocks = launch_row_blocks(l, rows);
     float *partial = l->work; // [blocks, C]
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t b = 0; b < blocks.n; b++) {
@@ -278,7 +278,7 @@ static void layernorm_bwd_run(const struct launch *l)
 {
     const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
     const float *means = l->in[3].data, *rstds = l->in[4].data;
-    const struct row_blocks blocks = row_blocks(rows);
+    const struct row_blocks blocks = launch_row_blocks(l, rows);
     float *dws = l->work, *dbs = dws + blocks.n * C; // [blocks, C] each
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t b = 0; b < blocks.n; b++) {

@@ -43,6 +43,13 @@ struct row_blocks row_blocks(int64_t rows)
     return (struct row_blocks){.n = max_i64(1, (rows + each - 1) / each), .each = each};
 }
 
+struct row_blocks launch_row_blocks(const struct launch *l, int64_t rows)
+{
+    struct row_blocks b = row_blocks(launch_whole(l, rows));
+    b.n = max_i64(1, ceil_div(rows, b.each));
+    return b;
+}
+
 void row_combine(const struct operand *out, const float *partial, int64_t n, bool accumulate, int threads)
 {
     const int64_t C = operand_elements(out);

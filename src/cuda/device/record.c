@@ -12,14 +12,18 @@
  *                    fork \ wait ^  \ wait ^ join   other lanes are forked from it
  *     lane copy            --o---+---- o ---    and joined to it
  *
+ * Launches that follow a sequence (run/sequence.h) have other sizes in every step. They are in no
+ * graph: between two graphs they are enqueued one by one, by the code that captures the others.
+ *
  * A lane is a stream and a wait is an event; both become edges of the graph.
  * Small consecutive launches of one kernel become one launch (batch.c).
  * An iteration ends with a join of all lanes, as the tape's wait lists assume, and
  * graphs run in order on one stream. So a wait for an entry of an earlier graph is
  * always satisfied and is not recorded.
  *
- * Invariant: after cuda_record nothing is created or allocated any more; a launch
- * reads the same addresses at every step. The diagnostic that launches node by node
+ * Invariant: after cuda_record nothing is created or allocated any more but the library's
+ * descriptors, on the host, of a product that has another size; a launch reads the same addresses
+ * at every step. The diagnostic that launches node by node
  * (nodes.c) is the exception. During recording the arena serves as scratch memory to time
  * matmuls in (matmul_autotune.c); afterwards it is zeroed, as it was allocated.
  */
@@ -28,9 +32,12 @@
 #include "graph/ops.h"
 #include "run/ranks.h"
 
-/* One captured graph: launched once per run, or as one iteration of a loop. */
+/* One captured graph: launched once per run, or as one iteration of a loop. Or the entries from
+ * `from` to before `to`, which are launched one by one. */
 struct segment {
-    cudaGraphExec_t graph;
+    cudaGraphExec_t graph;    /* NULL: entries */
+    uint32_t from, to;
+    uint32_t *iterations;     /* of all loops, for the entries */
     id loop;
     uint32_t iteration;
     uint32_t around;          /* iteration of the loop around that loop */
@@ -45,9 +52,10 @@ struct chosen {
 struct recording {
     VEC(struct segment) segments[PROGRAM_COUNT];
     VEC(struct chosen) chosen;
+    struct capture *by_entry[PROGRAM_COUNT]; /* launches the entries of a program; NULL: it has only graphs */
 };
 
-/* State while one program is being captured. */
+/* State while one program is being captured, or entries of it are launched. */
 struct capture {
     struct cuda_state *s;
     struct tape *t;
@@ -194,6 +202,28 @@ static uint32_t find_end(const struct capture *c, uint32_t k)
     return k;
 }
 
+/* Returns the end of the entries from k on, before `to`, that are launched one by one: the last one
+ * that follows the sequence, with few others among them. */
+static uint32_t find_follower(const struct capture *c, uint32_t k, uint32_t to)
+{
+    enum { OTHERS = 16 };
+    uint32_t end = k;
+    for (; k < to && k < end + OTHERS && c->t->program[c->program].at[k].kind == ENTRY_LAUNCH; k++)
+        if (c->t->program[c->program].at[k].follows) end = k + 1;
+    return end;
+}
+
+/* Ends the graph, and begins another one after entries that are in none. */
+static int leave_entries(struct capture *c, uint32_t from, uint32_t to, struct error *e)
+{
+    struct segment p = {.loop = c->loop, .iteration = c->iteration, .around = c->around, .from = from, .to = to};
+    p.iterations = mem_copy(c->t->iteration, c->t->graph->loops.n * sizeof *p.iterations);
+    TRY(end_segment(c, e));
+    vec_push(&c->into->segments[c->program], p);
+    c->into->by_entry[c->program] = c;
+    return begin_segment(c, p.loop, p.iteration, e);
+}
+
 static int capture_range(struct capture *c, uint32_t from, uint32_t to, struct error *e);
 
 /* Reports whether each iteration of the loop is a graph of its own. */
@@ -233,7 +263,13 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, struct erro
 static int capture_range(struct capture *c, uint32_t from, uint32_t to, struct error *e)
 {
     for (uint32_t k = from; k < to; k++) {
-        if (c->t->program[c->program].at[k].kind == ENTRY_LAUNCH) {
+        const struct entry *entry = &c->t->program[c->program].at[k];
+        if (entry->kind == ENTRY_LAUNCH && entry->follows) {
+            const uint32_t end = find_follower(c, k, to);
+            TRY(flush_batch(c, e));
+            TRY(leave_entries(c, k, end, e));
+            k = end - 1;
+        } else if (entry->kind == ENTRY_LAUNCH) {
             TRY(capture_entry(c, k, e));
         } else {
             uint32_t end = find_end(c, k);
@@ -284,6 +320,7 @@ static void close_capture(struct capture *c)
     vec_free(&c->batch.launches);
     mem_free(c->done);
     mem_free(c->seen);
+    mem_free(c);
 }
 
 /* Returns PL_FAIL if the GPU lacks what a kernel needs: a plan may have been made with the profile
@@ -361,13 +398,16 @@ static void release_program(struct tape *t, enum program p)
 static int record_program(struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
     const uint32_t n = t->program[p].n;
-    struct capture c = {.s = s, .t = t, .program = p, .into = t->device_state};
-    c.done = mem_alloc((n + 1) * sizeof(cudaEvent_t));
-    c.seen = mem_alloc((n + 1) * sizeof *c.seen);
+    struct recording *r = t->device_state;
+    struct capture *c = mem_alloc(sizeof *c);
+    *c = (struct capture){.s = s, .t = t, .program = p, .into = r};
+    c->done = mem_alloc((n + 1) * sizeof(cudaEvent_t));
+    c->seen = mem_alloc((n + 1) * sizeof *c->seen);
     int rc = cuda_prepare(s, t, p, e);
     if (!rc) note_choices(t, p);
-    if (!rc) rc = capture_program(&c, e);
-    close_capture(&c);
+    if (!rc) rc = capture_program(c, e);
+    if (r->by_entry[p]) return rc; /* launching needs events and descriptors */
+    close_capture(c);
     release_program(t, p);
     return rc;
 }
@@ -415,8 +455,12 @@ void cuda_free_recording(struct tape *t)
     struct recording *r = t->device_state;
     if (!r) return;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        release_program(t, p); /* the descriptors that nodes.c created anew */
-        for (uint32_t k = 0; k < r->segments[p].n; k++) cudaGraphExecDestroy(r->segments[p].at[k].graph);
+        release_program(t, p); /* the descriptors that were kept, or that nodes.c created anew */
+        if (r->by_entry[p]) close_capture(r->by_entry[p]);
+        for (uint32_t k = 0; k < r->segments[p].n; k++) {
+            if (r->segments[p].at[k].graph) cudaGraphExecDestroy(r->segments[p].at[k].graph);
+            mem_free(r->segments[p].at[k].iterations);
+        }
         vec_free(&r->segments[p]);
     }
     for (uint32_t i = 0; i < r->chosen.n; i++) mem_free(r->chosen.at[i].line);
@@ -452,13 +496,25 @@ static bool is_left_out(const struct tape *t, const struct segment *x)
     return x->loop && (x->iteration >= t->trip[x->loop][x->around] || (parent && x->around >= t->trip[parent][0]));
 }
 
+/* Launches the entries of a segment, in order behind the graph before it. */
+static int launch_entries(struct capture *c, const struct segment *x, struct error *e)
+{
+    memcpy(c->t->iteration, x->iterations, c->t->graph->loops.n * sizeof *x->iterations);
+    c->segment++;
+    TRY(fork_lanes(c, e));
+    for (uint32_t k = x->from; k < x->to; k++) TRY(capture_entry(c, k, e));
+    TRY(flush_batch(c, e));
+    return join_lanes(c, e);
+}
+
 static int replay(struct cuda_state *s, const struct tape *t, enum program p, struct error *e)
 {
     const struct recording *r = t->device_state;
     for (uint32_t k = 0; k < r->segments[p].n; k++) {
         const struct segment *x = &r->segments[p].at[k];
         if (is_left_out(t, x)) continue;
-        TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
+        if (x->graph) TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
+        else TRY(launch_entries(r->by_entry[p], x, e));
         s->launches++;
     }
     return PL_OK;

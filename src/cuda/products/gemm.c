@@ -80,8 +80,9 @@ int gemm_describe(struct gemm *p, const struct gemm_shape *s, struct error *e)
 static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
     /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
-     * is no second rounding and no race for the output. */
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+     * is no second rounding and no race for the output. A sum that may be shorter has one part. */
+    const uint32_t schemes =
+        s->least && s->sums ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                   sizeof workspace));
     TRY_BLAS(
@@ -145,6 +146,37 @@ static int refuse(const struct gemm_shape *s, const char *what, struct error *e)
                      (long long)s->N, dtype_name(s->a.dtype));
 }
 
+/* Returns the number of parts in which an algorithm sums K. */
+static uint32_t splits(const cublasLtMatmulAlgo_t *a)
+{
+    uint32_t n = 1;
+    size_t written = 0;
+    cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &n, sizeof n, &written);
+    return n;
+}
+
+/* Keeps, of *n candidates, those that compute the product also with the fewest rows or terms that a
+ * launch has, in the same order. */
+static int keep_for_least(const struct gemm *p, const struct gemm_shape *part, uint64_t workspace,
+                          cublasLtMatmulHeuristicResult_t *found, int *n, struct error *e)
+{
+    struct gemm least = {.blas = p->blas};
+    struct gemm_shape s = *part;
+    cublasLtMatmulHeuristicResult_t r;
+    int good = 0;
+    *(s.sums ? &s.K : &s.M) = s.least;
+    int rc = gemm_describe(&least, &s, e);
+    for (int i = 0; i < *n && !rc; i++)
+        if ((!s.sums || splits(&found[i].algo) <= 1) &&
+            cublasLtMatmulAlgoCheck(p->blas, least.product, least.b, least.a, least.c, least.c, &found[i].algo, &r) ==
+                CUBLAS_STATUS_SUCCESS &&
+            r.workspaceSize <= workspace)
+            found[good++] = found[i];
+    gemm_end(&least);
+    *n = good;
+    return rc;
+}
+
 /* Chooses the algorithm. `part`: what is computed of the product. */
 static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part,
                             cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
@@ -160,6 +192,7 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const st
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n; i++)
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
+    if (part->least) TRY(keep_for_least(p, part, workspace, found, &good, e));
     if (!good) return refuse(&p->shape, "has no algorithm for", e);
     p->algorithm = found[0].algo;
     return good > 1 && timed ? autotune_choose(p, s, part, found, good, workspace, e) : PL_OK;

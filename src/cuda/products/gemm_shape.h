@@ -20,6 +20,10 @@ struct gemm_shape {
     /* 0: M, batches; else this is a part of a larger product, and computed by the algorithm of that
      * one */
     int64_t whole_M, whole_batches;
+    /* the fewest rows M, or with `sums` terms K, that a launch of the product has; 0: all. A sum of
+     * the first terms is as all of it with zeros behind: K is not split */
+    int64_t least;
+    bool sums;
     struct view a, b, c;
     bool bias;
     enum dtype bias_dtype;

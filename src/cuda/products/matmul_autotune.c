@@ -87,13 +87,14 @@ static int print_layout(char *to, size_t room, char name, const struct view *v)
  * does not fit. */
 static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t workspace)
 {
-    char a[128], b[128], c[128], from[32] = "";
+    char a[128], b[128], c[128], from[32] = "", least[40] = "";
     print_layout(a, sizeof a, 'a', &s->a);
     print_layout(b, sizeof b, 'b', &s->b);
     print_layout(c, sizeof c, 'c', &s->c);
     if (s->from_align) snprintf(from, sizeof from, " from %u", s->from_align);
-    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N,
-                     (long long)s->K, (long long)s->batches, a, b, c, s->bias ? " bias" : "", from,
+    if (s->least) snprintf(least, sizeof least, " least %lld%s", (long long)s->least, s->sums ? " sums" : "");
+    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N,
+                     (long long)s->K, (long long)s->batches, a, b, c, s->bias ? " bias" : "", from, least,
                      (unsigned long long)workspace, is_large(s) ? " load" : "");
     return n > 0 && n < CHOICE_KEY;
 }

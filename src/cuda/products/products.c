@@ -52,7 +52,7 @@ static void shape_linear(struct gemm_shape *s, const struct entry *entry, int re
     *s = (struct gemm_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
                              .whole_M = portion_whole(l->portion, operand_rows(x)), .a = matrix_of(entry, 0, false),
                              .b = matrix_of(entry, 1, true), .c = matrix_of(entry, MAX_IN + result, false),
-                             .bias = has(l, 2)};
+                             .bias = has(l, 2), .least = entry->follows ? entry->least : 0};
     if (has(l, 3)) s->from_align = gemm_align_operand(entry, 3);
     if (!s->bias) return;
     s->bias_dtype = l->in[2].dtype;
@@ -66,11 +66,23 @@ static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
     const struct operand *a = &l->in[0], *b = &l->in[1];
     *s = (struct gemm_shape){.M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
                                 .K = ta ? operand_rows(a) : operand_last(a), .batches = 1, .a = matrix_of(entry, 0, ta),
-                                .b = matrix_of(entry, 1, tb)};
+                                .b = matrix_of(entry, 1, tb), .least = entry->follows ? entry->least : 0, .sums = ta};
     /* The result has a's rows, or the accumulator's shape: it is dense in either case. */
     s->c =
         (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
     if (!ta) s->whole_M = portion_whole(l->portion, s->M);
+}
+
+/* Describes what a launch has of a product whose rows, or with `sums` terms, follow a sequence. */
+static int fit(struct products *p, const struct launch *l, bool sums, struct error *e)
+{
+    const int64_t rows = operand_rows(&l->in[0]);
+    struct gemm_shape s = p->product.shape;
+    if (!l->extent.part || rows == (sums ? s.K : s.M)) return PL_OK;
+    *(sums ? &s.K : &s.M) = rows;
+    if (p->product.library) return gemm_describe(&p->product, &s, e);
+    p->product.shape = s;
+    return PL_OK;
 }
 
 /* --- preparing and launching ----------------------------------------------------------------- */
@@ -110,7 +122,8 @@ static int linear_prepare_generic(const struct cuda_state *s, struct entry *entr
 
 static int linear_into(const struct launch *l, void *y, struct error *e)
 {
-    const struct products *p = l->state;
+    struct products *p = l->state;
+    TRY(fit(p, l, false, e));
     const struct gemm_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL,
                                has(l, 3) ? l->in[3].data : NULL};
     return gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
@@ -175,7 +188,8 @@ static int matmul_prepare_generic(const struct cuda_state *s, struct entry *entr
 
 static int matmul_launch(const struct launch *l, struct error *e)
 {
-    const struct products *p = l->state;
+    struct products *p = l->state;
+    TRY(fit(p, l, l->attr->matmul.ta, e));
     const struct gemm_at at = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2) ? l->in[2].data : NULL};
     CHECK(!at.from || at.from == at.c, "the result is not in the accumulator's bytes");
     return gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);

@@ -187,7 +187,9 @@ static int launch_sum(const struct launch *l, struct error *e)
 static int sum_columns(const struct launch *l, const struct operand *x, const struct operand *y, bool add,
                        struct error *e)
 {
-    const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
+    const struct summing s =
+        summing_of_part(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype),
+                        l->extent.part ? l->extent.part : 1, l->extent.part ? l->extent.whole : 1);
     const struct typed_ptr to = {y->data, store_of(y->dtype)};
     TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->access,
                          (enum sum_to_form)l->form, l->stream));
@@ -203,7 +205,8 @@ static int launch_sum_to(const struct launch *l, struct error *e)
 static int launch_act_bwd_sum(const struct launch *l, struct error *e)
 {
     const struct operand *dx = &l->out[0];
-    const struct act_sums s = act_sums_of(operand_rows(dx), operand_last(dx), (int)dtype_size(dx->dtype));
+    const struct act_sums s = act_sums_of(operand_rows(dx), launch_whole(l, operand_rows(dx)), operand_last(dx),
+                                          (int)dtype_size(dx->dtype));
     TRY_CUDA(cuda_act_sums(l->attr->act.kind, dx->data, l->nout > 2 ? l->out[2].data : NULL, l->out[1].data, l->work,
                            l->in[0].data, l->in[1].data, store_of(dx->dtype), s, l->stream));
     return PL_OK;

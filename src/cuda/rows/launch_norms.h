@@ -26,11 +26,15 @@ struct norm_sum {
 cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, struct typed_ptr w,
                           struct typed_ptr b, enum store type, int64_t rows, int64_t C, float eps, int access,
                           cudaStream_t stream);
+/* The rows of a launch, the first of `whole`, which decide the order of the sums. */
+struct norm_rows {
+    int64_t rows, whole;
+};
 /* Computes the gradients. add has the rows' type or is NULL; it is added to dx, which may alias any
  * input. db is NULL if mean is. partial: norm_partial floats. */
 cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x,
-                          struct typed_ptr w, const void *add, struct norm_stats stats, enum store type, int64_t rows,
-                          int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream);
+                          struct typed_ptr w, const void *add, struct norm_stats stats, enum store type,
+                          struct norm_rows n, int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream);
 
 /* norm_packs.cu: the functions above where norm_in_packs, everything is aligned to 16 bytes, and w
  * and b have the rows' type. sum.r NULL: nothing is added to x. */
@@ -38,8 +42,8 @@ cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, str
                             const void *b, enum store type, int64_t rows, int64_t C, float eps,
                             enum norm_packs_form form, cudaStream_t stream);
 cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x,
-                                const void *w, const void *add, struct norm_stats stats, enum store type, int64_t rows,
-                                int64_t C, enum norm_packs_form form, cudaStream_t stream);
+                                const void *w, const void *add, struct norm_stats stats, enum store type,
+                                struct norm_rows n, int64_t C, enum norm_packs_form form, cudaStream_t stream);
 
 /* Results may alias inputs. */
 cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int64_t rows, int64_t C, float eps, int access,

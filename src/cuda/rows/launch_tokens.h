@@ -32,10 +32,10 @@ struct rope_shape cuda_rope_shape(const struct launch *l); /* of a launch of ROP
 cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, int access,
                       cudaStream_t stream);
 
-/* Writes cache[b,positions[b,t]] = x[b,t] for cache [B,S], x [B,T], each row of `bytes` bytes; a
- * position outside 0..S-1 writes nothing. */
+/* Writes cache[b,positions[b,t]] = x[b,t] for cache [B,S], x [B,T], the first `bytes` bytes of rows
+ * that are `stride` bytes apart in the cache; a position outside 0..S-1 writes nothing. */
 cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T,
-                             int64_t bytes, int access, cudaStream_t stream);
+                             int64_t bytes, int64_t stride, int access, cudaStream_t stream);
 
 /* Computes the loss of logits [rows,V]; losses: scratch, f64 [rows]. */
 cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,

@@ -191,9 +191,10 @@ static inline int summing_fits(const struct summing *s, int V)
 }
 
 /* Returns the split of a sum: a function of only shapes, strides and the element size, so that the
- * workspace and the order of additions are functions of these too. */
-static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank,
-                                        const int64_t *to, int size)
+ * workspace and the order of additions are functions of these too. The positions may be the first
+ * `part` of every `whole`: the blocks are those of the whole, and the last have none. */
+static inline struct summing summing_of_part(int rank, const int64_t *dim, const int64_t *stride, int to_rank,
+                                             const int64_t *to, int size, int64_t part, int64_t whole)
 {
     struct loop_nest f;
     struct summing s;
@@ -211,15 +212,21 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     if (s.rows) s.C = f.size[0], s.stride = f.a[0];
     for (int k = s.rows; k < f.loops; k++) axes_push(f.y[k] ? &s.kept : &s.summed, f.size[k], f.a[k]);
     const int64_t packs = s.C / (summing_fits(&s, 16 / size) ? 16 / size : 1);
-    s.across = s.rows ? across_of(packs, s.kept.count, s.summed.count) : 1;
+    const int64_t positions = s.summed.count * whole / part;
+    s.across = s.rows ? across_of(packs, s.kept.count, positions) : 1;
     const int64_t lines = SUM_THREADS / s.across, turn = s.rows ? lines * SUM_TURN : 1;
     const int64_t tiles = s.kept.count * ceiling(packs, s.across), least = s.rows ? lines * SUM_LEAST : 2048;
-    int64_t blocks = SUM_GRID / tiles, most = ceiling(s.summed.count, least);
+    int64_t blocks = SUM_GRID / tiles, most = ceiling(positions, least);
     if (blocks > most) blocks = most;
     if (blocks < 1) blocks = 1;
-    s.each = ceiling(ceiling(s.summed.count, blocks), turn) * turn;
-    s.blocks = ceiling(s.summed.count, s.each);
+    s.each = ceiling(ceiling(positions, blocks), turn) * turn;
+    s.blocks = ceiling(positions, s.each);
     return s;
+}
+static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank,
+                                        const int64_t *to, int size)
+{
+    return summing_of_part(rank, dim, stride, to_rank, to, size, 1, 1);
 }
 
 /* Rows of adjacent results; separate results, each by a warp or by a block; rows that are summed
@@ -289,12 +296,13 @@ struct act_sums {
     int64_t rows, C, tiles, blocks, each;
 };
 
-static inline struct act_sums act_sums_of(int64_t rows, int64_t C, int size)
+/* Splits rows, the first of `whole`: these decide the blocks, of which the last may have none. */
+static inline struct act_sums act_sums_of(int64_t rows, int64_t whole, int64_t C, int size)
 {
     const int64_t width = ACT_ACROSS * (16 / size), tiles = (C + width - 1) / width, turn = ACT_LINES * ACT_TURN;
     int64_t blocks = tiles < ACT_GRID ? ACT_GRID / tiles : 1;
-    const int64_t each = ((rows + blocks - 1) / blocks + turn - 1) / turn * turn;
-    blocks = each > 0 ? (rows + each - 1) / each : 1;
+    const int64_t each = ((whole + blocks - 1) / blocks + turn - 1) / turn * turn;
+    blocks = each > 0 ? (whole + each - 1) / each : 1;
     return (struct act_sums){rows, C, tiles, blocks, each};
 }
 

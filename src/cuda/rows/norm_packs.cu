@@ -353,38 +353,38 @@ extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x,
 
 template <bool CENTRED, bool ADD, typename T>
 static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                       const void *add, norm_stats stats, int64_t rows, int64_t C, enum norm_packs_form form,
+                       const void *add, norm_stats stats, norm_rows n, int64_t C, enum norm_packs_form form,
                        cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const shape f = shape_of(C / PACK<T>);
-    const unsigned grid = grid_of_rows(rows, f.each, norm_blocks(rows, C, sizeof(T)));
+    const unsigned grid = grid_of_rows(n.whole, f.each, norm_blocks(n.whole, C, sizeof(T)));
     const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0;
     T *to = static_cast<T *>(dx);
     const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w),
             *m = static_cast<const T *>(add);
     if (form != NORM_WIDE_BLOCK)
         norm_packs_bwd_kernel<CENTRED, ADD, T, MOST>
-            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, n.rows, C, f.lanes);
     else
         norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST>
-            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, n.rows, C, f.lanes);
     launch_column_sums({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 
 extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy,
                                            const void *x, const void *w, const void *add, norm_stats stats,
-                                           enum store type, int64_t rows, int64_t C, enum norm_packs_form form,
+                                           enum store type, norm_rows n, int64_t C, enum norm_packs_form form,
                                            cudaStream_t stream)
 {
     if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         if (stats.mean && add)
-            launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+            launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
         else if (stats.mean)
-            launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
-        else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
-        else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+            launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
+        else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
+        else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
     });
 }

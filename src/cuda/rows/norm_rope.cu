@@ -269,8 +269,8 @@ static int launch_norm_rope_bwd_apart(const struct launch *l, struct error *e)
     TRY(launch_rope_of(n, e));
     TRY_CUDA(cuda_norm_bwd(l->out[0].data, (float *)l->out[1].data, nullptr, (float *)l->work, l->out[0].data, x->data,
                            typed_of(&l->in[2]), nullptr, {nullptr, (float *)l->in[3].data, offset_of(l)},
-                           store_of(x->dtype), operand_rows(x), operand_last(x), l->access, (enum norm_bwd_form)l->form,
-                           (cudaStream_t)l->stream));
+                           store_of(x->dtype), {operand_rows(x), operand_rows(x)}, operand_last(x), l->access,
+                           (enum norm_bwd_form)l->form, (cudaStream_t)l->stream));
     return PL_OK;
 }
 

@@ -92,12 +92,17 @@ static struct norm_stats stats_of(const struct launch *l, bool centred)
     return centred ? (struct norm_stats){l->in[3].data, l->in[4].data, 0} : rms_stats(l, &l->in[3]);
 }
 
+static struct norm_rows rows_of(const struct launch *l, const struct operand *x)
+{
+    return (struct norm_rows){operand_rows(x), launch_whole(l, operand_rows(x))};
+}
+
 static int norm_bwd(const struct launch *l, bool centred, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work, l->in[0].data,
                            x->data, typed_of(&l->in[2]), optional(l, centred ? 5 : 4), stats_of(l, centred),
-                           store_of(x->dtype), operand_rows(x), operand_last(x), l->access, (enum norm_bwd_form)l->form,
+                           store_of(x->dtype), rows_of(l, x), operand_last(x), l->access, (enum norm_bwd_form)l->form,
                            l->stream));
     return PL_OK;
 }
@@ -107,7 +112,7 @@ static int norm_packs_bwd(const struct launch *l, bool centred, struct error *e)
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_packs_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work,
                                  l->in[0].data, x->data, l->in[2].data, optional(l, centred ? 5 : 4),
-                                 stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x),
+                                 stats_of(l, centred), store_of(x->dtype), rows_of(l, x), operand_last(x),
                                  (enum norm_packs_form)l->form, l->stream));
     return PL_OK;
 }

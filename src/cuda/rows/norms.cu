@@ -190,12 +190,12 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
 
 template <bool CENTRED, typename T, int V>
 static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                            const void *add, norm_stats stats, int64_t rows, int64_t C, enum norm_bwd_form form,
+                            const void *add, norm_stats stats, norm_rows n, int64_t C, enum norm_bwd_form form,
                             cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
-    const unsigned grid = grid_of_rows(rows, each, norm_blocks(rows, C, sizeof(T)));
+    const unsigned grid = grid_of_rows(n.whole, each, norm_blocks(n.whole, C, sizeof(T)));
     const bool in_shared = form == NORM_BWD_SHARED;
     norm_bwd_kernel<CENTRED, T, V>
         <<<grid, BWD_BLOCK, in_shared ? (size_t)norm_bwd_shared(C, V, SUMS) : 0, stream>>>(static_cast<T *>(dx),
@@ -203,7 +203,7 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
                                                                                            static_cast<const T *>(dy),
                                                                                            static_cast<const T *>(x), w,
                                                                                            static_cast<const T *>(add),
-                                                                                           stats, rows, C, size,
+                                                                                           stats, n.rows, C, size,
                                                                                            in_shared);
     combine_kernel<<<dim3((unsigned)((C + COLUMNS - 1) / COLUMNS), SUMS), dim3(COLUMNS, SLICES), 0, stream>>>(dw, db,
                                                                                                               partial,
@@ -212,7 +212,7 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
 }
 
 extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x,
-                                     typed_ptr w, const void *add, norm_stats stats, enum store type, int64_t rows,
+                                     typed_ptr w, const void *add, norm_stats stats, enum store type, norm_rows n,
                                      int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream)
 {
     const bool wide = access == 16;
@@ -223,11 +223,11 @@ extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *part
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
         if (stats.mean && wide)
-            launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+            launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
         else if (stats.mean)
-            launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
-        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
-        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+            launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
+        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
+        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
     });
 }
 

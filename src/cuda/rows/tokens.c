@@ -48,7 +48,9 @@ static int launch_cache_write(const struct launch *l, struct error *e)
     const int64_t rows = x->dim[0] * x->dim[1];
     CHECK(l->in[0].data == cache->data, "the cache is updated in place");
     TRY_CUDA(cuda_cache_write(cache->data, x->data, l->in[2].data, x->dim[0], cache->dim[1], x->dim[1],
-                              operand_elements(x) / rows * dtype_size(x->dtype), l->access, l->stream));
+                              operand_elements(x) / rows * dtype_size(x->dtype),
+                              operand_elements(cache) / (cache->dim[0] * cache->dim[1]) * dtype_size(x->dtype),
+                              l->access, l->stream));
     return PL_OK;
 }
 

@@ -23,6 +23,10 @@
  * those of images and of frames (models/images.c). Where features are read in another way, all
  * images are encoded.
  *
+ * Images of any size are a sequence of patches (graph.sequence). The loop visits the samples one by
+ * one, up to the last that has images, because only the head of what is visited at once can be
+ * computed by itself (run/sequence.h).
+ *
  * What moves is all that depends only on the images and on frozen weights, in the scopes where
  * images are independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that
  * is trained, or the blocks before the first with an adapter. Where nothing is trained, all weights
@@ -45,6 +49,7 @@ struct encoder {
     uint8_t *place;          /* by node: enum place */
     bool *trained;           /* by scope: a block that does not move */
     int64_t images, at_once;
+    bool sequence;           /* images are of any size: `images` counts samples, or then sections, of the sequence */
     uint32_t trip;
     id loop;
     id used, slice;          /* the images in the order of the loop, -1: none; those of an iteration [1,at_once] */
@@ -71,7 +76,8 @@ static bool is_frozen(const struct encoder *e, id t)
 static bool is_images(const struct encoder *e, id t)
 {
     const struct tensor *x = tensor_at(e->g, t);
-    return storage_of(e->g, t)->kind == KIND_INPUT && x->dim[0] == e->images && tensor_is_dense(x);
+    if (storage_of(e->g, t)->kind != KIND_INPUT || !tensor_is_dense(x)) return false;
+    return e->sequence ? x->along > 0 : x->dim[0] == e->images;
 }
 
 /* Returns the place where a node that reads `t` may run. */
@@ -167,7 +173,8 @@ static int64_t count_images(const struct encoder *e)
         for (int i = 0; i < node_of(e, k)->nin && is_encoding(e, node_of(e, k)); i++) {
             id t = node_of(e, k)->in[i];
             if (node_at(g, tensor_at(g, t)->node)->op == OP_CAST) t = node_at(g, tensor_at(g, t)->node)->in[0];
-            if (storage_of(g, t)->kind == KIND_INPUT) return tensor_at(g, t)->dim[0];
+            if (storage_of(g, t)->kind == KIND_INPUT)
+                return tensor_at(g, t)->along ? g->sequence.samples : tensor_at(g, t)->dim[0];
         }
     return 0;
 }
@@ -178,6 +185,7 @@ static bool find_nodes(struct encoder *e)
 {
     bool blocks = false;
     if (!(e->images = count_images(e))) return false;
+    e->sequence = e->g->sequence.ranges;
     while (!place_nodes(e)) {}
     keep_views(e);
     for (uint32_t k = 0; k < e->count; k++)
@@ -285,7 +293,7 @@ static void list_used(struct encoder *e)
 {
     struct graph *g = e->g;
     struct contents held = {0};
-    const struct node *reader = find_reader(e, &held);
+    const struct node *reader = e->sequence ? NULL : find_reader(e, &held);
     const id index = reader ? reader->in[1] : 0;
     const struct tensor y = *tensor_at(g, reader ? reader->in[2] : 0);
     const int64_t room = (int64_t)e->trip * e->at_once, n = y.rank == 3 ? e->images / y.dim[0] : 0;
@@ -298,6 +306,11 @@ static void list_used(struct encoder *e)
         l->block = blocks;
         e->used = op_apply(g, OP_USED_FIRST, &a, &index, 1);
         return;
+    }
+    if (e->sequence) {
+        struct loop *l = &g->loops.at[e->loop];
+        l->counted = g->sequence.ranges;
+        l->rows = (uint32_t)e->at_once;
     }
     int32_t *all = mem_alloc((size_t)room * sizeof *all);
     char name[64];
@@ -315,14 +328,22 @@ static id by_image(struct graph *g, id t, int64_t n)
     return op_reshape(g, t, 3, (int64_t[]){1, n, tensor_elements(tensor_at(g, t)) / n});
 }
 
+/* Returns the entries of a section, where a tensor has the whole sequence; else 1. */
+static int64_t entries_of(const struct encoder *e, const struct tensor *t)
+{
+    return t->along ? t->dim[t->along - 1] / e->images : 1;
+}
+
 static id gather_images(struct encoder *e, id t)
 {
     struct graph *g = e->g;
     const struct tensor x = *tensor_at(g, t);
     int64_t dim[MAX_RANK];
     memcpy(dim, x.dim, sizeof dim);
-    dim[0] = e->at_once;
-    return op_reshape(g, op_gather(g, by_image(g, t, e->images), e->slice), x.rank, dim);
+    dim[x.along ? x.along - 1 : 0] = entries_of(e, &x) * e->at_once;
+    const id some = op_reshape(g, op_gather(g, by_image(g, t, e->images), e->slice), x.rank, dim);
+    if (x.along) graph_set_along(g, some, x.along - 1);
+    return some;
 }
 
 /* Emits a node for the images of one iteration. */
@@ -483,13 +504,26 @@ int64_t encode_images(struct graph *g, const struct settings *s)
     return most;
 }
 
+/* Makes each section of the sequence one of the images that are visited: it has room for a sample,
+ * or several, so that a GPU's iterations suffice and sections are alike. */
+static void cut_sequence(struct encoder *e)
+{
+    while (e->images % e->at_once) e->at_once++;
+    e->g->sequence.section = e->at_once;
+    e->images /= e->at_once;
+    e->at_once = 1;
+}
+
 void pass_encode(struct graph *g, const struct settings *s)
 {
     FOR_PROGRAMS(p, PROGRAM_FORWARD) {
         struct encoder e = begin(g, p, s);
-        if (s->encode && !g->error.code && find_nodes(&e)) {
+        const bool found = !g->error.code && find_nodes(&e);
+        g->sequence.apart |= found && e.sequence;
+        if (s->encode && found) {
             const int64_t least = s->device.separate_memory ? (e.images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
-            e.at_once = min_i64(e.images, max_i64(s->encode, least));
+            e.at_once = min_i64(e.images, e.sequence ? least : max_i64(s->encode, least));
+            if (e.sequence) cut_sequence(&e);
             e.trip = (uint32_t)((e.images + e.at_once - 1) / e.at_once);
             e.map = mem_alloc(e.tensors * sizeof *e.map);
             rewrite(&e);
