@@ -394,16 +394,6 @@ TEST(test_config_refused)
     }
 }
 
-TEST(test_tower)
-{
-    struct patch_rules p;
-    struct error e;
-    patch_rules_default(&p, PATCHES_QWEN3_VL, false);
-    must(patch_rules_check(&p, 16, 2, 2, &e), &e);
-    assert_int_equal(patch_rules_check(&p, 14, 2, 2, &e), PL_USAGE);
-    assert_says(&e, "patch_size of the image processor is 16, and the vision tower takes 14");
-}
-
 /* Without files: what the models are published with. */
 TEST(test_default)
 {

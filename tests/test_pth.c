@@ -142,7 +142,7 @@ TEST(test_empty)
         assert_int_equal(temporary_work(&folder, &e), PL_OK);
         snprintf(path, sizeof path, "%s/empty.pth", folder.path);
         assert_int_equal(pth_begin(&w, path, &e), PL_OK);
-        assert_int_equal(pth_write(w, "none", DT_F32, 3, dims[i], "", &e), PL_OK);
+        assert_int_equal(pth_write_begin(w, "none", DT_F32, 3, dims[i], &e), PL_OK);
         assert_int_equal(pth_end(w, &e), PL_OK);
         if (pth_open(&p, path, &e)) fail_msg("%s", e.text);
         assert_int_equal(pth_elements(&p.tensors.at[0]), 0);

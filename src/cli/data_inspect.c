@@ -1,16 +1,14 @@
 /*
- * data_inspect.c: `plimsoll data inspect`: statistics of a dataset and the memory of its masks
- * (report/dataset_facts.h), with a contact sheet (report/samples_sheet.h); of conversations what
- * they hold (report/text_report.h), and some samples with the tokens that have labels marked.
+ * data_inspect.c: `plimsoll data inspect`: statistics of a dataset and the memory of its masks,
+ * with a contact sheet; of conversations what they hold, and some samples with the tokens that have
+ * labels marked (report/data_report.h).
  */
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/detect/detect.h"
 #include "data/masks/grid.h"
 #include "data/text/tokens.h"
-#include "report/dataset_facts.h"
-#include "report/samples_sheet.h"
-#include "report/text_report.h"
+#include "report/data_report.h"
 
 struct inspecting {
     struct options o;

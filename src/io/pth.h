@@ -57,10 +57,8 @@ int pth_check(const struct pth *p, const char *path, struct error *e);
 struct pth_writer;
 /* Writes tensors to `path` in the order of the calls, atomically: the file appears when pth_end
  * succeeds. A tensor is pth_write_begin followed by its data in any number of pth_write_bytes
- * calls, or one pth_write. After a failure only pth_abandon may follow; pth_end calls it itself. */
+ * calls. After a failure only pth_abandon may follow; pth_end calls it itself. */
 int pth_begin(struct pth_writer **w, const char *path, struct error *e);
-int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data,
-              struct error *e);
 int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim,
                     struct error *e);
 int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e);

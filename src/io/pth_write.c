@@ -243,13 +243,6 @@ int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct e
     return fill_member(w, data, n, e);
 }
 
-int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data,
-              struct error *e)
-{
-    TRY(pth_write_begin(w, name, t, rank, dim, e));
-    return fill_member(w, data, w->left, e);
-}
-
 static void release(struct pth_writer *w)
 {
     vec_free(&w->members);

@@ -241,7 +241,6 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
         return error_set(e, PL_USAGE, "data.image_size is %lld, expected a multiple of the patches of %lld pixels",
                          (long long)side, (long long)s->vision.patch);
     c->width = s->vision.output;
-    c->text_width = llava_width(model_part(m, LLAVA));
     c->grid = side / s->vision.patch;
     c->model = (struct prs_model){.image = side, .mask = side, .classes = c->model.classes, .norm = tiny->masks->norm};
     if (c->decoder == PRS_FUSION) c->model.mask = c->pooled << c->stages;

@@ -72,7 +72,7 @@ enum { PRS_STAGES = 10 };
 struct prs {
     struct prs_model model;
     enum prs_decoder decoder;
-    int64_t width, text_width;     /* channels of the embedding, of the states */
+    int64_t width;                 /* channels of the embedding */
     int64_t grid;                  /* of the embedding */
     int64_t heads;                 /* of the attention from image to text */
     double dropout, attention_dropout; /* of residual branches; of attention weights */
@@ -88,7 +88,7 @@ struct prs_build {
     struct graph *g;
     int64_t B, bn_group;
     bool drops;
-    id states;   /* [B,T,text_width] */
+    id states;   /* [B,T,channels of the text] */
     id question; /* i32 [B,2] */
     /* f32 [B,T] with attention dropout: 0 at the tokens of the question, far below 0 elsewhere; 0:
      * not given */

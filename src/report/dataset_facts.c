@@ -1,7 +1,7 @@
 /*
- * dataset_facts.c: see dataset_facts.h.
+ * dataset_facts.c: see data_report.h.
  */
-#include "report/dataset_facts.h"
+#include "report/data_report.h"
 
 #include "batch/embed.h"
 #include "data/formats/packed.h"

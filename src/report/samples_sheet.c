@@ -1,5 +1,5 @@
 /*
- * samples_sheet.c: see samples_sheet.h. Only the images on the sheet are decoded.
+ * samples_sheet.c: see data_report.h. Only the images on the sheet are decoded.
  */
 #include "data/images/image.h"
 #include "data/prepare/facts.h"
@@ -8,7 +8,7 @@
 #include "io/png.h"
 #include "report/draw.h"
 #include "report/page.h"
-#include "report/samples_sheet.h"
+#include "report/data_report.h"
 
 enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
 

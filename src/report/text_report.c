@@ -1,7 +1,7 @@
 /*
- * text_report.c: see text_report.h.
+ * text_report.c: see data_report.h.
  */
-#include "report/text_report.h"
+#include "report/data_report.h"
 
 #include "io/json.h"
 

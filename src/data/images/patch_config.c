@@ -221,20 +221,6 @@ int patch_rules_read(struct patch_rules *p, const char *folder, enum patch_famil
     return rc;
 }
 
-int patch_rules_check(const struct patch_rules *p, uint32_t patch, uint32_t temporal, uint32_t merge, struct error *e)
-{
-    const struct { const char *key; uint32_t is, wanted; } sizes[] = {
-        {"patch_size", p->patch, patch},
-        {"temporal_patch_size", p->temporal, temporal},
-        {"merge_size", p->merge, merge},
-    };
-    for (size_t i = 0; i < COUNT(sizes); i++)
-        if (sizes[i].is != sizes[i].wanted)
-            return error_set(e, PL_USAGE, "%s of the image processor is %u, and the vision tower takes %u: use the "
-                             "processor's files of this model", sizes[i].key, sizes[i].is, sizes[i].wanted);
-    return PL_OK;
-}
-
 uint64_t patch_rules_hash(const struct patch_rules *p)
 {
     const uint64_t sizes[] = {p->family,     p->patch,      p->temporal,    p->merge, p->min_pixels, p->max_pixels,

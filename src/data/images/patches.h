@@ -68,9 +68,6 @@ int patch_rules_read(struct patch_rules *p, const char *folder, enum patch_famil
 /* Reads the same from the text of one file, whose path is for messages. */
 int patch_rules_parse(struct patch_rules *p, const char *json, size_t n, const char *path, enum patch_family family,
                       bool videos, const struct patch_overrides *o, struct error *e);
-/* Compares with the patches that the model's vision tower takes. PL_USAGE names the key that
- * differs. */
-int patch_rules_check(const struct patch_rules *p, uint32_t patch, uint32_t temporal, uint32_t merge, struct error *e);
 /* Returns a hash of everything that decides how many tokens an image or a video has. */
 uint64_t patch_rules_hash(const struct patch_rules *p);
 
