@@ -7,8 +7,8 @@
 #   FILL=1 STEPS=12 bench/mixed_images.sh      the time of a step by the share of its room that images fill, with
 #                                              a tower that is trained and with a frozen one
 #
-# MODEL is another folder, PATCH the side of its patches in pixels, PATCHES the room of a row, and SET
-# has further arguments of the runs:
+# MODEL is another folder, PATCH the side of its patches in pixels, PATCHES the room of a row, SET
+# further arguments of the runs:
 #
 #   MODEL=models/Qwen2.5-VL-3B-Instruct PATCH=14 SET='--set device.kind=cuda --set adapter.r=16'
 set -euo pipefail
