@@ -7,23 +7,25 @@
 #   FILL=1 STEPS=12 bench/mixed_images.sh      the time of a step by the share of its room that images fill, with
 #                                              a tower that is trained and with a frozen one
 #
-# MODEL is another model, and SET further arguments of the runs: MODEL=Qwen/Qwen2.5-VL-3B-Instruct
-# SET='--set device.kind=cuda --set memory.precision=bf16 --set adapter.r=16'
+# MODEL is another folder, PATCH the side of its patches in pixels, PATCHES the room of a row, SET
+# further arguments of the runs:
+#
+#   MODEL=models/Qwen2.5-VL-3B-Instruct PATCH=14 SET='--set device.kind=cuda --set adapter.r=16'
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build} PYTHON=${PYTHON:-python3} COUNT=${COUNT:-10000} STEPS=${STEPS:-2000}
 if [[ ${1-} ]]; then tmp=$1 && mkdir -p "$tmp"; else tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT; fi
 model=${MODEL:-tests/golden/qwen_vl/qwen2_5_vl}
 if [[ ${FILL-} ]]; then
-    patches=${PATCHES:-4096} steps=${STEPS:-12}
+    patches=${PATCHES:-4096} steps=${STEPS:-12} patch=${PATCH:-4}
     # sides in patches of a square image for each share of the room
     for side in 0 8 16 24 32 44 56 64; do
         ((side * side > patches)) && continue
-        "$PYTHON" - "$tmp" "$side" <<'PY'
+        "$PYTHON" - "$tmp" "$side" "$patch" <<'PY'
 import json, sys
 from PIL import Image
-folder, side = sys.argv[1], int(sys.argv[2])
-Image.new("RGB", (14 * side or 1, 14 * side or 1), (90, 120, 30)).save(f"{folder}/{side}.png")
+folder, side, patch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+Image.new("RGB", (patch * side or 1, patch * side or 1), (90, 120, 30)).save(f"{folder}/{side}.png")
 user = [{"type": "image", "image": f"{side}.png"}] if side else []
 with open(f"{folder}/{side}.jsonl", "w") as f:
     for i in range(8):
@@ -33,7 +35,7 @@ PY
             rm -rf "$tmp/run"
             # shellcheck disable=SC2086
             "$BUILD/plimsoll" train tests/golden/qwen_vl/qwen2_5_vl/run.yaml --set "model.path=$model" --set "data.train=$tmp/$side.jsonl" --set data.packing=false \
-                --set data.sequence=$((patches / 4 + 64)) --set "data.max_patches=$patches" --set data.max_pixels=$((196 * patches)) --set data.min_pixels=196 --set "train.steps=$steps" \
+                --set data.sequence=$((patches / 4 + 64)) --set "data.max_patches=$patches" --set data.max_pixels=$((patch * patch * patches)) --set data.min_pixels=$((4 * patch * patch)) --set "train.steps=$steps" \
                 --set train.effective_batch=2 --set memory.micro_batch=1 --set train.warmup_steps=0 --set train.eval_every=0 --set train.save_every=0 --set "train.out=$tmp/run" \
                 ${frozen:+--set "${frozen#--set=}"} ${SET-} >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; exit 1; }
             "$PYTHON" - "$tmp/run" "$side" "$patches" "${frozen:+frozen}" <<'PY'
