@@ -97,6 +97,16 @@ llava_lora() {
 }
 check 'llava-lora.yaml, with a small LLaVA' llava_lora
 
+# The same model with new modalities; then a question about the volumes of a chat.
+llava_volumes() {
+    local folder=$tmp/modalities
+    make_model llava_clip_llama "$folder/models/llava-interleave" && "$tools/forge_volumes" "$folder/data" 60 5 && mv "$folder/data/chats.json" "$folder/data/subjects.json" || return 1
+    in_folder "$folder" llava-volumes.yaml 2 --set data.images=data --set data.sequence=64 --set train.effective_batch=2 --set 'model.modalities={T1: {size: [8, 8, 8], patch: [4, 4, 4]}, rsfMRI: {size: [2, 8, 8, 8], patch: [1, 4, 4, 4]}}' || return 1
+    echo '[{"role": "user", "content": [{"type": "image", "modality": "T1", "path": "data/volumes/0_T1.nii"}, {"type": "text", "text": "how many?"}]}]' >"$folder/question.json"
+    (cd "$folder" && "$program" generate --model runs/volumes/model --chat question.json --max-new 2 --set "device.kind=$DEVICE") 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+}
+check 'llava-volumes.yaml, with a small LLaVA' llava_volumes
+
 clip_classes() {
     local folder=$tmp/clip
     mkdir -p "$folder/models" "$folder/data/flowers/rose" "$folder/data/flowers/tulip" "$folder/all" && cp -R tests/golden/clip_full "$folder/models/clip-vit-base-patch32" &&

@@ -284,11 +284,11 @@ TEST(test_too_many)
         if (!u->begin) continue;
         const struct sample_image x = conversations_image(&c, u, 0);
         char want[32];
-        assert_int_equal(u->images, 1);
+        assert_int_equal(u->size.images, 1);
         snprintf(want, sizeof want, "%u_2.png", u->sample);
         assert_string_equal(x.reference, want);
         assert_int_equal(x.count, 1);
-        assert_int_equal(u->tokens, 1 + FEATURES + 2);
+        assert_int_equal(u->size.tokens, 1 + FEATURES + 2);
     }
     conversations_print_left(&c, &left);
     assert_string_equal(left.at, "15 samples have more images than data.max_images and are split at turns");

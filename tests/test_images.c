@@ -39,7 +39,7 @@ static void put_text(struct run *r, int room)
         fill_ids(b, ids);
         for (int t = 0; t < T; t++) labels[t] = ids[t] == TOKEN ? -100 : ids[t];
         if (room) next = 0; /* a sample's indices count from its own room */
-        batch_index(&r->planned.model, &(struct batch_record){.feature = &next}, ids, T, index);
+        batch_index(&r->planned.model, &(struct batch_record){.feature = &next}, ids, T, index, NULL);
         must(run_write_input(r, "input_ids", b, ids, sizeof ids, &e), &e);
         must(run_write_input(r, "labels", b, labels, sizeof labels, &e), &e);
         must(run_write_input(r, "image_index", b, index, sizeof index, &e), &e);
@@ -215,13 +215,13 @@ TEST(test_index)
     must(model_open(&m, FOLDER, &e), &e);
     assert_int_equal(m.images->features, FEATURES);
     const struct batch_record row = {.feature = &next};
-    batch_index(&m, &row, ids, 5, index);
+    batch_index(&m, &row, ids, 5, index, NULL);
     assert_memory_equal(index, ((int32_t[]){-1, 2, 3, -1, 4}), sizeof index);
     assert_memory_equal(ids, ((int32_t[]){7, TOKEN, TOKEN, 3, TOKEN}), sizeof ids);
     assert_int_equal(next, 5);
     m.images->token = -200; /* no id of the vocabulary: the embedding must not look it up */
     int32_t other[] = {7, -200};
-    batch_index(&m, &row, other, 2, index);
+    batch_index(&m, &row, other, 2, index, NULL);
     assert_int_equal(other[1], 0);
     assert_int_equal(index[1], 5);
     model_close(&m);

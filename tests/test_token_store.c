@@ -209,7 +209,7 @@ TEST(test_split)
         if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
         memset(seen, 0, sizeof seen);
         for (uint32_t i = 0; i < c.used.n; i++)
-            for (uint32_t k = 0; k < c.used.at[i].tokens && c.used.at[i].sample == 6; k++)
+            for (uint32_t k = 0; k < c.used.at[i].size.tokens && c.used.at[i].sample == 6; k++)
                 seen[c.used.at[i].begin + k]++;
         for (uint32_t k = 0; k < 30; k++) assert_int_equal(seen[k], 1);
         assert_int_equal(c.too_long, how ? 1 : 3); /* samples 0, 3 and 5; in sample 5 one turn is too long */
@@ -252,7 +252,7 @@ TEST(test_one_text)
         const struct conversations_options o = {.sequence = 10, .packing = true, .holdout = 0.2, .held = part};
         if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
         for (uint32_t i = 0; i < c.used.n; i++)
-            for (uint32_t k = 0; k < c.used.at[i].tokens; k++) seen[c.used.at[i].begin + k]++;
+            for (uint32_t k = 0; k < c.used.at[i].size.tokens; k++) seen[c.used.at[i].begin + k]++;
         if (part) held = c.rows.n;
         conversations_close(&c);
     }

@@ -47,13 +47,13 @@ TEST(test_runs)
     int32_t ids[] = {1, TOKEN, TOKEN, TOKEN, TOKEN, 2, TOKEN, TOKEN, TOKEN}, index[COUNT(ids)];
     int64_t feature = 0;
     struct batch_record x = {.runs = runs, .n_runs = COUNT(runs), .feature = &feature};
-    batch_index(&m, &x, ids, COUNT(ids), index);
+    batch_index(&m, &x, ids, COUNT(ids), index, NULL);
     assert_memory_equal(index, ((int32_t[]){-1, 0, 1, 100, 101, -1, 2, 3, -1}), sizeof index);
     assert_memory_equal(ids, ((int32_t[]){1, 0, 0, 0, 0, 2, 0, 0, TOKEN}), sizeof ids);
     assert_int_equal(feature, 6);
     x = (struct batch_record){.runs = runs};
     ids[0] = TOKEN;
-    batch_index(&m, &x, ids, 1, index);
+    batch_index(&m, &x, ids, 1, index, NULL);
     assert_int_equal(index[0], -1);
 }
 

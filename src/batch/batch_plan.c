@@ -65,6 +65,12 @@ uint64_t batch_room(const struct config *c)
                                  : loader_default_room(batch_format(c), reads_stores(c));
 }
 
+struct volume_options batch_volumes(const struct config *c)
+{
+    return (struct volume_options){.axis = (enum volume_axis)c->data_slice_axis, .cache = c->data_volume_cache,
+                                   .room = batch_room(c)};
+}
+
 struct loader_augment batch_augment(const struct config *c)
 {
     return (struct loader_augment){.flip = c->data_flip,
@@ -341,19 +347,45 @@ static int describe_patches(const struct config *c, const struct model *m, struc
     return PL_OK;
 }
 
+static bool lists(const struct config_list *l, const char *word)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (!strcmp(l->at[i], word)) return true;
+    return false;
+}
+
+/* Checks the adapter: new embeddings of modalities are trained and saved, with an adapter too. */
+static int check_new_modalities(const struct config *c, const struct model *m, struct error *e)
+{
+    const bool adapter = c->adapter_target_modules.text || c->adapter_target_modules.list.n;
+    for (uint32_t i = 0; adapter && m->images->modalities.n && m->fresh && m->fresh[i]; i++) {
+        const char *name = m->fresh[i];
+        if (lists(&c->adapter_modules_to_save, name) || lists(&c->adapter_modules_to_save, strchr(name, '.') + 1))
+            continue;
+        error_set(e, PL_USAGE, "%s is new, and an adapter would leave it as it is: add it to adapter.modules_to_save",
+                  name);
+        return config_at_key(c, KEY_adapter_target_modules, e);
+    }
+    return PL_OK;
+}
+
 /* Describes rows of text with images. Without data, and without data.max_images, the model's
  * default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options,
                                struct bump *memory, struct run_batches *out, struct error *e)
 {
-    const bool conversations = config_text(c), given = c->data_max_images >= 0 || c->data_max_frames,
+    const bool conversations = config_text(c),
+               given = c->data_max_images >= 0 || c->data_max_frames || config_given(c, KEY_data_max_volumes),
                room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
     if (m->images->grids) return describe_patches(c, m, b, out, e);
+    if (options->train) TRY(check_new_modalities(c, m, e));
     *b = (struct image_batches){.batch = {.images = m->images->single ? 1
                                                     : room            ? batch_images(c, m->images->features)
                                                                       : 0,
                                           .frames = room && !m->images->single ? c->data_max_frames : 0}};
+    for (int k = 0; k < m->images->modalities.n && room && c->data_format != FORMAT_TEXT; k++)
+        b->batch.volumes[k] = c->data_max_volumes;
     if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
         const enum config_key key = c->data_max_frames ? KEY_data_max_frames : KEY_data_max_images;
         error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key),
@@ -367,20 +399,28 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
     if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e))
         return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->own = &b->batch;
-    if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
+    if (!conversations || !images_any(&b->batch)) return PL_OK;
     b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
                                           .images = (uint32_t)b->batch.images,
                                           .frames = (uint32_t)b->batch.frames,
+                                          .volumes = (uint32_t)b->batch.volumes[0],
                                           .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c),
                                           .reader = {.range = feed_range(c),
                                                      .room = batch_room(c),
                                                      .fps = c->data_fps,
-                                                     .max_frames = (uint32_t)c->data_max_frames}};
+                                                     .max_frames = (uint32_t)c->data_max_frames,
+                                                     .modalities = &m->images->modalities,
+                                                     .volumes = batch_volumes(c)}};
     if (image_source_processor(&b->rows.reader.processor, m, e) ||
         image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
         describe_embeddings(c, m, options, b, out, e))
         return e->code;
+    if (b->embeddings.type && images_volumes(&b->batch)) {
+        error_set(e, PL_USAGE, "data.images is a store of embeddings, and volumes are read from files: set data.images "
+                  "to the folder of the images and volumes, or data.max_volumes to 0");
+        return config_at_key(c, KEY_data_images, e);
+    }
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
@@ -485,13 +525,6 @@ static int describe_questions(const struct config *c, const struct model *m, con
     b->reading = (struct feed_reading){&question_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
-}
-
-static bool lists(const struct config_list *l, const char *word)
-{
-    for (uint32_t i = 0; i < l->n; i++)
-        if (!strcmp(l->at[i], word)) return true;
-    return false;
 }
 
 /* Describes texts. Rows are as long as the text tower takes, unless data.sequence says it. */

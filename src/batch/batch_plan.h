@@ -104,6 +104,8 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 /* Returns the bytes for the file of an image, its pixels and what resizing needs:
  * data.sample_memory. */
 uint64_t batch_room(const struct config *c);
+/* Returns how volumes of conversations are viewed, and the bytes that reading one may take. */
+struct volume_options batch_volumes(const struct config *c);
 /* Returns the value of data.format. */
 const char *batch_format(const struct config *c);
 

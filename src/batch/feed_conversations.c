@@ -27,7 +27,7 @@ struct conversation_feed {
     struct image_batches *images; /* NULL: rows are only text */
     struct image_files *files;
     struct image_rows_source rows;
-    struct image_run *runs;       /* [2 frames + 1] which features the tokens of a row with videos take */
+    struct image_run *runs;       /* which features the tokens of a row with videos or volumes take */
 };
 
 static const struct {
@@ -109,6 +109,9 @@ static void report_images(const char *key, const struct conversations *c)
                  (double)c->frames / (double)c->rows.n, frames);
     const double mean = (double)c->images / (double)c->rows.n;
     const uint32_t unit = c->o.images.patches;
+    if (c->volumes)
+        log_note("%s: %" PRIu64 " volumes, %.2f a row of at most %u of each modality (data.max_volumes)", key,
+                 c->volumes, (double)c->volumes / (double)c->rows.n, c->o.images.most_volumes);
     if (!most) return;
     if (unit) {
         log_note("%s: images of %" PRIu64 " patches, %.0f a row of at most %u (data.max_patches): %.1f %%%s", key,
@@ -118,7 +121,7 @@ static void report_images(const char *key, const struct conversations *c)
     }
     if (!c->images)
         log_note("%s: no conversation has an image; with data.max_images: 0 %s", key,
-                 frames ? "the run takes less memory" : "the vision tower does not run");
+                 frames || c->volumes ? "the run takes less memory" : "the vision tower does not run");
     else
         log_note("%s: %" PRIu64
                  " images, %.2f a row of at most %u (data.max_images); %.1f %% of their slots are filled%s",
@@ -156,7 +159,7 @@ static void prepare_images(struct feed *f)
     struct conversation_feed *s = f->state;
     s->rows = (struct image_rows_source){.order = feed_order(f->config, f->role), .set = &s->set, .files = s->files};
     f->order = &s->rows.order;
-    s->runs = mem_alloc((2 * (size_t)s->images->rows.frames + 1) * sizeof *s->runs);
+    s->runs = mem_alloc((2 * (size_t)image_rows_media(&s->images->rows) + 1) * sizeof *s->runs);
     if (image_files_store(s->files))
         f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))},
                                     sizeof f->fingerprint, f->fingerprint);
@@ -216,29 +219,35 @@ static int64_t count_images(const struct conversation_feed *s, const int32_t *id
     return n;
 }
 
-/* Finds the features of a row's image tokens: those of images, and in videos those of frames, which
- * follow them. Returns the number of runs. */
-static uint32_t find_runs(const struct conversation_feed *s, const struct image_row *x)
+/* Finds the features of a row's image tokens: those of images, in videos those of frames, which
+ * follow them, and in volumes those of their modality. Returns the number of runs. */
+static uint32_t find_runs(const struct feed *f, const struct image_row *x)
 {
+    const struct conversation_feed *s = f->state;
     const int32_t *ids = x->tokens.ids;
-    int64_t image = 0, frame = s->images->batch.images * s->set.o.images.features, at = 0, end = 0;
+    int64_t image = 0, frame = s->images->batch.images * s->set.o.images.features, at = 0, end = 0,
+            volume[MODALITIES] = {0};
     uint32_t n = 0;
-    for (uint32_t k = 0; k < x->n_videos; k++) {
-        const struct byte_range v = x->videos[k];
+    for (int k = 0; k < s->set.o.images.modalities.n; k++)
+        volume[k] = images_volume_row(&f->run->planned.model, &s->images->batch, k);
+    for (uint32_t k = 0; k < x->n_media; k++) {
+        const struct row_media v = x->media[k];
+        int64_t *row = v.modality < 0 ? &frame : &volume[v.modality];
         const int64_t before = count_images(s, ids, at, v.begin), inside = count_images(s, ids, v.begin, v.end);
-        s->runs[n++] = (struct image_run){end += before, image};
-        s->runs[n++] = (struct image_run){end += inside, frame};
-        image += before, frame += inside;
+        s->runs[n++] = (struct image_run){end += before, image, false};
+        s->runs[n++] = (struct image_run){end += inside, *row, v.modality >= 0};
+        image += before, *row += inside;
         at = v.end;
     }
-    s->runs[n++] = (struct image_run){INT64_MAX, image};
+    s->runs[n++] = (struct image_run){INT64_MAX, image, false};
     return n;
 }
 
-/* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes
- * stay. `x` NULL: it has no video. */
+/* Writes row i of the batch, at this position. `last` has its images and volumes; NULL: it has
+ * none, and the old bytes stay. `x` NULL: no token is of any. */
 static int put_row(struct feed *f, const struct batch_target *t, int64_t i, uint64_t position,
-                   const struct token_row *row, const void *pixels, const struct image_row *x, struct error *e)
+                   const struct token_row *row, const struct image_row *last, const struct image_row *x,
+                   struct error *e)
 {
     const struct conversation_feed *s = f->state;
     const bool stored = s->images && s->images->rows.embedding;
@@ -247,9 +256,10 @@ static int put_row(struct feed *f, const struct batch_target *t, int64_t i, uint
                                          [ROW_POSITIONS] = {row->positions},
                                          [ROW_RANGES] = {row->ranges}},
                                   .position = position};
-    record.is[stored ? ROW_EMBEDDINGS : ROW_PIXELS].at = pixels;
+    record.is[stored ? ROW_EMBEDDINGS : ROW_PIXELS].at = last ? last->pixels : NULL;
+    for (int k = 0; k < MODALITIES && last; k++) record.is[ROW_VOLUMES_0 + k].at = last->volumes[k];
     if (x) record.grids = x->grids, record.n_grids = x->n_grids;
-    if (x && x->n_videos) record.runs = s->runs, record.n_runs = find_runs(s, x);
+    if (x && x->n_media) record.runs = s->runs, record.n_runs = find_runs(f, x);
     return batch_write(f->writer, t, i, &record, e);
 }
 
@@ -265,7 +275,7 @@ static int conversation_row(struct feed *f, const struct batch_target *t, const 
     out->count[0] += row.labelled;
     out->count[1] += x != NULL;
     out->units += row.tokens;
-    return put_row(f, t, at->at, at->position + (uint64_t)at->at, &row, last ? last->pixels : NULL, x, e);
+    return put_row(f, t, at->at, at->position + (uint64_t)at->at, &row, last, x, e);
 }
 
 static int conversation_put(struct feed *f, const struct batch_target *t, uint64_t position, int64_t samples,

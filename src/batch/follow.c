@@ -1,7 +1,8 @@
 /*
  * follow.c: see follow.h.
  *
- *     image_index            which feature takes the place of each image token (models/images.h)
+ *     image_index,           which feature takes the place of each image token (models/images.h): of
+ *     volume_index           an image, or of a volume
  *     sum_index, sum_weights which features it is a sum of (text/template/anyres.h)
  *     ranges, token_windows  of models with tokens that see each other in both directions
  *     patch_ranges, ...      of images of any size: who sees whom, and where each patch is; patches in
@@ -98,8 +99,8 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
         planned_input(&r->planned, batch_inputs[i].name, &x);
         f->bytes[i] = x.sample;
         /* programs that generate may take more than a sample of text */
-        const bool tokens = i == ROW_INDEX || i == ROW_QUERY_WEIGHTS || i == ROW_TOKEN_WINDOWS || i == ROW_SUM_INDEX ||
-                            i == ROW_SUM_WEIGHTS;
+        const bool tokens = i == ROW_INDEX || i == ROW_VOLUME_INDEX || i == ROW_QUERY_WEIGHTS ||
+                            i == ROW_TOKEN_WINDOWS || i == ROW_SUM_INDEX || i == ROW_SUM_WEIGHTS;
         f->room[i] = mem_alloc(tokens ? r->planned.graph.storages.at[x.storage].bytes : x.sample);
     }
     if (used[ROW_IDS] && planned_input(&r->planned, batch_inputs[ROW_IDS].name, &x)) {
@@ -140,11 +141,13 @@ void follow_set_pixels(struct follow *f, const struct image_processor *p)
 /* --- images among tokens -------------------------------------------------------------------- */
 
 /* Returns the feature of the k-th image token; below 0: it comes after the last run. */
-static int64_t feature_of(const struct batch_record *x, int64_t k)
+static int64_t feature_of(const struct batch_record *x, int64_t k, bool *volume)
 {
+    *volume = false;
     if (!x->runs) return k;
     for (uint32_t i = 0; i < x->n_runs; i++)
-        if (k < x->runs[i].end) return x->runs[i].row + k - (i ? x->runs[i - 1].end : 0);
+        if (k < x->runs[i].end)
+            return *volume = x->runs[i].volume, x->runs[i].row + k - (i ? x->runs[i - 1].end : 0);
     return -1;
 }
 
@@ -184,14 +187,18 @@ static bool index_tiles(const struct model *m, const struct batch_record *x, int
     return true;
 }
 
-bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index)
+bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index,
+                 int32_t *volumes)
 {
     const int32_t token = m->images->token;
     int64_t first = 0, *next = x->feature ? x->feature : &first;
     if (m->images->anyres) return index_tiles(m, x, ids, T, index, NULL);
     for (int64_t t = 0; t < T; t++) {
-        index[t] = ids[t] == token ? (int32_t)feature_of(x, *next) : -1;
-        if (index[t] < 0) continue;
+        bool volume = false;
+        const int32_t feature = ids[t] == token ? (int32_t)feature_of(x, *next, &volume) : -1;
+        if (index) index[t] = volume ? -1 : feature;
+        if (volumes) volumes[t] = volume ? feature : -1;
+        if (feature < 0) continue;
         ++*next;
         if (token < 0 || token >= m->vocabulary) ids[t] = 0;
     }
@@ -213,9 +220,11 @@ static void follow_index(struct follow *f, struct batch_record *x)
         f->unmatched |= !index_tiles(f->model, x, f->ids, T, f->room[ROW_INDEX], &sums);
         x->is[ROW_SUM_INDEX].at = sums.index, x->is[ROW_SUM_WEIGHTS].at = sums.weights;
         x->is[ROW_SUM_INDEX].bytes = x->is[ROW_SUM_WEIGHTS].bytes = 4 * x->is[ROW_IDS].bytes;
-    } else f->unmatched |= !batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX]);
+    } else {
+        f->unmatched |= !batch_index(f->model, x, f->ids, T, f->room[ROW_INDEX], f->room[ROW_VOLUME_INDEX]);
+    }
     x->is[ROW_IDS].at = f->ids;
-    x->is[ROW_INDEX].bytes = x->is[ROW_IDS].bytes;
+    x->is[ROW_INDEX].bytes = x->is[ROW_VOLUME_INDEX].bytes = x->is[ROW_IDS].bytes;
 }
 
 /* Tokens of a row: the first, and one past the last. */
@@ -467,7 +476,8 @@ static void follow_candidates(struct follow *f, struct batch_record *x)
 static const struct {
     enum batch_input input, also, of;
     void (*fill)(struct follow *f, struct batch_record *x);
-} rules[] = {{ROW_INDEX, ROW_INDEX, ROW_IDS, follow_index},
+} rules[] = {{ROW_INDEX, ROW_VOLUME_INDEX, ROW_IDS, follow_index},
+             {ROW_VOLUME_INDEX, ROW_INDEX, ROW_IDS, follow_index},
              {ROW_TEXTURE, ROW_INFORMATION, ROW_IDS, follow_texture},
              {ROW_QUERY_WEIGHTS, ROW_QUERY_WEIGHTS, ROW_IDS, follow_weights},
              {ROW_RANDOM_SCORES, ROW_RANDOM_SCORES, ROW_IDS, follow_random},

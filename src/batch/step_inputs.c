@@ -69,7 +69,7 @@ static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
          real = t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
     bool boolean = t->dtype == DT_U8 || !strcmp(t->dtype_name, "BOOL");
     switch (p->values) {
-    case VALUES_REAL: return real ? NULL : "F32, BF16 or F16";
+    case VALUES_REAL: case VALUES_VOLUMES: return real ? NULL : "F32, BF16 or F16";
     case VALUES_COORDS: return real || whole ? NULL : "F32, BF16, F16, I32 or I64";
     case VALUES_MASKS: return boolean ? NULL : "U8 or BOOL";
     case VALUES_BYTES: return t->dtype == DT_U8 ? NULL : "U8";
@@ -583,6 +583,59 @@ static int put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t
     return PL_OK;
 }
 
+/* --- volumes ---------------------------------------------------------------------------------- */
+
+/* Adds the tokens of an image, or of a volume, with the features from `row` on. */
+static void add_run(struct step *s, int64_t tokens, int64_t row, bool volume)
+{
+    const int64_t before = s->n_runs ? s->runs[s->n_runs - 1].end : 0;
+    s->runs[s->n_runs++] = (struct image_run){before + tokens, row, volume};
+}
+
+/* Finds the features of image tokens by volume_order. */
+static int order_runs(struct step *s, const struct model *m, const struct st_entry *t, struct error *e)
+{
+    const struct modality_list *l = &m->images->modalities;
+    const int64_t n = t->dims[0];
+    int64_t *order = room(s, n, sizeof *order), images = 0, seen[MODALITIES] = {0}, first[MODALITIES] = {0};
+    TRY(read_ints(s, t, 0, n, order, e));
+    s->runs = room(s, n, sizeof *s->runs);
+    for (int k = 1; k < l->n; k++) first[k] = first[k - 1] + s->size['a' + k - 1] * l->at[k - 1].tokens;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t k = order[i];
+        if (k >= l->n)
+            return error_set(e, PL_USAGE, "%s: volume_order[%lld] is %lld, expected a modality below %d, or -1 for an "
+                             "image", s->in.path, (long long)i, (long long)k, l->n);
+        if (k < 0) add_run(s, m->images->features, images++ * m->images->features, false);
+        else add_run(s, l->at[k].tokens, first[k] + seen[k]++ * l->at[k].tokens, true);
+    }
+    bool all = images == s->size['N'] && !s->size['F'];
+    for (int k = 0; k < l->n; k++) all &= seen[k] == s->size['a' + k];
+    if (all) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: volume_order has %lld entries, expected one for each image of pixel_values and "
+                     "each volume, and no frames", s->in.path, (long long)n);
+}
+
+/* Finds the features of image tokens of a batch with volumes: in volume_order, or those of images
+ * first and then those of one modality after the other. *tokens is how many there are. */
+static int find_runs(struct step *s, const struct model *m, int64_t images, int64_t *tokens, struct error *e)
+{
+    const struct modality_list *l = &m->images->modalities;
+    const struct st_entry *t = given(s, m, "volume_order");
+    int64_t row = 0;
+    *tokens = images;
+    for (int k = 0; k < l->n; k++) *tokens += s->size['a' + k] * l->at[k].tokens;
+    if (t) return order_runs(s, m, t, e);
+    s->runs = room(s, l->n + 1, sizeof *s->runs);
+    add_run(s, images, 0, false);
+    for (int k = 0; k < l->n; k++) {
+        const int64_t n = s->size['a' + k] * l->at[k].tokens;
+        add_run(s, n, row, true);
+        row += n;
+    }
+    return PL_OK;
+}
+
 /* Checks that there are as many image tokens as features, before anything is planned. pixel_values
  * [N,channels,side,side] are the images of the whole batch, in the order in which their tokens come
  * in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of
@@ -601,8 +654,13 @@ static int check_images(struct step *s, const struct model *m, struct error *e)
     TRY(count_tokens(s, m, &tokens, &none, e));
     const int64_t images = s->size['N'], frames = s->size['F'];
     if (frames) TRY(images_frame_tokens(m, s->frames.tokens_per_frame, &each, e));
-    const int64_t expected = images * m->images->features + frames * each;
+    int64_t expected = images * m->images->features + frames * each;
+    if (m->images->modalities.n) TRY(find_runs(s, m, expected, &expected, e));
     if (tokens == expected) return PL_OK;
+    if (m->images->modalities.n)
+        return error_set(e, PL_USAGE,
+                         "%s: input_ids has %" PRId64 " image tokens (id %d); its images and volumes have %" PRId64,
+                         s->in.path, tokens, m->images->token, expected);
     if (frames)
         return error_set(e, PL_USAGE,
                          "%s: input_ids has %" PRId64 " image tokens (id %d); expected %" PRId64 ": %" PRId64
@@ -715,7 +773,7 @@ static int convert(struct step *s, const struct port *p, const struct st_entry *
                    const struct row *b, struct error *e)
 {
     switch (p->values) {
-    case VALUES_REAL: case VALUES_COORDS: return convert_reals(s, p, t, at, r, b, e);
+    case VALUES_REAL: case VALUES_COORDS: case VALUES_VOLUMES: return convert_reals(s, p, t, at, r, b, e);
     case VALUES_MASKS: return convert_masks(s, p, t, at, b, e);
     case VALUES_BYTES: return st_read(&s->in, t, (uint64_t)(at * b->n), (uint64_t)b->n, b->ready, e);
     default: return convert_ints(s, p, t, at, r, b, e);
@@ -749,6 +807,22 @@ static struct row make_row(struct step *s, const struct port *p)
     return b;
 }
 
+/* Writes the patches of a modality's volumes. */
+static int put_volumes(struct step *s, const struct port *p, const struct st_entry *t, const struct row *b,
+                       struct error *e)
+{
+    const int k = (int)(-p->dim[0] - 'a');
+    const struct modality *x = &s->run.planned.model.images->modalities.at[k];
+    const uint64_t bytes = (uint64_t)modality_floats(x) * sizeof(float);
+    float *patches = room(s, modality_floats(x), sizeof *patches);
+    for (int64_t r = 0; r < size_of(s, p, 0); r++) {
+        TRY(convert(s, p, t, r, r, b, e));
+        modality_cut(x, (const float *)(const void *)b->ready, patches);
+        TRY(batch_write_part(&s->run, batch_inputs[ROW_VOLUMES_0 + k].name, (uint64_t)r * bytes, patches, bytes, e));
+    }
+    return PL_OK;
+}
+
 /* Writes a tensor whose rows are no samples: images of the whole batch, and then the frames of its
  * videos. */
 static int put_images(struct step *s, const struct port *p, const struct st_entry *t, struct error *e)
@@ -758,6 +832,7 @@ static int put_images(struct step *s, const struct port *p, const struct st_entr
     const char *name = frames ? "pixel_values" : p->name;
     const struct row b = make_row(s, p);
     struct planned_input x;
+    if (p->values == VALUES_VOLUMES) return put_volumes(s, p, t, &b, e);
     const bool input = planned_input(&s->run.planned, name, &x);
     for (int64_t r = 0; r < size_of(s, p, 0); r++) {
         TRY(convert(s, p, t, s->image_at && !frames ? s->image_at[r] : r, r, &b, e));
@@ -953,7 +1028,7 @@ static int put_samples(struct step *s, struct batch_writer *w, struct error *e)
     }
     int64_t feature[2] = {0}; /* the images of all samples are in one row of features */
     for (int64_t r = 0; r < s->B; r++) {
-        struct batch_record record = {.feature = feature};
+        struct batch_record record = {.feature = feature, .runs = s->runs, .n_runs = s->n_runs};
         TRY(read_sample(s, r, &x, &record, e));
         TRY(batch_write(w, &(struct batch_target){0}, r, &record, e));
     }
@@ -1000,12 +1075,18 @@ double step_count(const struct step *s, const char *name)
     return s->counted;
 }
 
+/* Reports whether the rows of an input are no samples, and are written as they are. */
+static bool is_shared(const struct port *p)
+{
+    return p->dim[0] != OPEN('B') && p->values != VALUES_PADDING && p->values != VALUES_SIZES &&
+           p->values != VALUES_ORDER;
+}
+
 int step_put_inputs(struct step *s, struct error *e)
 {
     const struct model *m = &s->run.planned.model;
     for (int k = 0; k < m->n_ports; k++)
-        if (s->given[k] && m->ports[k].dim[0] != OPEN('B') && m->ports[k].values != VALUES_PADDING &&
-            m->ports[k].values != VALUES_SIZES && !(m->images && m->images->grids))
+        if (s->given[k] && is_shared(&m->ports[k]) && !(m->images && m->images->grids))
             TRY(put_images(s, &m->ports[k], s->given[k], e));
     struct batch_writer *w = batch_writer_new(&s->run);
     const int rc = put_samples(s, w, e);

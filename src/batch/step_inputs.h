@@ -7,6 +7,7 @@
 #include "io/safetensors.h"
 #include "engine/run.h"
 #include "models/image_grid.h"
+#include "batch/writer.h"
 #include "models/images.h"
 #include "models/masks.h"
 #include "models/prs_med.h"
@@ -29,6 +30,8 @@ struct step {
     int64_t n_shapes, n_videos, next_shape[2];
     struct image_grid *grids;    /* images of any size (image_grid.h), then videos */
     int64_t n_grids;
+    struct image_run *runs;      /* of the image tokens of all rows, with volumes among them; NULL: of images only */
+    uint32_t n_runs;
     struct bump memory;          /* of rows that are converted */
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;

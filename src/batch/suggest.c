@@ -17,7 +17,7 @@
 
 /* READ_MOST: bytes of text that are tokenized; the numbers of larger files are scaled up. */
 enum { SAMPLES_READ = 64, SEQUENCES_TRIED = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
-enum { READ_MOST = 64 << 20, LEAST_ROW = 64, MOST_ROW = 4096, MOST_PLAIN = 1024 };
+enum { READ_MOST = 64 << 20, LEAST_ROW = 64, MOST_ROW = 4096, MOST_PLAIN = 1024, MOST_VOLUMES = 8 };
 
 int suggest_model(struct suggestion *s, const char *model, struct error *e)
 {
@@ -223,7 +223,8 @@ static int64_t choose_sequence(const struct suggestion *s, const struct token_st
 
 /* Chooses the images of a row, or the tokens of images of any size: as many as rows have on average
  * if there is room for all that fit, and those of any sample. */
-static int64_t choose_images(const struct config *c, const struct text_source *t, const char *path, int64_t vocabulary)
+static int64_t choose_images(const struct config *c, const struct text_source *t, const char *path, int64_t vocabulary,
+                             int64_t *volumes)
 {
     struct conversations set;
     struct error ignored;
@@ -232,6 +233,7 @@ static int64_t choose_images(const struct config *c, const struct text_source *t
     const uint64_t mean = (set.images + set.rows.n - 1) / set.rows.n;
     const int64_t most =
         set.images ? (int64_t)min_u64(o.images.most, mean > set.most_images ? mean : set.most_images) : 0;
+    *volumes = (int64_t)min_u64(o.images.most_volumes, set.most_volumes);
     conversations_close(&set);
     return most;
 }
@@ -293,7 +295,8 @@ static int measure_part(struct suggestion *s, struct config *c, enum feed_role r
     struct temporary tmp;
     double share = 1;
     uint64_t read = 0;
-    TRY(text_image_model(&own, c->model_path, NULL, &model, e));
+    const struct model_choices chosen = text_choices(c);
+    TRY(text_image_model(&own, c->model_path, &chosen, &model, e));
     int rc = text_source_open(&t, c, role, model, e);
     if (model) model_close(&own);
     TRY(rc);
@@ -311,10 +314,11 @@ static int measure_part(struct suggestion *s, struct config *c, enum feed_role r
         token_store_close(&store);
     }
     if (!rc && role == FEED_TRAIN) {
-        const int64_t most = choose_images(c, &t, path, s->model.vocabulary),
+        const int64_t most = choose_images(c, &t, path, s->model.vocabulary, &s->max_volumes),
                       unit = image_source_patches_per_token(&t.images);
         if (unit) c->data_max_patches = s->max_patches = most * unit;
-        else if ((s->max_images = most)) c->data_max_images = most;
+        else if ((s->max_images = most) || s->max_volumes) c->data_max_images = most;
+        if (s->max_volumes) c->data_max_volumes = s->max_volumes;
     }
     if (!rc && !c->data_validation.n) choose_holdout(s, c, &t, path, read, share);
     if (!rc && !s->holdout) rc = count_rows(s, c, &t, path, role, share, e);
@@ -340,6 +344,7 @@ static int measure_text(struct suggestion *s, struct error *e)
     c.data_template = (char *)s->template;
     c.data_images = (char *)s->data.set.images;
     c.data_max_frames = (int64_t)s->max_frames;
+    c.data_max_volumes = MOST_VOLUMES;
     c.data_train = (struct config_list){train->at, train->n};
     c.data_validation = (struct config_list){validation->at, validation->n};
     int rc = measure_part(s, &c, FEED_TRAIN, e);

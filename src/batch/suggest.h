@@ -33,6 +33,7 @@ struct suggestion {
     int64_t sequence;        /* tokens in a sample or row */
     int64_t max_images;      /* images in a row; 0: no conversation has any... */
     int64_t max_patches;     /* ...or patches, with images of any size */
+    int64_t max_volumes;     /* volumes of each modality in a row; 0: no conversation has any */
     uint64_t too_long;       /* conversations longer than a row */
 };
 

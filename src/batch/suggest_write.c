@@ -72,9 +72,14 @@ static void put_rows(const struct suggestion *r, struct text *out)
                 r->plain  ? "row"
                 : r->text ? "row, which conversations share"
                           : "sample");
-    if (r->max_images)
+    if (r->max_images || r->max_volumes)
         text_printf(out, "  max_images: %" PRId64 "                  # images in a row; memory grows with it\n",
                     r->max_images);
+    if (r->max_volumes)
+        text_printf(out,
+                    "  max_volumes: %" PRId64
+                    "                 # volumes of each modality in a row; memory grows with it\n",
+                    r->max_volumes);
     if (r->max_patches)
         text_printf(out,
                     "  max_patches: %" PRId64 "               # patches of images in a row; memory grows with it\n",
@@ -167,7 +172,7 @@ static void put_train(const struct suggestion *r, const char *out_folder, struct
         text_printf(out, "  eval_every: %" PRIu64 "                # %s an epoch; the best model is kept\n", each,
                     r->samples % batch ? "about once" : "once");
     const bool answers = r->model.family->generates && !(r->model.images && image_chooses(r->model.images));
-    if (r->held_out && answers && (r->max_images || r->max_patches))
+    if (r->held_out && answers && (r->max_images || r->max_patches || r->max_volumes))
         text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; "
                          "report.html shows them with their images\n");
     text_printf(out, "  save_every: %" PRIu64 "\n", each);

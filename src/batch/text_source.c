@@ -67,7 +67,9 @@ int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role
                                     .n_tables = s->tables.n,
                                     .room = batch_room(c),
                                     .min_pixels = (uint64_t)c->data_min_pixels,
-                                    .max_pixels = (uint64_t)c->data_max_pixels};
+                                    .max_pixels = (uint64_t)c->data_max_pixels,
+                                    .volumes = batch_volumes(c),
+                                    .range = feed_range(c)};
     return PL_OK;
 }
 
@@ -136,14 +138,19 @@ static bool has_tower(const char *path)
     return found;
 }
 
-int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out,
+struct model_choices text_choices(const struct config *c)
+{
+    return (struct model_choices){.vision_tower = c->model_vision_tower, .modalities = c->model_modalities};
+}
+
+int text_image_model(struct model *m, const char *folder, const struct model_choices *c, const struct model **out,
                      struct error *e)
 {
     char path[4200];
     *out = NULL;
     snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
     if (!folder || !file_exists(path)) return PL_OK;
-    if (model_open_with(m, folder, &(struct model_choices){.vision_tower = vision_tower}, e))
+    if (model_open_with(m, folder, c, e))
         return has_tower(path) ? e->code : PL_OK;
     if (m->images) *out = m;
     else model_close(m);
@@ -176,6 +183,8 @@ static struct image_rule image_rule(const struct config *c, const struct text_so
                                .most = (uint32_t)batch_images(c, x->features),
                                .frame_features = x->frame_features,
                                .most_frames = (uint32_t)c->data_max_frames,
+                               .modalities = s->images.modalities,
+                               .most_volumes = s->images.modalities.n ? (uint32_t)c->data_max_volumes : 0,
                                .too_many = (enum too_many)c->data_too_many_images};
 }
 

@@ -29,8 +29,10 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
                      struct error *e);
 /* Opens the model of a folder for its images: *out is `m`, or NULL where the folder is that of a
  * tokenizer, or of a model that takes only text or is not known. `folder` NULL: there is none. */
-int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out,
+int text_image_model(struct model *m, const char *folder, const struct model_choices *c, const struct model **out,
                      struct error *e);
+/* Returns what a configuration chooses for it. */
+struct model_choices text_choices(const struct config *c);
 /* Lets the images' source take videos, if data.max_frames is set: those frames that training
  * takes. */
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e);

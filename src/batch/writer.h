@@ -36,9 +36,10 @@ struct batch_target {
 };
 
 /* The tokens of an image, or of a video: the image tokens before `end`, counted over the text, have
- * the features from `row` on. */
+ * the features from `row` on; of a volume those of volumes. */
 struct image_run {
     int64_t end, row;
+    bool volume;
 };
 
 /* What a row holds. */
@@ -96,6 +97,8 @@ int batch_write_all(struct run *r, const char *input, const void *data, struct e
 int batch_write_part(struct run *r, const char *input, uint64_t from, const void *data, uint64_t bytes,
                      struct error *e);
 
-/* Finds the features of a row of T image tokens (image_index). An image token that is not in the
- * vocabulary becomes 0 in `ids`. Returns false if image tokens do not make whole images. */
-bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index);
+/* Finds the features of a row of T image tokens: image_index, and volume_index; either may be NULL.
+ * An image token that is not in the vocabulary becomes 0 in `ids`. Returns false if image tokens do
+ * not make whole images. */
+bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index,
+                 int32_t *volumes);

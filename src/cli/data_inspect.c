@@ -86,7 +86,8 @@ static int inspect_texts(const struct config *c, const struct inspecting *x, str
     const struct model *model = NULL;
     const bool tokenizer = c->data_tokenizer || c->model_path;
     int rc = text_count(&f, c, e);
-    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &model, e);
+    const struct model_choices chosen = text_choices(c);
+    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, &chosen, &model, e);
     if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
     if (model) model_close(&own);
     if (!rc && tokenizer) rc = text_measure(&m, c, &s, &f.report, e);

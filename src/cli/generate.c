@@ -47,7 +47,8 @@ static int make_config(struct generation *g, struct error *e)
     if (rc) return rc;
     TRY(config_check_read(c, "generate",
                           "model.* adapter.* data.tokenizer data.template data.chat_template_kwargs data.max_frames "
-                          "data.fps data.tokens_per_frame data.sample_memory memory.* device.*",
+                          "data.fps data.tokens_per_frame data.range data.window data.percentiles data.slice_axis "
+                          "data.volume_cache data.sample_memory memory.* device.*",
                           e));
     return config_check(c, CONFIG_OPTIONS_ONLY, e);
 }

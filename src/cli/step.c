@@ -4,16 +4,16 @@
  *
  * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
  * attention_mask and position_ids and writes logits and loss; without labels only logits. One that
- * takes images among its tokens also takes pixel_values, the images of the whole batch, and
- * frame_values, the frames of its videos. A vision tower takes pixel_values and writes
- * last_hidden_state and hidden_states.N. A grounding model takes pixel_values, masks, input_ids,
- * query_index and target_masks and writes similarity. A mask model (SAM) takes pixel_values and
- * prompts and writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean
- * square of the output that the file's metadata names as loss_output; with gt_masks it is the
- * training loss, over all pixels. A PRS-Med model takes the inputs of a language model with images,
- * the images of TinySAM's encoder as bytes, the tokens of the question, and perhaps gt_masks.
- * Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any device. In f16 the
- * loss is scaled (train.loss_scale), and the gradients are divided by the scale.
+ * takes images among its tokens also takes pixel_values, the images of the whole batch,
+ * frame_values, the frames of its videos, and volumes.NAME, its volumes. A vision tower takes
+ * pixel_values and writes last_hidden_state and hidden_states.N. A grounding model takes
+ * pixel_values, masks, input_ids, query_index and target_masks and writes similarity. A mask model
+ * (SAM) takes pixel_values and prompts and writes pred_masks and iou_scores. The loss of a tower or
+ * a mask model is the mean square of the output that the file's metadata names as loss_output; with
+ * gt_masks it is the training loss, over all pixels. A PRS-Med model takes the inputs of a language
+ * model with images, the images of TinySAM's encoder as bytes, the tokens of the question, and
+ * perhaps gt_masks. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
+ * device. In f16 the loss is scaled (train.loss_scale), and the gradients are divided by the scale.
  */
 #include <math.h>
 #include <string.h>

@@ -277,7 +277,7 @@ static int tokenize_chat(const struct tokenize_request *r, const struct tokenize
         return error_set(e, PL_USAGE,
                          "%s is no model folder, which would have a chat template; give one with --template",
                          r->o.model);
-    int rc = text_image_model(&own, folder ? r->o.model : NULL, NULL, &m, e);
+    int rc = text_image_model(&own, folder ? r->o.model : NULL, &(struct model_choices){0}, &m, e);
     if (!rc) rc = read_chat(&c, r->file, m != NULL, e);
     if (!rc) rc = template_open(&template, folder ? r->o.model : NULL, r->template, NULL, e);
     if (!rc && m) rc = find_images(r, t, template, m, &c, e);

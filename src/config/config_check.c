@@ -22,6 +22,7 @@ static bool takes_images(const struct model *m) { return m->images && !m->images
 static bool takes_any_size(const struct model *m) { return m->images && m->images->grids; }
 static bool takes_own_tokens(const struct model *m) { return m->images && image_own_tokens(m->images); }
 static bool shares_tokens(const struct model *m) { return takes_any_size(m) && !takes_own_tokens(m); }
+static bool takes_volumes(const struct model *m) { return m->images && m->images->modalities.n; }
 static bool has_masks(const struct model *m) { return m->masks; }
 static bool matches_texts(const struct model *m) { return m->ground; }
 static bool answers_questions(const struct model *m) { return prs_model(m); }
@@ -40,6 +41,7 @@ static const struct {
     {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
     {"sizes", "one whose images have any size, and tokens by it (qwen2_vl)", takes_own_tokens},
     {"shares", "one that shares tokens among patches (arr_coc_qwen2_vl)", shares_tokens},
+    {"modalities", "one that takes volumes among its tokens (model.modalities)", takes_volumes},
     {"masks", "a mask model (sam, tinysam)", has_masks},
     {"ground", "arr_coc", matches_texts},
     {"questions", "prs_med", answers_questions},
@@ -392,7 +394,7 @@ static struct model_choices config_choices(const struct config *c)
     return (struct model_choices){.vision_tower = c->model_vision_tower, .decoder = decoders[c->model_decoder],
                                   .image = c->data_image_size, .no_dropout = c->model_dropout == DROPOUT_NONE,
                                   .head = choose_head(c), .classes = c->model_classes.at,
-                                  .n_classes = c->model_classes.n,
+                                  .n_classes = c->model_classes.n, .modalities = c->model_modalities,
                                   .class_folder =
                                       c->data_format == FORMAT_CLASSES && c->data_train.n ? c->data_train.at[0] : NULL};
 }

@@ -13,7 +13,8 @@
 struct row_slot {
     struct image_row out;
     char *pixels;            /* [options.images + options.frames][image_rows_each] */
-    struct byte_range *videos; /* [options.frames] */
+    float *volumes[MODALITIES];
+    struct row_media *media; /* [image_rows_media] */
     struct image_grid *grids;  /* [options.images] with patches */
     uint32_t replaced;       /* frames that could not be decoded... */
     uint32_t replaced_in;    /* ...the first of them in this sample of the store */
@@ -41,6 +42,22 @@ static uint64_t image_rows_each(const struct image_rows_options *o)
     return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float);
 }
 
+static int modalities_of(const struct image_rows_options *o)
+{
+    return o->reader.modalities ? o->reader.modalities->n : 0;
+}
+
+uint32_t image_rows_media(const struct image_rows_options *o)
+{
+    return o->frames + o->volumes * (uint32_t)modalities_of(o);
+}
+
+/* Returns the bytes of a volume of a modality. */
+static uint64_t volume_bytes(const struct image_rows_options *o, int modality)
+{
+    return (uint64_t)modality_floats(&o->reader.modalities->at[modality]) * sizeof(float);
+}
+
 static uint64_t slot_layout(void *slot, const void *options, char *at)
 {
     const struct image_rows_options *o = options;
@@ -49,7 +66,9 @@ static uint64_t slot_layout(void *slot, const void *options, char *at)
     token_row_place(&s->out.tokens, o->sequence, at, &used);
     s->samples = ring_carve(at, &used, (uint64_t)o->sequence * sizeof *s->samples);
     s->pixels = ring_carve(at, &used, (o->images + o->frames) * image_rows_each(o));
-    s->videos = ring_carve(at, &used, o->frames * sizeof *s->videos);
+    for (int k = 0; k < modalities_of(o); k++)
+        s->volumes[k] = ring_carve(at, &used, volume_bytes(o, k) * o->volumes);
+    s->media = ring_carve(at, &used, image_rows_media(o) * sizeof *s->media);
     s->grids = ring_carve(at, &used, (o->reader.patches ? o->images : 0) * sizeof *s->grids);
     return used;
 }
@@ -89,8 +108,9 @@ static struct row_size size_of(const struct conversations *c, struct row_samples
 {
     struct row_size sum = {0};
     for (uint32_t k = 0; k < row.n; k++) {
-        const struct used_sample *u = &c->used.at[row.at[k]];
-        sum = (struct row_size){sum.tokens + u->tokens, sum.images + u->images, sum.frames + u->frames};
+        const struct row_size *x = &c->used.at[row.at[k]].size;
+        sum.tokens += x->tokens, sum.images += x->images, sum.frames += x->frames;
+        for (int i = 0; i < MODALITIES; i++) sum.volumes[i] += x->volumes[i];
     }
     return sum;
 }
@@ -118,12 +138,12 @@ static enum data_fault read_image(struct worker *w, const struct image_rows_sour
     return image_reader_read(w->reader, source->files, x.reference, x.count, (float *)to, e);
 }
 
-static enum data_fault read_video(struct worker *w, const struct image_rows_source *source, struct sample_video x,
-                                  char *to, uint32_t *replaced, struct error *e)
+static enum data_fault read_video(struct worker *w, const struct image_rows_source *source,
+                                  const struct sample_media *x, char *to, uint32_t *replaced, struct error *e)
 {
     if (w->o.embedding)
-        return image_files_embeddings(source->files, x.reference, x.frames, to, x.frames * w->each, replaced, e);
-    return image_reader_video(w->reader, source->files, x.reference, x.frames,
+        return image_files_embeddings(source->files, x->reference, x->frames, to, x->frames * w->each, replaced, e);
+    return image_reader_video(w->reader, source->files, x->reference, x->frames,
                               &(struct frames_to){.values = (float *)to}, replaced, e);
 }
 
@@ -134,22 +154,34 @@ static void count_frames(struct row_slot *s, const struct used_sample *u, uint32
     s->replaced += replaced;
 }
 
-/* Reads the videos of a conversation that begins at token `at` of the row. */
-static enum data_fault read_videos(struct worker *w, const struct image_rows_source *source,
-                                   const struct used_sample *u, uint32_t at, struct row_slot *s, struct error *e)
+/* Returns where volume `nth` of a modality lies in a slot. */
+static float *volume_at(const struct worker *w, const struct row_slot *s, int modality, uint32_t nth)
 {
-    struct sample_video x;
-    uint32_t frames = 0, replaced, n = 0, all = 0;
-    for (; conversations_video(source->set, u, n, &x); n++) {
-        enum data_fault fault =
-            read_video(w, source, x, s->pixels + (w->o.images + s->out.frames + frames) * w->each, &replaced, e);
+    return s->volumes[modality] + nth * modality_floats(&w->o.reader.modalities->at[modality]);
+}
+
+/* Reads the videos and volumes of a conversation that begins at token `at` of the row. */
+static enum data_fault read_media(struct worker *w, const struct image_rows_source *source,
+                                  const struct used_sample *u, uint32_t at, struct row_slot *s, struct error *e)
+{
+    struct sample_media x;
+    uint32_t frames = 0, volumes[MODALITIES] = {0}, n = 0, all = 0;
+    for (; conversations_media(source->set, u, n, &x); n++) {
+        const int k = x.modality;
+        uint32_t replaced = 0;
+        char *pixels = s->pixels + (w->o.images + s->out.frames + frames) * w->each;
+        const enum data_fault fault =
+            k < 0 ? read_video(w, source, &x, pixels, &replaced, e)
+                  : image_reader_volume(w->reader, source->files, x.reference,
+                                        volume_at(w, s, k, s->out.n_volumes[k] + volumes[k]++), e);
         if (fault) return fault;
-        s->videos[s->out.n_videos + n] = (struct byte_range){at + x.tokens.begin, at + x.tokens.end};
+        s->media[s->out.n_media + n] = (struct row_media){at + x.tokens.begin, at + x.tokens.end, k};
         frames += x.frames;
         all += replaced;
     }
-    s->out.n_videos += n;
+    s->out.n_media += n;
     s->out.frames += frames;
+    for (int k = 0; k < MODALITIES; k++) s->out.n_volumes[k] += volumes[k];
     count_frames(s, u, all);
     return FAULT_NONE;
 }
@@ -170,18 +202,16 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
 {
     const struct used_sample *u = &source->set->used.at[sample];
     uint32_t images = 0, files = 0, replaced = 0;
-    for (; images < u->images; files++) {
+    for (; images < u->size.images; files++) {
         struct sample_image x = conversations_image(source->set, u, images);
         struct image_grid *grid = s->grids + s->out.n_grids + files;
         enum data_fault fault = read_image(w, source, x, next_pixels(w, s, images, files), grid, &replaced, e);
         if (fault) return fault;
         images += x.count;
     }
-    if (u->frames) {
-        enum data_fault fault =
-            read_videos(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
-        if (fault) return fault;
-    }
+    const enum data_fault fault =
+        read_media(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
+    if (fault) return fault;
     count_frames(s, u, replaced);
     s->samples[s->n++] = sample;
     s->out.images += images;
@@ -199,9 +229,7 @@ static void add_substitute(struct worker *w, const struct image_rows_source *sou
         const uint32_t k = (uint32_t)faults_substitute(source->order.seed, position, (uint64_t)place * FAULTS_TRIES + i,
                                                        source->set->used.n);
         const struct used_sample *u = &source->set->used.at[k];
-        if (u->tokens <= room.tokens && u->images <= room.images && u->frames <= room.frames &&
-            !add_sample(w, source, k, s, &e))
-            return;
+        if (row_fits(&room, &u->size) && !add_sample(w, source, k, s, &e)) return;
         if (e.no_descriptors) faults_set(&s->why, FAULT_OPEN, &e);
     }
 }
@@ -225,8 +253,9 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
     struct error e = {0};
     const struct row_samples row = conversations_samples(source->set, row_at(source, position));
     s->out =
-        (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos,
+        (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .media = s->media,
                                .grids = s->grids};
+    for (int k = 0; k < modalities_of(&w->o); k++) s->out.volumes[k] = s->volumes[k];
     s->n = s->why.broken = s->replaced = 0;
     s->why.fault = FAULT_NONE;
     s->seen = row.n;
@@ -236,14 +265,18 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
         note_fault(s, source, row.at[k], fault, &e);
         const struct row_size before = size_of(source->set, (struct row_samples){s->samples, s->n}),
                               after = size_of(source->set, (struct row_samples){row.at + k + 1, row.n - k - 1});
-        const struct row_size room = {w->o.sequence - before.tokens - after.tokens,
-                                      w->o.images - before.images - after.images,
-                                      w->o.frames - before.frames - after.frames};
+        struct row_size room = {.tokens = w->o.sequence, .images = w->o.images, .frames = w->o.frames};
+        for (int i = 0; i < modalities_of(&w->o); i++) room.volumes[i] = w->o.volumes;
+        row_take(&room, &before);
+        row_take(&room, &after);
         if (!source->order.once) add_substitute(w, source, position, k, room, s);
     }
     if (!w->o.reader.patches) /* the batch writer knows where patches end */
         memset(s->pixels + s->out.images * w->each, 0, (w->o.images - s->out.images) * w->each);
     memset(s->pixels + (w->o.images + s->out.frames) * w->each, 0, (w->o.frames - s->out.frames) * w->each);
+    for (int k = 0; k < modalities_of(&w->o); k++)
+        memset(volume_at(w, s, k, s->out.n_volumes[k]), 0,
+               (w->o.volumes - s->out.n_volumes[k]) * volume_bytes(&w->o, k));
     conversations_fill(source->set, (struct row_samples){s->samples, s->n}, &s->out.tokens);
     s->rc = s->n || source->order.once ? PL_OK : PL_FAIL;
 }

@@ -26,7 +26,7 @@
 struct image_rows_options {
     /* room of a row; with reader.patches `images` counts features, merge^2 patches each, or where
      * every image has as many tokens (most_patches) images */
-    uint32_t sequence, images, frames;
+    uint32_t sequence, images, frames, volumes; /* volumes: of each of reader.modalities */
     uint32_t most_patches;     /* of an image; 0: as many as it has tokens for */
     uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
     struct image_reader_options reader;
@@ -50,15 +50,23 @@ struct image_row {
      * videos; zeros after the last of each */
     const void *pixels;
     uint32_t images, frames;
+    /* f32 [options.volumes][modality_floats] of each modality; zeros after the last */
+    const float *volumes[MODALITIES];
+    uint32_t n_volumes[MODALITIES];
     /* [n_grids] the images, where they have any size: then `pixels` are patches */
     const struct image_grid *grids;
     uint32_t n_grids;
-    /* [n_videos] the tokens of videos, ascending: these take frames, and other image tokens
-     * images */
-    const struct byte_range *videos;
-    uint32_t n_videos;
+    /* [n_media] the tokens of videos and volumes, ascending: these take frames and volumes, and
+     * other image tokens images */
+    const struct row_media {
+        uint32_t begin, end;
+        int modality; /* of a volume; below 0: a video */
+    } *media;
+    uint32_t n_media;
 };
 
+/* Returns how many videos and volumes a row has at most. */
+uint32_t image_rows_media(const struct image_rows_options *o);
 /* Readers of such rows: of struct image_rows_options and image_rows_source; a slot begins with a
  * struct image_row. Samples are conversations. */
 extern const struct reader_kind image_rows_kind;

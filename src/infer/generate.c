@@ -285,6 +285,9 @@ static int check_images(const struct generate *g, const struct prompt *p, struct
     for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
     const int64_t need = generator_image_tokens(a);
     if (!p->n_images || tokens == need) return PL_OK;
+    if (images_volumes(&a->images))
+        return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images and volumes need %lld",
+                         (long long)tokens, m->token, (long long)need);
     if (a->images.frames)
         return error_set(e, PL_USAGE,
                          "the prompt has %lld image tokens (id %d), and its images and videos need %lld: %lld for each "

@@ -120,7 +120,9 @@ static void open_buffers(struct generator *a)
     a->last = mem_alloc((size_t)a->texts * sizeof *a->last);
     a->row = mem_alloc((size_t)max_i64(a->chunk, a->texts) * sizeof *a->row);
     if (m->images && m->images->single) a->whole = mem_alloc(image_bytes(m));
-    a->runs = mem_alloc((size_t)(a->room.images + a->room.frames) * sizeof *a->runs);
+    int64_t media = a->room.images + a->room.frames;
+    for (int k = 0; k < MODALITIES; k++) media += a->room.volumes[k];
+    a->runs = mem_alloc((size_t)media * sizeof *a->runs);
     if (m->images && m->images->grids) open_grids(a, m->images->grids);
 }
 
@@ -194,11 +196,28 @@ void generator_begin(struct generator *a, int64_t text)
 
 int64_t generator_image_tokens(const struct generator *a) { return a->n_runs ? a->runs[a->n_runs - 1].end : 0; }
 
-/* An image or a video on its way into the tower's input. */
+/* An image, a video or a volume on its way into the tower's input. */
 struct putting {
     struct generator *a;
+    const struct image_pixels *x;
     bool frames;
 };
+
+static int refuse_more(const struct generator *a, struct error *e)
+{
+    return error_set(e, PL_USAGE, "the text has more than %lld images or tiles, %lld frames of videos and the volumes "
+                     "for which memory is planned", (long long)a->room.images, (long long)a->room.frames);
+}
+
+/* Writes the patches of a volume. */
+static int put_volume(struct generator *a, int modality, const float *values, struct error *e)
+{
+    const struct modality *x = &a->run->planned.model.images->modalities.at[modality];
+    const uint64_t bytes = (uint64_t)modality_floats(x) * sizeof(float),
+                   place = (uint64_t)a->images.volumes[modality]++;
+    if (!images_fit(&a->room, &a->images)) return refuse_more(a, e);
+    return batch_write_part(a->run, batch_inputs[ROW_VOLUMES_0 + modality].name, place * bytes, values, bytes, e);
+}
 
 /* Writes pixels to the tower's input. Frames have their places after those of all images. */
 static int put_pixels(void *user, const float *values, uint32_t count, struct error *e)
@@ -207,13 +226,10 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
     struct generator *a = p->a;
     const uint64_t bytes = image_bytes(&a->run->planned.model);
     struct image_batch *n = &a->images;
+    if (p->x->modality >= 0) return put_volume(a, p->x->modality, values, e);
     const int64_t place = p->frames ? a->room.images + n->frames : n->images;
     *(p->frames ? &n->frames : &n->images) += count;
-    if (!images_fit(&a->room, n))
-        return error_set(
-            e, PL_USAGE,
-            "the text has more than %lld images or tiles and %lld frames of videos, for which memory is planned",
-            (long long)a->room.images, (long long)a->room.frames);
+    if (!images_fit(&a->room, n)) return refuse_more(a, e);
     if (!a->whole) return batch_write_part(a->run, "pixel_values", (uint64_t)place * bytes, values, count * bytes, e);
     memcpy(a->whole, values, bytes);
     return PL_OK;
@@ -269,13 +285,18 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
                          (long long)m->channels);
     const bool beside = image_source_images(references, n) > 1;
     for (uint32_t i = 0; i < n && !rc; i++) {
-        struct putting p = {a, media_is_video(references[i])};
         struct image_pixels x;
+        struct putting p = {a, &x, media_is_video(references[i])};
         const struct image_batch before = a->images;
-        const int64_t tokens = p.frames && a->room.tokens_per_frame ? a->room.tokens_per_frame : m->features;
         if ((rc = image_source_read(s, references[i], beside, put_pixels, &p, &x, e))) break;
-        const int64_t row = p.frames ? a->room.images * m->features + before.frames * tokens : before.images * tokens;
-        a->runs[a->n_runs] = (struct image_run){generator_image_tokens(a) + x.count * tokens, row};
+        const int64_t tokens = x.modality >= 0                          ? m->modalities.at[x.modality].tokens
+                               : p.frames && a->room.tokens_per_frame ? a->room.tokens_per_frame
+                                                                      : m->features;
+        const int64_t row = x.modality >= 0 ? images_volume_row(&a->run->planned.model, &a->room, x.modality) +
+                                                  before.volumes[x.modality] * tokens
+                            : p.frames      ? a->room.images * m->features + before.frames * tokens
+                                            : before.images * tokens;
+        a->runs[a->n_runs] = (struct image_run){generator_image_tokens(a) + x.count * tokens, row, x.modality >= 0};
         a->n_runs++;
     }
     return rc;

@@ -56,7 +56,8 @@ static void add_references(struct image_packer *p, const struct record *x)
     p->conversations += x->times;
     p->unusable += usable ? 0 : x->times;
     for (uint32_t i = 0; usable && i < c.media->count; i++)
-        vec_push(&p->references, mem_string(c.media->items[i]->text));
+        if (!media_is_volume(c.media->items[i]->text))
+            vec_push(&p->references, mem_string(c.media->items[i]->text));
     bump_free(&b);
 }
 

@@ -33,10 +33,7 @@ static void add(struct prompt_list *l, const struct prompts *p, const struct rea
     vec_push(&l->at, ((struct listed_prompt){{ids, n, images, x->images->n, ids + n, eos >= 0}, x->line}));
     l->longest = max_i64(l->longest, n);
     l->tokens += n;
-    l->images.images = max_i64(l->images.images, x->slots.images);
-    l->images.frames = max_i64(l->images.frames, x->slots.frames);
-    l->images.patches = max_i64(l->images.patches, x->slots.patches);
-    l->images.tokens_per_frame = max_i64(l->images.tokens_per_frame, x->slots.tokens_per_frame);
+    images_grow(&l->images, &x->slots);
 }
 
 /* --- a file of prompts ------------------------------------------------------------------------ */

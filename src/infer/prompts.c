@@ -20,9 +20,10 @@ static int open_images(struct prompts *p, const struct config *c, const struct i
 {
     struct model own;
     const struct model *m = NULL;
+    const struct model_choices chosen = text_choices(c);
     int rc = PL_OK;
-    if (c->model_path) rc = text_image_model(&own, c->model_path, c->model_vision_tower, &m, e);
-    else if (c->model_preset && !model_preset(&own, c->model_preset, e)) m = &own;
+    if (c->model_path) rc = text_image_model(&own, c->model_path, &chosen, &m, e);
+    else if (c->model_preset && !model_preset_with(&own, c->model_preset, &chosen, e)) m = &own;
     if (rc || !m) return rc;
     if (m->images) {
         const struct model text = text_model(m);
@@ -78,7 +79,8 @@ static int open_tokenizer(struct prompts *p, const struct config *c, struct erro
 struct image_scope prompts_scope(const struct config *c, const char *where)
 {
     enum { ROOM = 1 << 30 };
-    return (struct image_scope){.where = where, .anywhere = true, .room = c->data_sample_memory ? batch_room(c) : ROOM};
+    return (struct image_scope){.where = where, .anywhere = true, .room = c->data_sample_memory ? batch_room(c) : ROOM,
+                                .volumes = batch_volumes(c), .range = feed_range(c)};
 }
 
 int prompts_open(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e)
@@ -124,7 +126,8 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
             image_source_read(&p->images, references[i], beside, NULL, NULL, &x, e))
             return e->code;
         slots->images += p->images.patches.merge && !p->images.text.any_size;
-        *(p->images.patches.merge         ? &slots->patches
+        *(x.modality >= 0                 ? &slots->volumes[x.modality]
+          : p->images.patches.merge       ? &slots->patches
           : media_is_video(references[i]) ? &slots->frames
                                           : &slots->images) += x.count;
         if (used) *used += x.used;
@@ -203,7 +206,8 @@ static int check_marks(uint32_t marks, uint32_t n, struct error *e)
 static int place_images(struct conversation *c, struct names *images, struct bump *b, struct error *e)
 {
     for (uint32_t i = 0; i < images->n; i++) {
-        value_append(b, c->media, value_string(b, images->at[i]));
+        const char *volume = media_volume(images->at[i], NULL, b);
+        value_append(b, c->media, value_string(b, volume ? volume : images->at[i]));
         c->videos += media_is_video(images->at[i]);
     }
     if (c->videos ? conversation_place_media(c, b, e) != SAMPLE_FINE

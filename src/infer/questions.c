@@ -101,9 +101,7 @@ static void add_question(struct questions *q, const struct asking *a, uint64_t l
     vec_push(&q->asked, ((struct asked){value_copy(&q->memory, a->prompt), line}));
     q->longest = max_i64(q->longest, a->tokens.n);
     q->tokens += a->tokens.n;
-    q->images = (struct image_batch){max_i64(q->images.images, a->slots.images),
-                                     max_i64(q->images.frames, a->slots.frames),
-                                     max_i64(q->images.patches, a->slots.patches), a->slots.tokens_per_frame};
+    images_grow(&q->images, &a->slots);
     if (a->image_bytes > q->image_bytes) q->image_bytes = a->image_bytes;
 }
 

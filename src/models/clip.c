@@ -267,23 +267,19 @@ struct tower_sizes tower_sizes(const struct model *m)
 bool tower_is(const struct model *m) { return m->tower; }
 void tower_set_root(struct model *m, const char *root) { ((struct tower *)m->config)->root = root; }
 
-id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count,
-                const int64_t *chosen, id *states)
+/* Computes the layers of the tokens x, and the chosen states. */
+static id run_layers(const struct tower_build *b, id x, int64_t count, const int64_t *chosen, id *states)
 {
-    const struct tower *c = m->config;
-    id x = 0;
-    if (!pixels) return 0;
-    struct tower_build b = {.c = c, .g = g, .B = tensor_at(g, pixels)->dim[0], .T = tower_sizes(m).tokens};
+    const struct tower *c = b->c;
+    struct graph *g = b->g;
     id *all = mem_alloc((size_t)(c->layers + 1) * sizeof *all);
-    IN_PART_WITH(g, part, SCOPE_IMAGES) {
-        x = all[0] = embed(&b, pixels, b.T - c->clip);
-        char root[128];
-        snprintf(root, sizeof root, "%sencoder.layers", c->root);
-        FOR_LAYERS(layer, g, root, c->layers) x = all[layer.i + 1] = tower_layer(&b, x, layer.prefix);
-        if (c->clip) layer_norm_weights(g, c->root, "post_layernorm", c->hidden);
-        else x = layer_norm(g, x, c->root, "post_layernorm", c->eps);
-        if (c->head) pooling_head(&b);
-    }
+    char root[128];
+    all[0] = x;
+    snprintf(root, sizeof root, "%sencoder.layers", c->root);
+    FOR_LAYERS(layer, g, root, c->layers) x = all[layer.i + 1] = tower_layer(b, x, layer.prefix);
+    if (c->clip) layer_norm_weights(g, c->root, "post_layernorm", c->hidden);
+    else x = layer_norm(g, x, c->root, "post_layernorm", c->eps);
+    if (c->head) pooling_head(b);
     for (int64_t i = 0; i < count; i++) {
         const int64_t k = chosen[i] < 0 ? c->layers + 1 + chosen[i] : chosen[i];
         if (k >= 0 && k <= c->layers) states[i] = all[k];
@@ -292,6 +288,30 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
                                    (long long)c->layers);
     }
     mem_free(all);
+    return x;
+}
+
+id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count,
+                const int64_t *chosen, id *states)
+{
+    id x = 0;
+    if (!pixels) return 0;
+    const struct tower_build b = {m->config, g, tensor_at(g, pixels)->dim[0], tower_sizes(m).tokens};
+    IN_PART_WITH(g, part, SCOPE_IMAGES)
+        x = run_layers(&b, embed(&b, pixels, b.T - b.c->clip), count, chosen, states);
+    return x;
+}
+
+id tower_encode_tokens(const struct model *m, struct graph *g, const char *part, const char *name, id x,
+                       int64_t count, const int64_t *chosen, id *states)
+{
+    if (!x) return 0;
+    const struct tower_build b = {m->config, g, tensor_at(g, x)->dim[0], tensor_at(g, x)->dim[1]};
+    IN_PART_WITH(g, part, SCOPE_IMAGES)
+        IN_SCOPE(g, name, 0) {
+            if (b.c->clip) x = layer_norm(g, x, b.c->root, "pre_layrnorm", b.c->eps);
+            x = run_layers(&b, x, count, chosen, states);
+        }
     return x;
 }
 

@@ -126,12 +126,12 @@ static id project_linear(const struct model *m, struct graph *g, id x)
 
 static void build_gemma3(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    images_build(m, g, batch, DECODER, (struct image_layers){encode, project});
+    images_build(m, g, batch, DECODER, (struct image_layers){.tower = encode, .project = project});
 }
 
 static void build_paligemma(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    images_build(m, g, batch, DECODER, (struct image_layers){encode, project_linear});
+    images_build(m, g, batch, DECODER, (struct image_layers){.tower = encode, .project = project_linear});
 }
 
 const struct family gemma3_family =

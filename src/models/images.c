@@ -53,10 +53,34 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
 bool image_own_tokens(const struct image_model *x) { return x->grids && !x->grids->tokens; }
 bool image_chooses(const struct image_model *x) { return x->single || (x->grids && x->grids->tokens); }
 bool images_sum(const struct image_model *x) { return x->anyres && x->anyres->pooled; }
-bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches; }
+bool images_volumes(const struct image_batch *b)
+{
+    bool any = false;
+    for (int k = 0; k < MODALITIES; k++) any |= b->volumes[k];
+    return any;
+}
+bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches || images_volumes(b); }
 bool images_fit(const struct image_batch *room, const struct image_batch *b)
 {
+    for (int k = 0; k < MODALITIES; k++)
+        if (b->volumes[k] > room->volumes[k]) return false;
     return b->images <= room->images && b->frames <= room->frames && b->patches <= room->patches;
+}
+
+void images_grow(struct image_batch *room, const struct image_batch *b)
+{
+    room->images = max_i64(room->images, b->images);
+    room->frames = max_i64(room->frames, b->frames);
+    room->patches = max_i64(room->patches, b->patches);
+    room->tokens_per_frame = max_i64(room->tokens_per_frame, b->tokens_per_frame);
+    for (int k = 0; k < MODALITIES; k++) room->volumes[k] = max_i64(room->volumes[k], b->volumes[k]);
+}
+
+int64_t images_volume_row(const struct model *m, const struct image_batch *b, int modality)
+{
+    int64_t row = 0;
+    for (int k = 0; k < modality; k++) row += b->volumes[k] * m->images->modalities.at[k].tokens;
+    return row;
 }
 
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e)
@@ -186,7 +210,47 @@ static id add_sums(struct graph *g, const struct batch *batch, id x, id rows)
     return x;
 }
 
-id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
+/* --- volumes ---------------------------------------------------------------------------------- */
+
+/* Returns the features of a modality's volumes as rows [B,n * tokens,C], or [n * tokens,C] where
+ * the batch shares them; 0: it has none. Its parameters are declared all the same. */
+static id volume_rows(const struct model *m, struct graph *g, const struct batch *batch, int k,
+                      struct image_layers layers)
+{
+    const struct modality *x = &m->images->modalities.at[k];
+    const struct image_batch *own = batch->own;
+    const bool each = !batch->size, single = program_is(g->at.program, PROGRAM_SINGLE);
+    const int64_t n = single ? 0 : batch->size ? batch->size['a' + k] : own ? own->volumes[k] : 0,
+                  all = each ? batch->B * n : n;
+    char name[32];
+    snprintf(name, sizeof name, n ? "volumes_%d" : "no_volumes_%d", k);
+    id rows = graph_input_along(g, name, DT_F32, 3, (int64_t[]){max_i64(all, 1), x->tokens, x->values},
+                                each && n ? 0 : INPUT_SHARED);
+    rows = layers.project(m, g, layers.volumes(m, g, x, rows));
+    if (!rows || !n) return 0;
+    const int64_t C = tensor_last(tensor_at(g, rows));
+    return op_reshape(g, rows, each ? 3 : 2, each ? (int64_t[]){batch->B, n * x->tokens, C}
+                                                  : (int64_t[]){n * x->tokens, C});
+}
+
+/* Puts the features of the batch's volumes among the embeddings x. */
+static id merge_volumes(const struct model *m, struct graph *g, const struct batch *batch, id x,
+                        struct image_layers layers)
+{
+    const struct modality_list *l = &m->images->modalities;
+    id rows[MODALITIES];
+    int n = 0;
+    for (int k = 0; k < l->n; k++)
+        if ((rows[n] = volume_rows(m, g, batch, k, layers))) n++;
+    if (!n || !x) return x;
+    id all = n > 1 ? op_concat(g, rows, n, tensor_at(g, rows[0])->rank - 2) : rows[0];
+    return op_replace_rows(g, x, graph_input(g, "volume_index", DT_I32, 2, (int64_t[]){batch->B, batch->T}), all);
+}
+
+/* --- images among tokens ---------------------------------------------------------------------- */
+
+static id merge_images(const struct model *m, struct graph *g, const struct batch *batch, id x,
+                       struct image_layers layers)
 {
     const int64_t B = batch->B, T = batch->T;
     const struct room r = find_room(m, batch);
@@ -208,6 +272,11 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     id index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T});
     if (!images_sum(m->images)) return op_replace_rows(g, x, index, rows);
     return add_sums(g, batch, op_replace_rows(g, x, index, 0), rows);
+}
+
+id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
+{
+    return merge_volumes(m, g, batch, merge_images(m, g, batch, x, layers), layers);
 }
 
 void images_build(const struct model *m, struct graph *g, const struct batch *batch, const char *decoder,

@@ -25,17 +25,25 @@
  *
  *   rows of a sample  [image 0: features] [image 1: features] ... [frame 0: tokens_per_frame]
  *                     [frame 1: ...] ...
+ *
+ * Volumes (modalities.h) have rows of their own, those of one modality after those of another, and
+ * an index of their own, so that images stay as they are:
+ *
+ *   volumes_0, ...    f32 [N,tokens,values]  the patches of the volumes of each modality
+ *   volume_index      i32 [B,T]              below 0: no volume; else the row of the features
  */
 #pragma once
 
+#include "models/modalities.h"
 #include "models/model.h"
 #include "text/template/anyres.h"
 #include "text/template/chat_images.h"
 
 /* The dimension of pixel_values that counts images; that of frame_values or pixel_values_videos,
- * which `step` takes besides. */
+ * which `step` takes besides; and those of the volumes of each modality. */
 #define OPEN_IMAGES OPEN('N')
 #define OPEN_FRAMES OPEN('F')
+#define OPEN_VOLUMES(modality) OPEN('a' + (modality))
 
 /* The tokens of an image; or of a prompt up to the first label, and these also within a window. */
 enum both_directions { BOTH_NONE, BOTH_IMAGE, BOTH_PROMPT };
@@ -67,6 +75,7 @@ struct image_model {
     /* images of any size (image_grid.h), without `grid`; `features` is 0, or with a token allocator
      * the tokens of every image. NULL: images of one size */
     const struct grid_model *grids;
+    struct modality_list modalities; /* volumes that it takes besides */
 };
 
 /* Reports whether an image has tokens by its size: any size, and no token allocator. */
@@ -88,12 +97,19 @@ struct image_batch {
     int64_t tokens_per_frame;
     enum model_part part;     /* PART_IMAGE: B images, and no text */
     enum dtype embeddings;    /* PART_REST: dtype of image_embeddings */
+    int64_t volumes[MODALITIES]; /* of each modality, for which it has room */
 };
-/* Reports whether it has any; whether the first has room for the second. */
+/* Reports whether it has any, images or volumes; whether it has volumes; whether the first has room
+ * for the second. */
 bool images_any(const struct image_batch *b);
+bool images_volumes(const struct image_batch *b);
 bool images_fit(const struct image_batch *room, const struct image_batch *b);
 /* Returns the row of the features of the first frame. */
 int64_t images_first_frame(const struct model *m, const struct batch *batch);
+/* Makes the first have room for the second too. */
+void images_grow(struct image_batch *room, const struct image_batch *b);
+/* Returns the row at which the features of a modality's volumes begin, where a batch has these. */
+int64_t images_volume_row(const struct model *m, const struct image_batch *b, int modality);
 /* Sets the tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the
  * model's. */
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);
@@ -109,6 +125,9 @@ int images_describe(struct model *m, struct tower_sizes tower, const char *type,
 typedef id image_map(const struct model *m, struct graph *g, id x);
 struct image_layers {
     image_map *tower, *project;
+    /* from patches [n,tokens,values] of a modality's volumes to what the tower gives,
+     * [n,tokens,width]; NULL: the model takes none */
+    id (*volumes)(const struct model *m, struct graph *g, const struct modality *x, id patches);
 };
 /* Returns the embeddings x [B,T,C] with the features of the batch's images among them. */
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers);

@@ -258,7 +258,7 @@ static id project(const struct model *m, struct graph *g, id x)
     return x;
 }
 
-static const struct image_layers layers = {encode, project};
+static const struct image_layers layers = {.tower = encode, .project = project};
 
 static void build_internvl(const struct model *m, struct graph *g, const struct batch *batch)
 {

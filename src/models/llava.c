@@ -8,6 +8,8 @@
  */
 #include "models/llava.h"
 
+#include <string.h>
+
 #include "graph/emit.h"
 #include "io/json.h"
 #include "models/images.h"
@@ -146,13 +148,67 @@ int llava_parse_parts(struct model *m, struct llava *c, const struct value *conf
     return rc ? rc : parse_projector(c, config, usual->full, e);
 }
 
+/* --- modalities ------------------------------------------------------------------------------- */
+
+/* Declares the inputs of the volumes, whose order in the text `volume_order` may say. */
+static void describe_volumes(struct model *m)
+{
+    const struct modality_list *l = &m->images->modalities;
+    for (int k = 0; k < l->n; k++) {
+        const struct modality *x = &l->at[k];
+        struct port p = {bump_format(&m->memory, "volumes.%s", x->name), VALUES_VOLUMES, 4, {OPEN_VOLUMES(k)}, true};
+        for (int axis = x->series ? 0 : 1; axis < 4; axis++) p.dim[axis + x->series] = x->size[axis];
+        p.rank += x->series;
+        model_add_port(m, &p);
+    }
+    if (l->n) model_add_port(m, &(struct port){"volume_order", VALUES_ORDER, 1, {OPEN('v')}, true});
+}
+
+/* Makes the chosen modalities those of config.json. Modalities that the folder does not have start
+ * from their inits; those that it has may not become others. */
+static int choose_modalities(struct model *m, const struct value *config, struct modality_list *l, struct error *e)
+{
+    struct modality_list had = *l;
+    struct value *map, *whole = value_copy(&m->memory, config);
+    const char **fresh = bump_alloc(&m->memory, (MODALITIES + 1) * sizeof *fresh);
+    char path[sizeof m->path];
+    int n = 0;
+    TRY(json_parse(m->chosen.modalities, strlen(m->chosen.modalities), &m->memory, &map, e));
+    if (modalities_parse(l, map, e)) return error_prepend(e, "model");
+    for (int k = 0; k < l->n; k++) {
+        const int old = modality_find(&had, l->at[k].name, strlen(l->at[k].name));
+        if (old < 0) fresh[n++] = bump_format(&m->memory, "modalities.%s", l->at[k].name);
+        else if (!modality_equal(&had.at[old], &l->at[k]))
+            return error_set(e, PL_USAGE,
+                             "model.modalities.%s is another one than that of config.json, whose weights the folder "
+                             "has: leave it out, or give it another name", l->at[k].name);
+    }
+    value_put(&m->memory, whole, "modalities", map);
+    memcpy(path, m->path, sizeof path);
+    model_gather(m, whole);
+    memcpy(m->path, path, sizeof path); /* the other weights are in the folder */
+    fresh[n] = NULL;
+    if (n && *m->path) m->fresh = fresh;
+    return PL_OK;
+}
+
+static int parse_modalities(struct model *m, const struct value *config, struct error *e)
+{
+    struct modality_list *l = &m->images->modalities;
+    TRY(modalities_parse(l, value_get(config, "modalities"), e));
+    if (m->chosen.modalities) TRY(choose_modalities(m, config, l, e));
+    describe_volumes(m);
+    return PL_OK;
+}
+
 static int parse_llava(struct model *m, const struct value *config, struct error *e)
 {
     if (value_get(config, "mm_vision_tower")) return llava_parse_original(m, config, "llama", e);
     struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
     int64_t token;
     TRY(llava_parse_parts(m, c, config, &llava_usual, &token, e));
-    return llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
+    TRY(llava_describe(m, c, token, IMAGE_AS_TOKENS, e));
+    return parse_modalities(m, config, e);
 }
 
 /* --- layers ----------------------------------------------------------------------------------- */
@@ -186,7 +242,21 @@ static id encode(const struct model *m, struct graph *g, id pixels)
     return x;
 }
 
-const struct image_layers llava_layers = {encode, project};
+/* Returns the input of the projector for volumes: their tokens, after the tower's layers or without
+ * these. */
+static id encode_volumes(const struct model *m, struct graph *g, const struct modality *x, id patches)
+{
+    const struct llava *c = m->config;
+    const struct model *tower = model_part(m, c->tower);
+    const int64_t width = tower_sizes(tower).width;
+    id state[LLAVA_STATES] = {0};
+    if (!x->to_tower) return modality_embed(x, g, patches, c->n_states * width);
+    tower_encode_tokens(tower, g, c->tower, x->name, modality_embed(x, g, patches, width), c->n_states, c->states,
+                        state);
+    return c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : state[0];
+}
+
+const struct image_layers llava_layers = {encode, project, encode_volumes};
 
 bool llava_is(const struct model *m) { return m->family->build == llava_build; }
 int64_t llava_width(const struct model *m)

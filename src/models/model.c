@@ -8,6 +8,7 @@
 #include "io/json.h"
 #include "models/catalogue.h"
 #include "models/heads.h"
+#include "models/images.h"
 #include "models/parts.h"
 
 #define FAMILY(name) extern const struct family name##_family;
@@ -150,6 +151,7 @@ static void choose(struct model *m, const struct model_choices *c)
     m->chosen.image = c->image;
     m->chosen.head = c->head;
     if (c->class_folder) m->chosen.class_folder = bump_string(&m->memory, c->class_folder);
+    if (c->modalities) m->chosen.modalities = bump_string(&m->memory, c->modalities);
     char **names = bump_alloc(&m->memory, (c->n_classes + 1) * sizeof *names);
     for (uint32_t i = 0; i < c->n_classes; i++) names[i] = bump_string(&m->memory, c->classes[i]);
     m->chosen.classes = names, m->chosen.n_classes = c->n_classes;
@@ -172,6 +174,9 @@ static int check_choices(const struct model *m, const char *name, struct error *
     if (m->chosen.n_classes && !(m->head && m->head->kind == HEAD_CLASSES))
         return error_set(e, PL_USAGE,
                          "model.classes is given, and %s has no head for classes (model.head): leave it out", name);
+    if (m->chosen.modalities && !(m->images && m->images->modalities.n))
+        return error_set(e, PL_USAGE, "model.modalities is for a llava, and %s is a %s: leave it out", name,
+                         m->family->model_type);
     return PL_OK;
 }
 

@@ -40,6 +40,8 @@ enum port_values {
     VALUES_GRIDS,   /* i32, three: an image or a video in patches (image_grid.h); what follows is in the graph */
     VALUES_SIZES,   /* i32, two: height and width of an image in pixels (anyres.h) */
     VALUES_KINDS,   /* 1: an image token, 2: a video's, 0: text; optional. It repeats what ids say */
+    VALUES_VOLUMES, /* f32; in the graph the patches of a modality (modalities.h) */
+    VALUES_ORDER,   /* i32: of each image and volume in the order of their tokens its modality; below 0: an image */
 };
 
 /* One input. */
@@ -53,7 +55,7 @@ struct port {
     bool optional;
     int64_t below;          /* VALUES_INDEX, VALUES_TARGETS, VALUES_CLASS: a size, or OPEN(letter) */
 };
-enum { MODEL_PORTS = 12 };
+enum { MODEL_PORTS = 16 };
 
 struct mask_model;
 struct image_model;
@@ -77,6 +79,7 @@ struct model_choices {
     char *const *classes;
     uint32_t n_classes;
     const char *class_folder; /* ...the folders in this one, sorted */
+    const char *modalities;   /* volumes that it takes besides, a map as JSON (modalities.h) */
 };
 
 struct model {

@@ -103,6 +103,11 @@ void tower_set_root(struct model *m, const char *root);
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count,
                 const int64_t *chosen, id *states);
 
+/* Does the same for tokens x [B,n,width] that another layer has embedded. CLIP's have no class
+ * token among them. `name` is that of the scope in which the layers are built once more. */
+id tower_encode_tokens(const struct model *m, struct graph *g, const char *part, const char *name, id x,
+                       int64_t count, const int64_t *chosen, id *states);
+
 /* Pools last_hidden_state to a token [B,width]: CLIP's class token after its norm, SigLIP's by its
  * head. */
 id tower_pool(const struct model *m, struct graph *g, const char *part, id last);

@@ -81,7 +81,7 @@ static id connect(const struct model *m, struct graph *g, id x)
     return x;
 }
 
-static const struct image_layers layers = {encode, connect};
+static const struct image_layers layers = {.tower = encode, .project = connect};
 
 static void build_smolvlm(const struct model *m, struct graph *g, const struct batch *batch)
 {

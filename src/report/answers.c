@@ -79,15 +79,38 @@ static int put_pixels(struct text *out, const struct image *image, struct error 
     return rc;
 }
 
+/* Reads the slice in the middle of a volume, of a series of the volume in its middle. The caller
+ * frees image->rgb. */
+static int read_slice(struct image_files *files, const char *reference, struct image *image, struct error *e)
+{
+    const struct pixel_range range = {.kind = RANGE_AUTO};
+    struct volume v;
+    TRY(image_files_volume(files, reference, &(struct volume_options){0}, &v, e));
+    const struct volume_channels shown = {.at = {&v}, .modality = {v.modalities / 2}};
+    const size_t room = volume_rgb_room(&shown);
+    *image = (struct image){.width = v.w, .height = v.h, .rgb = mem_alloc(room)};
+    int rc = volume_set_window(&v, shown.modality[0], &range, e);
+    if (!rc) rc = volume_rgb(&shown, &range, v.slices / 2, image->rgb, room, e);
+    if (rc) mem_free(image->rgb);
+    volume_close(&v);
+    return rc;
+}
+
+/* Reads an image, in the room of its file. */
+static int read_image(struct image_files *files, const char *reference, void *room, struct image *image,
+                      struct error *e)
+{
+    size_t n = 0;
+    if (media_is_volume(reference)) return read_slice(files, reference, image, e);
+    TRY(image_files_read(files, reference, room, IMAGE_ROOM, &n, e));
+    return image_decode(image, room, n, &(struct image_options){.on_white = true}, NULL, 0, e);
+}
+
 static void put_image(struct text *out, struct image_files *files, const char *reference, void *room)
 {
     struct image image;
     struct error ignored;
-    size_t n = 0;
-    const struct image_options o = {.on_white = true};
-    int rc = !files || media_is_video(reference) ||
-             image_files_read(files, reference, room, IMAGE_ROOM, &n, &ignored) ||
-             image_decode(&image, room, n, &o, NULL, 0, &ignored);
+    int rc = !files || media_is_video(reference) || read_image(files, reference, room, &image, &ignored);
     if (!rc) {
         rc = put_pixels(out, &image, &ignored);
         mem_free(image.rgb);

@@ -51,6 +51,14 @@ static void print_facts(const struct text_facts *f, const struct text_measures *
     if (c->o.images.most_frames && c->frames)
         text_printf(out, "frames      %llu of videos, %.2f a row of at most %u\n", (unsigned long long)c->frames,
                     (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
+    if (c->volumes)
+        text_printf(out, "volumes     %llu, %.2f a row of at most %u of each modality\n",
+                    (unsigned long long)c->volumes, (double)c->volumes / (double)c->rows.n, c->o.images.most_volumes);
+    if (c->too_many_volumes)
+        text_printf(out,
+                    "too many    %llu samples have more volumes of a modality than data.max_volumes, at most %llu, "
+                    "and are left out\n",
+                    (unsigned long long)c->too_many_volumes, (unsigned long long)c->most_volumes);
     if (c->too_many_frames)
         text_printf(out,
                     "too many    %llu samples have more frames than data.max_frames, at most %llu, and are left out\n",

@@ -60,7 +60,8 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
                  q->too_long, longest);
     if (q->too_many)
         log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64
-                 " images (data.max_images) or %" PRId64 " frames (data.max_frames) and are left out",
+                 " images (data.max_images), %" PRId64
+                 " frames (data.max_frames) or volumes than planned, and are left out",
                  q->too_many, most.images.images, most.images.frames);
     x->scores = mem_alloc(q->files.n * sizeof *x->scores);
     x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held) +

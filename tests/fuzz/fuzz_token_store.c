@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { T = 12, VOCABULARY = 1000, FEATURES = 2, IMAGES = 2 };
+enum { T = 12, VOCABULARY = 1000, FEATURES = 2, IMAGES = 2, VOLUMES = 1 };
 
 static void repair(char *bytes, size_t n)
 {
@@ -39,17 +39,22 @@ static void check_images(const struct conversations *c)
 {
     for (uint64_t r = 0; r < conversations_count(c); r++) {
         const struct row_samples row = conversations_samples(c, r);
-        uint32_t all = 0;
+        uint32_t all = 0, volumes = 0;
         for (uint32_t k = 0; k < row.n; k++) {
             const struct used_sample *u = &c->used.at[row.at[k]];
-            for (uint32_t i = 0; i < u->images;) {
+            for (uint32_t i = 0; i < u->size.images;) {
                 const struct sample_image x = conversations_image(c, u, i);
                 CHECK(x.count && strlen(x.reference) < c->store.header->names);
                 i += x.count;
             }
-            all += u->images;
+            all += u->size.images;
+            struct sample_media m;
+            for (uint32_t i = 0; conversations_media(c, u, i, &m); i++) {
+                CHECK(m.modality < 1 && m.tokens.end <= u->size.tokens);
+                volumes += m.modality >= 0;
+            }
         }
-        CHECK(all <= IMAGES);
+        CHECK(all <= IMAGES && volumes <= VOLUMES);
     }
 }
 
@@ -70,13 +75,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               ? ((const struct token_store_header *)(const void *)bytes)->image_token
                               : 0;
     mem_free(bytes);
-    const struct conversations_options o = {.images = {token, FEATURES, IMAGES, data[0] >> 5 & 1},
+    struct conversations_options o = {.images = {token, FEATURES, IMAGES, data[0] >> 5 & 1},
                                             .sequence = T,
                                             .train_on = (data[0] >> 1) % 3,
                                             .too_long = data[0] >> 3 & 1,
                                             .packing = data[0] >> 4 & 1,
                                             .vocabulary = VOCABULARY,
                                             .max_bad = 1};
+    if (data[0] >> 6 & 1) {
+        o.images.modalities = (struct modality_list){1, {{.name = "T1", .tokens = FEATURES, .values = 1}}};
+        o.images.most_volumes = VOLUMES;
+    }
     if (conversations_open(&c, path, &o, &e)) {
         CHECK(e.code == PL_USAGE && e.text[0]);
         return 0;

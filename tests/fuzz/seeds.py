@@ -138,6 +138,7 @@ put("conversation", "completion", b'{"prompt": "q", "completion": "a"}\n{"text":
 put("conversation", "cut", b'[{"text": "t"}, {"text": "u')
 put("conversation", "images", b'{"images": ["a.png", {"path": "b.png"}], "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "q"}, {"type": "image"}]}, {"role": "assistant", "content": "<image>"}]}\n')
 
+put("conversation", "volumes", b'{"modality_paths": {"T1": "a.nii.gz", "f": ["b.nii", null]}, "conversations": [{"from": "human", "value": "<image><image>q"}, {"from": "gpt", "value": "a"}]}\n{"images": [{"path": "c", "modality": "T1", "token": "<image>"}, "d.nii"], "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "image", "modality": "PET", "path": "e.dcm"}]}, {"role": "assistant", "content": "a"}]}\n')
 put("conversation", "two_in_a_line", b'{"text": "a"} {"text": "b"}\n{"text": "c"}')
 put("conversation", "plain", "\ufeffA text.\n\nÄ second paragraph.\n".encode())
 

@@ -60,6 +60,7 @@ import make_tinyvit
 import make_towers
 import make_train
 import make_video
+import make_llava_volumes
 
 TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roundoff, half of the smallest step
 COLUMNS = [*TYPES, "f32"]
@@ -67,7 +68,7 @@ SCALE = 2.0 ** 14  # of the loss, in f16
 TINY = 1e-7  # as in tests/compare.c
 HERE = common.HERE
 # The scripts whose reference takes a folder, a case and a batch.
-MADE = [make_towers, make_video, make_llava, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam]
+MADE = [make_towers, make_video, make_llava, make_llava_volumes, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam]
 ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 

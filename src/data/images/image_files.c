@@ -353,6 +353,7 @@ static int read_cell(const struct place *p, void *to, size_t room, size_t *n, st
 /* Puts the reference before a message: data: URLs are long. */
 static int about(const char *reference, struct error *e)
 {
+    if (media_is_volume(reference)) reference = media_volume_path(reference);
     return error_prepend(e, strlen(reference) > 200 ? "%.60s..." : "%s", reference);
 }
 
@@ -591,6 +592,33 @@ int image_files_video(struct image_files *f, const char *reference, struct video
     return PL_OK;
 }
 
+/* Finds the file or the folder of a volume. */
+static int find_volume(struct image_files *f, const char *reference, char found[PATH_ROOM], struct error *e)
+{
+    const char *path = media_volume_path(reference), *member;
+    struct archive *in;
+    struct place p;
+    int rc = PL_OK;
+    if (f->store)
+        rc = error_set(e, PL_USAGE, "%s has embeddings of images, and volumes are read from files: set data.images to "
+                       "their folder", f->where);
+    else if (!*path) rc = error_set(e, PL_USAGE, "the path of a volume is empty");
+    else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "volumes are not downloaded: give the path of a file");
+    else if (!(rc = locate(f, path, &p, &in, &member, e)) && in)
+        rc = error_set(e, PL_USAGE, "volumes are not read from a tar: unpack it");
+    if (rc) return about(reference, e);
+    memcpy(found, p.path, PATH_ROOM);
+    return PL_OK;
+}
+
+int image_files_volume(struct image_files *f, const char *reference, const struct volume_options *o, struct volume *v,
+                       struct error *e)
+{
+    char path[PATH_ROOM];
+    TRY(find_volume(f, reference, path, e));
+    return volume_open(v, path, o, e) ? about(reference, e) : PL_OK;
+}
+
 /* Finds a video, without opening it. */
 static int find_video(struct image_files *f, const char *reference, struct error *e)
 {
@@ -603,7 +631,9 @@ static int find_video(struct image_files *f, const char *reference, struct error
 int image_files_allow(const struct image_files *f, const char *reference, struct error *e)
 {
     struct place p;
-    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0);
+    const char *path = media_is_volume(reference) ? media_volume_path(reference)
+                       : media_is_video(reference) ? reference + strlen(VIDEO_REFERENCE)
+                                                   : reference;
     if (!strncasecmp(path, "file://", 7)) path += 7;
     if (!f->root || f->store || !strncasecmp(path, "data:", 5)) return PL_OK;
     if (parquet_reference(path, p.path, sizeof p.path, &p.cell) ? may_read_table(f, p.path) : may_read(f, path))
@@ -622,6 +652,7 @@ int image_files_find(struct image_files *f, const char *reference, uint64_t *byt
                : x.fault                               ? error_set(e, PL_USAGE, "%s", x.why)
                                                        : PL_OK;
     if (media_is_video(reference)) return find_video(f, reference, e);
+    if (media_is_volume(reference)) return find_volume(f, reference, p.path, e);
     size_t n;
     if (find(f, reference, &p, e) || (p.table && read_cell(&p, NULL, 0, &n, e))) return about(reference, e);
     *bytes = p.table ? n : p.size;

@@ -8,6 +8,7 @@
  *     data:image/png;base64,iVBO    the image itself
  *     parquet:a.parquet/12/3/1      a cell of a Parquet table (io/parquet_rows.h), by a path
  *     video:clips/1.mp4             a video, a file or a folder of images, by any of these paths
+ *     volume:T1:7/T1.nii.gz         a volume, a file or the folder of a DICOM series (data/volumes/volume_patches.h)
  *
  * data.images may also be a packed store with the embeddings that a vision tower computes of the
  * images (data/formats/packed.h): then there are no bytes of images, and a reference of any kind is
@@ -20,6 +21,7 @@
 
 #include "data/images/video.h"
 #include "data/masks/mask.h"
+#include "data/volumes/volume_patches.h"
 
 #define VIDEO_REFERENCE "video:"
 bool media_is_video(const char *reference);
@@ -35,6 +37,8 @@ struct image_scope {
     uint64_t room;        /* bytes of memory for an image: its file, its pixels, and what resizing needs */
     /* of models that take images of any size: instead of the processor's; 0: as that has them */
     uint64_t min_pixels, max_pixels;
+    struct volume_options volumes; /* how volumes are viewed, and... */
+    struct pixel_range range;      /* ...which of their values become 0 and 1 */
 };
 /* Returns how many tars are open at once, at most: a part of the files that the process may
  * open. */
@@ -70,3 +74,7 @@ enum data_fault image_files_embeddings(const struct image_files *f, const char *
  * a kind that is not read. */
 int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e);
 void video_at_free(struct video_at *v);
+
+/* Opens a volume, by a path. PL_USAGE: there is none, or the file is damaged. */
+int image_files_volume(struct image_files *f, const char *reference, const struct volume_options *o, struct volume *v,
+                       struct error *e);

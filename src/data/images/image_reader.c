@@ -133,6 +133,32 @@ enum data_fault image_reader_patches(struct image_reader *r, struct image_files 
     return FAULT_NONE;
 }
 
+/* --- volumes ---------------------------------------------------------------------------------- */
+
+static enum data_fault read_volume(struct image_reader *r, const struct volume *v, const struct modality *x, float *to,
+                                   struct error *e)
+{
+    const uint64_t need = volume_patches_room(v, x);
+    if (need > r->o.room)
+        return error_set(e, PL_NOFIT, "reading a volume of %u x %u x %u voxels takes %llu MiB; expected at most %llu "
+                         "(data.sample_memory)", v->dims[0], v->dims[1], v->dims[2],
+                         (unsigned long long)(need >> 20) + 1, (unsigned long long)(r->o.room >> 20)),
+               FAULT_TOO_LARGE;
+    return volume_patches(v, x, &r->o.range, r->room, to, e) ? FAULT_IMAGE : FAULT_NONE;
+}
+
+enum data_fault image_reader_volume(struct image_reader *r, struct image_files *files, const char *reference,
+                                    float *to, struct error *e)
+{
+    struct volume v;
+    const int modality = media_modality(r->o.modalities, reference, e);
+    if (modality < 0 || image_files_volume(files, reference, &r->o.volumes, &v, e)) return FAULT_READ;
+    const enum data_fault fault = read_volume(r, &v, &r->o.modalities->at[modality], to, e);
+    volume_close(&v);
+    if (fault) error_prepend(e, "%.100s", media_volume_path(reference));
+    return fault;
+}
+
 /* --- videos ----------------------------------------------------------------------------------- */
 
 struct frames {

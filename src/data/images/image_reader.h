@@ -26,6 +26,8 @@ struct image_reader_options {
     uint64_t room;             /* bytes for the file of an image, its pixels and what the processor needs */
     double fps;                /* of videos (video.h) */
     uint32_t max_frames;
+    const struct modality_list *modalities; /* of volumes; NULL: the model takes none */
+    struct volume_options volumes;
 };
 
 /* Returns the bytes of the memory of a reader; floats of one image for the tower. */
@@ -55,6 +57,11 @@ struct frames_to {
  * could not be decoded (video.h). */
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
+
+/* Reads a volume of a modality, into to[modality_floats] (volume_patches.h). Its list of files and
+ * a path are on the heap while it is read. */
+enum data_fault image_reader_volume(struct image_reader *r, struct image_files *files, const char *reference,
+                                    float *to, struct error *e);
 
 /* Read an image or a video of a model that takes patches, and which becomes `tokens` tokens, into
  * to[patch_grid_patches][patch_floats]. Another number is a fault: the file was replaced after its

@@ -112,6 +112,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
                                         .any_size = image_own_tokens(x), .video = video,
                                         .around = {x->around[0], x->around[1]}, .place = x->place,
                                         .bos_behind = x->bos_behind, .timed = x->timed}};
+    s->modalities = x->modalities, s->volumes = scope->volumes, s->range = scope->range;
     if (x->anyres) s->text.anyres = *x->anyres;
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc)
@@ -182,6 +183,10 @@ uint64_t image_source_fingerprint(const struct image_source *s)
     uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
     if (image_is_tiled(s->text.layout)) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->text.anyres.n) hash = hash_bytes(&s->text.anyres, sizeof s->text.anyres, hash);
+    for (int i = 0; i < s->modalities.n; i++) {
+        const struct modality *x = &s->modalities.at[i];
+        hash = hash_bytes(x->name, strlen(x->name), hash ^ (uint64_t)x->tokens);
+    }
     if (s->text.any_size) hash = hash ^ patch_rules_hash(&s->patches);
     if (s->videos.max_frames && s->frame_processor.frames.on) {
         const struct video_sampling *f = &s->frame_processor.frames;
@@ -256,6 +261,31 @@ static int read_video(const struct image_source *s, const char *reference, image
     mem_free(room);
     if (fault && e->code != PL_FAIL) e->code = PL_USAGE;
     return fault ? e->code : PL_OK;
+}
+
+/* --- volumes ---------------------------------------------------------------------------------- */
+
+static int read_volume(const struct image_source *s, const char *reference, image_take *take, void *user,
+                       struct image_pixels *out, struct error *e)
+{
+    enum { LISTS = 1 << 20 }; /* of the files of a series */
+    out->modality = media_modality(&s->modalities, reference, e);
+    if (out->modality < 0) return e->code;
+    const struct image_reader_options o = {.range = s->range, .room = s->room, .modalities = &s->modalities,
+                                           .volumes = s->volumes};
+    const uint64_t bytes = (uint64_t)modality_floats(&s->modalities.at[out->modality]) * sizeof(float);
+    void *room = mem_alloc(image_reader_bytes(&o));
+    float *values = mem_alloc(bytes);
+    struct image_reader *r = image_reader_new(&o, room);
+    const enum data_fault fault = image_reader_volume(r, s->files, reference, values, e);
+    out->count = 1;
+    out->used = image_reader_bytes(&o) + bytes + LISTS;
+    if (fault && e->code != PL_FAIL) e->code = PL_USAGE;
+    const int rc = fault ? e->code : take ? take(user, values, 1, e) : PL_OK;
+    image_reader_free(r);
+    mem_free(values);
+    mem_free(room);
+    return rc;
 }
 
 /* --- images ----------------------------------------------------------------------------------- */
@@ -342,7 +372,7 @@ static int read_patch_video(const struct image_source *s, const char *reference,
     struct image_reader *r = image_reader_new(&o, room);
     const enum data_fault fault = image_reader_video_patches(r, s->files, reference, &x, e);
     *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid, true, x.seconds,
-                                 image_reader_bytes(&o) + size};
+                                 image_reader_bytes(&o) + size, -1};
     image_reader_free(r);
     mem_free(room);
     if (fault && e->code != PL_FAIL) e->code = PL_USAGE;
@@ -370,7 +400,7 @@ static int read_any_size(const struct image_source *s, const char *reference, im
         float *values = mem_alloc(size);
         patch_image(p, &grid, image.rgb, image.width, image.height, work, scratch, values);
         *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid, false, 0,
-                                     bytes + 8ull * image.width * image.height + scratch + size};
+                                     bytes + 8ull * image.width * image.height + scratch + size, -1};
         rc = take ? take(user, values, out->count, e) : PL_OK;
         mem_free(values);
         mem_free(work);
@@ -387,7 +417,8 @@ int image_source_read(const struct image_source *s, const char *reference, bool 
     struct image image = {0};
     size_t bytes = 0;
     uint32_t height, width, rows, columns;
-    *out = (struct image_pixels){0};
+    *out = (struct image_pixels){.modality = -1};
+    if (media_is_volume(reference)) return read_volume(s, reference, take, user, out, e);
     if (s->patches.merge) return read_any_size(s, reference, take, user, out, e);
     if (media_is_video(reference)) return read_video(s, reference, take, user, out, e);
     if (read_rgb(s, reference, &image, &bytes, e)) return e->code;
@@ -455,6 +486,11 @@ int image_source_tiles(const struct image_source *s, const char *reference, stru
     size_t n = 0;
     char *file;
     *out = (struct image_tiles){0};
+    if (media_is_volume(reference)) {
+        const int modality = media_modality(&s->modalities, reference, e);
+        if (modality >= 0) out->tokens = (uint32_t)s->modalities.at[modality].tokens;
+        return modality < 0 ? e->code : PL_OK;
+    }
     if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
     if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
     if (!image_is_tiled(s->text.layout) && !s->text.any_size) return PL_OK;

@@ -22,6 +22,9 @@ struct image_source {
     /* which frames are taken, and how images of a folder are read, in videos.room bytes; max_frames
      * 0: videos are not */
     struct video_options videos;
+    struct modality_list modalities; /* of volumes, */
+    struct volume_options volumes;   /* and how they are viewed... */
+    struct pixel_range range;        /* ...and their values are taken */
 };
 
 /* Opens the images of a model `m` that takes images, which are where `scope` says. Without a
@@ -61,6 +64,7 @@ struct image_pixels {
     bool video;
     double seconds;      /* of a video, that one of grid.t lasts */
     uint64_t used;       /* bytes of memory that reading took, at most */
+    int modality;        /* of a volume, whose values are patches (volume_patches.h); below 0: an image or a video */
 };
 int image_source_read(const struct image_source *s, const char *reference, bool beside, image_take *take, void *user,
                       struct image_pixels *out, struct error *e);

@@ -131,19 +131,44 @@ static enum conversation_fault add_media(struct turn_reader *r, const char *key,
     }
     const char *path = media_path(v);
     if (!path) return wrong_type(r, key, v, "a path, a list of paths, or maps with the key path or url");
+    const struct value *modality = v->kind == VALUE_MAP ? value_get(v, "modality") : NULL;
+    const char *volume = media_volume(path, is_string(modality) ? modality->text : NULL, r->b);
     if (strstr(key, "video")) path = bump_format(r->b, VIDEO_REFERENCE "%s", path);
+    else if (volume) path = volume;
     value_append(r->b, r->out->media, value_string(r->b, path));
     r->out->videos += media_is_video(path);
     return SAMPLE_FINE;
 }
 
 static const char *const media_keys[] = {"image", "images", "video", "videos"};
+#define MODALITY_PATHS "modality_paths"
+
+/* Adds the volumes of a modality: a path, or a list of paths; null: there are none. */
+static enum conversation_fault add_volumes(struct turn_reader *r, const char *modality, const struct value *v)
+{
+    const char *path = media_path(v);
+    enum conversation_fault f = SAMPLE_FINE;
+    if (!given(v)) return SAMPLE_FINE;
+    if (v->kind == VALUE_LIST) {
+        for (uint32_t i = 0; i < v->count && !f; i++) f = add_volumes(r, modality, v->items[i]);
+        return f;
+    }
+    if (!path || strchr(modality, ':'))
+        return wrong_type(r, MODALITY_PATHS, v, "a map from modalities to paths, or to lists of paths");
+    value_append(r->b, r->out->media, value_string(r->b, bump_format(r->b, VOLUME_REFERENCE "%s:%s", modality, path)));
+    return SAMPLE_FINE;
+}
 
 static enum conversation_fault add_all_media(struct turn_reader *r, const struct value *sample)
 {
     enum conversation_fault f = SAMPLE_FINE;
     for (size_t i = 0; i < COUNT(media_keys) && !f; i++)
         f = add_media(r, media_keys[i], value_get(sample, media_keys[i]));
+    const struct value *volumes = value_get(sample, MODALITY_PATHS);
+    if (f || !given(volumes)) return f;
+    if (volumes->kind != VALUE_MAP)
+        return wrong_type(r, MODALITY_PATHS, volumes, "a map from modalities to paths, or to lists of paths");
+    for (uint32_t i = 0; i < volumes->count && !f; i++) f = add_volumes(r, volumes->items[i]->key, volumes->items[i]);
     return f;
 }
 
@@ -384,7 +409,7 @@ bool conversation_key(const char *key)
         if (!strcmp(key, beside[i])) return true;
     for (size_t i = 0; i < COUNT(media_keys); i++)
         if (!strcmp(key, media_keys[i])) return true;
-    return false;
+    return !strcmp(key, MODALITY_PATHS);
 }
 
 /* --- system prompt and tools ------------------------------------------------------------------ */

@@ -12,6 +12,10 @@
  * as chat templates take them; prompt and completion of texts, and text, stay text, which no
  * template renders. The keys tell the formats apart.
  *
+ * A volume is an image of a modality: {"path": "T1.nii.gz", "modality": "T1"} among the images, a
+ * NIfTI file there, or modality_paths: {T1: "T1.nii.gz", rsfMRI: ["a.nii.gz", "b.nii.gz"]} beside
+ * the messages, whose volumes come in their order, after the images.
+ *
  * An image is the text <image> where it stands (text/template/chat_images.h), whether the file has
  * that or a part {type: image}; a part is set apart from its neighbours by a line break. Videos are
  * <video>.

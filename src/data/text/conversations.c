@@ -15,7 +15,7 @@ enum { IGNORED = -100 };
 /* Returns the tokens of a sample that are used: begin to end. */
 static struct byte_range part_of(const struct used_sample *u)
 {
-    return (struct byte_range){u->begin, u->begin + u->tokens};
+    return (struct byte_range){u->begin, u->begin + u->size.tokens};
 }
 
 /* The label ranges of a part of a sample: the first and the last may reach beyond it. */
@@ -75,15 +75,29 @@ static uint32_t count_image_tokens(const struct conversations *c, const struct s
     return n;
 }
 
-/* Returns the image tokens of videos that begin in a part. */
-static uint32_t count_frame_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+/* The image tokens of a sample that belong to videos, and to volumes, and how many volumes there
+ * are. */
+struct media_tokens {
+    uint32_t frames, volumes, count[MODALITIES];
+};
+
+/* Counts those of the videos and volumes that begin in a part. */
+static struct media_tokens count_media(const struct conversations *c, const struct stored_sample *x,
+                                       struct byte_range part)
 {
     const char *name = c->store.names + x->media;
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < x->n_media && c->o.images.frame_features; k++, name += strlen(name) + 1) {
+    struct media_tokens n = {0};
+    struct error ignored;
+    const bool any = c->o.images.frame_features || c->o.images.modalities.n;
+    for (uint32_t k = 0; k < x->n_media && any; k++, name += strlen(name) + 1) {
         const struct byte_range r = c->store.images[x->first_image + k];
-        if (r.begin >= part.begin && r.begin < part.end && media_is_video(name))
-            n += count_image_tokens(c, x, (struct byte_range){r.begin, r.end < part.end ? r.end : part.end});
+        if (r.begin < part.begin || r.begin >= part.end) continue;
+        const bool video = media_is_video(name), volume = media_is_volume(name);
+        if (!video && !volume) continue;
+        const struct byte_range inside = {r.begin, r.end < part.end ? r.end : part.end};
+        const int modality = volume ? media_modality(&c->o.images.modalities, name, &ignored) : -1;
+        *(video ? &n.frames : &n.volumes) += count_image_tokens(c, x, inside);
+        if (modality >= 0) n.count[modality]++;
     }
     return n;
 }
@@ -110,15 +124,25 @@ static struct row_size count_images(const struct conversations *c, const struct 
     struct row_size size = {.tokens = part.end - part.begin};
     if (!o->features) return size;
     if (o->anyres.n) return count_tiles(c, x, part, &size), size;
-    const uint32_t frames = count_frame_tokens(c, x, part);
-    size.images = (count_image_tokens(c, x, part) - frames) / o->features;
-    if (frames) size.frames = frames / o->frame_features;
+    const struct media_tokens n = count_media(c, x, part);
+    size.images = (count_image_tokens(c, x, part) - n.frames - n.volumes) / o->features;
+    if (n.frames) size.frames = n.frames / o->frame_features;
+    memcpy(size.volumes, n.count, sizeof size.volumes);
     return size;
+}
+
+/* Returns the most volumes of one modality. */
+static uint32_t most_volumes(const struct row_size *s)
+{
+    uint32_t most = 0;
+    for (int k = 0; k < MODALITIES; k++) most = s->volumes[k] > most ? s->volumes[k] : most;
+    return most;
 }
 
 static bool has_room(const struct conversations *c, struct row_size s)
 {
-    return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames;
+    return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames &&
+           most_volumes(&s) <= c->o.images.most_volumes;
 }
 
 /* Returns the end of a part that is too long: that of the last answer that fits; its begin: none
@@ -158,13 +182,14 @@ static bool use_part(struct conversations *c, uint64_t i, struct byte_range part
     const struct row_size size = count_images(c, x, part);
     if (!size.tokens || size.tokens > c->o.sequence) return c->too_long++, false;
     if (!has_room(c, size)) {
-        c->too_many += size.images > c->o.images.most;
-        c->too_many_frames += size.images <= c->o.images.most;
+        if (size.images > c->o.images.most) c->too_many++;
+        else if (size.frames > c->o.images.most_frames) c->too_many_frames++;
+        else c->too_many_volumes++;
         return false;
     }
     const uint32_t labels = count_labels(c, x, part);
     if (!labels) return c->unlabelled++, false;
-    vec_push(&c->used, ((struct used_sample){(uint32_t)i, size.tokens, part.begin, size.images, size.frames}));
+    vec_push(&c->used, ((struct used_sample){(uint32_t)i, part.begin, size}));
     if (cut) count_cut(c, x, part.end);
     c->chats += !part.begin && x->flags & STORED_CHAT;
     c->endless += !part.begin && x->flags & STORED_CHAT &&
@@ -173,6 +198,7 @@ static bool use_part(struct conversations *c, uint64_t i, struct byte_range part
     c->labels += labels;
     c->images += size.images;
     c->frames += size.frames;
+    for (int k = 0; k < MODALITIES; k++) c->volumes += size.volumes[k];
     return true;
 }
 
@@ -220,6 +246,7 @@ static void use_sample(struct conversations *c, uint64_t i, const bool *held)
     if (x->tokens > c->longest) c->longest = x->tokens;
     if (size.images > c->most_images) c->most_images = size.images;
     if (size.frames > c->most_frames) c->most_frames = size.frames;
+    if (most_volumes(&size) > c->most_volumes) c->most_volumes = most_volumes(&size);
     c->split += wide;
     c->split_long += !wide && longer && !(x->flags & STORED_PLAIN);
     c->samples += wide || longer ? use_parts(c, i, held) : use_part(c, i, whole);
@@ -292,8 +319,15 @@ static int check_images(const struct conversations *c, struct error *e)
                          h->image_token);
     for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features && !c->o.images.anyres.n; i++) {
         const struct stored_sample *x = &c->store.samples[i];
-        const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}),
-                       n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
+        const struct media_tokens m = count_media(c, x, (struct byte_range){0, x->tokens});
+        const uint32_t frames = m.frames,
+                       n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames - m.volumes;
+        uint32_t volumes = 0;
+        for (int k = 0; k < c->o.images.modalities.n; k++)
+            volumes += m.count[k] * (uint32_t)c->o.images.modalities.at[k].tokens;
+        if (volumes != m.volumes)
+            return error_set(e, PL_USAGE, "%s:%s: its volumes have %u image tokens, and the model has %u for them",
+                             c->store.names + x->file, record_place(x->line).text, m.volumes, volumes);
         if (frames && frames % c->o.images.frame_features)
             return error_set(e, PL_USAGE, "%s:%s: its videos have %u image tokens, and a frame has %u",
                              c->store.names + x->file, record_place(x->line).text, frames, c->o.images.frame_features);
@@ -328,7 +362,8 @@ static int check_used(const struct conversations *c, struct error *e)
     const struct sample_report *r = &c->store.header->report;
     if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
     if (check_images(c, e)) return e->code;
-    if (!c->used.n && !c->too_long && !c->too_many && !c->too_many_frames && !c->unlabelled && c->o.holdout > 0)
+    const bool left = c->too_long || c->too_many || c->too_many_frames || c->too_many_volumes || c->unlabelled;
+    if (!c->used.n && !left && c->o.holdout > 0)
         return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout,
                          (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
     if (!c->used.n && c->too_long)
@@ -353,6 +388,11 @@ static int check_used(const struct conversations *c, struct error *e)
                          "all %llu samples have more frames of videos than data.max_frames, which is %u; the most are "
                          "%llu: set data.max_frames", (unsigned long long)c->too_many_frames, c->o.images.most_frames,
                          (unsigned long long)c->most_frames);
+    if (!c->used.n && c->too_many_volumes)
+        return error_set(e, PL_USAGE,
+                         "all %llu samples have more volumes of a modality than data.max_volumes, which is %u; the "
+                         "most are %llu: set data.max_volumes", (unsigned long long)c->too_many_volumes,
+                         c->o.images.most_volumes, (unsigned long long)c->most_volumes);
     return c->used.n ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
 }
 
@@ -373,10 +413,10 @@ int conversations_open(struct conversations *c, const char *path, const struct c
         return rc;
     }
     struct row_size *sizes = mem_alloc(((size_t)c->used.n + 1) * sizeof *sizes);
-    for (uint32_t i = 0; i < c->used.n; i++)
-        sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images, c->used.at[i].frames};
-    rows_pack(&c->rows, sizes, c->used.n,
-              (struct row_size){(uint32_t)o->sequence, o->images.most, o->images.most_frames}, o->packing);
+    struct row_size most = {.tokens = (uint32_t)o->sequence, .images = o->images.most, .frames = o->images.most_frames};
+    for (int k = 0; k < o->images.modalities.n; k++) most.volumes[k] = o->images.most_volumes;
+    for (uint32_t i = 0; i < c->used.n; i++) sizes[i] = c->used.at[i].size;
+    rows_pack(&c->rows, sizes, c->used.n, most, o->packing);
     mem_free(sizes);
     return PL_OK;
 }
@@ -415,7 +455,7 @@ static void put_sample(const struct conversations *c, const struct used_sample *
     const struct stored_sample *x = &c->store.samples[u->sample];
     const int32_t *ids = c->store.ids + x->first + u->begin;
     struct labels l;
-    for (uint32_t t = 0; t < u->tokens; t++) {
+    for (uint32_t t = 0; t < u->size.tokens; t++) {
         out->ids[at + t] = ids[t];
         out->labels[at + t] = IGNORED;
         out->positions[at + t] = (int32_t)t;
@@ -445,7 +485,7 @@ void conversations_fill(const struct conversations *c, struct row_samples sample
     for (uint32_t k = 0; k < samples.n; k++) {
         const struct used_sample *u = &c->used.at[samples.at[k]];
         put_sample(c, u, out->tokens, out);
-        out->tokens += u->tokens;
+        out->tokens += u->size.tokens;
     }
     pad_from(c, out->tokens, out);
 }
@@ -457,7 +497,7 @@ struct sample_image conversations_image(const struct conversations *c, const str
     uint32_t before = 0;
     for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
         const struct byte_range r = c->store.images[x->first_image + k];
-        if (r.begin < u->begin || (!c->o.images.patches && media_is_video(name))) continue;
+        if (r.begin < u->begin || media_is_volume(name) || (!c->o.images.patches && media_is_video(name))) continue;
         const struct sample_image image = {name, count_images(c, x, r).images};
         if (before == nth && image.count) return image;
         before += image.count;
@@ -465,15 +505,20 @@ struct sample_image conversations_image(const struct conversations *c, const str
     return (struct sample_image){"", 1};
 }
 
-bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth,
-                         struct sample_video *out)
+bool conversations_media(const struct conversations *c, const struct used_sample *u, uint32_t nth,
+                         struct sample_media *out)
 {
     const struct stored_sample *x = &c->store.samples[u->sample];
     const char *name = c->store.names + x->media;
+    struct error ignored;
     for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1) {
         const struct byte_range r = c->store.images[x->first_image + k];
-        if (!media_is_video(name) || r.begin < u->begin || r.end > u->begin + u->tokens || nth--) continue;
-        *out = (struct sample_video){name, count_images(c, x, r).frames, {r.begin - u->begin, r.end - u->begin}};
+        const bool volume = media_is_volume(name);
+        if ((!volume && !media_is_video(name)) || r.begin < u->begin || r.end > u->begin + u->size.tokens || nth--)
+            continue;
+        *out = (struct sample_media){name, count_images(c, x, r).frames,
+                                     volume ? media_modality(&c->o.images.modalities, name, &ignored) : -1,
+                                     {r.begin - u->begin, r.end - u->begin}};
         return true;
     }
     return false;
@@ -510,6 +555,7 @@ uint64_t conversations_fingerprint(const struct conversations *c)
         if (c->o.images.frame_features)
             hash = hash_bytes((const uint32_t[]){c->o.images.frame_features, c->o.images.most_frames},
                               2 * sizeof(uint32_t), hash);
+        if (c->o.images.modalities.n) hash = hash_bytes(&c->o.images.most_volumes, sizeof(uint32_t), hash);
     }
     return hash ? hash : 1;
 }
@@ -554,6 +600,11 @@ void conversations_print_left(const struct conversations *c, struct text *out)
                     out->n ? ". " : "", (unsigned long long)c->too_many_frames,
                     c->too_many_frames == 1 ? "sample has" : "samples have", c->o.images.most_frames,
                     (unsigned long long)c->most_frames, c->too_many_frames == 1 ? "is" : "are");
+    if (c->too_many_volumes)
+        text_printf(out, "%s%llu %s more volumes of a modality than data.max_volumes (%u; the most are %llu) and %s "
+                    "left out", out->n ? ". " : "", (unsigned long long)c->too_many_volumes,
+                    c->too_many_volumes == 1 ? "sample has" : "samples have", c->o.images.most_volumes,
+                    (unsigned long long)c->most_volumes, c->too_many_volumes == 1 ? "is" : "are");
     if (c->split)
         text_printf(out, "%s%llu %s more images than data.max_images and %s split at turns", out->n ? ". " : "",
                     (unsigned long long)c->split, c->split == 1 ? "sample has" : "samples have",

@@ -20,13 +20,14 @@
 #pragma once
 
 #include "data/text/token_store.h"
+#include "models/modalities.h"
 #include "text/template/anyres.h"
 #include "base/base.h"
 
 /* ---- Rows ----
  *
- * packing: which samples share a row, which has room for some tokens, some images and some
- * frames of videos.
+ * packing: which samples share a row, which has room for some tokens, some images, some frames of
+ * videos and some volumes of each modality.
  *
  * Best fit decreasing: from the longest sample to the shortest, each goes into the row with the
  * least room for tokens that holds it, its images and frames included. It depends only on
@@ -36,8 +37,11 @@
 
 /* The size of a sample, of a row, or of what still fits into a row. */
 struct row_size {
-    uint32_t tokens, images, frames;
+    uint32_t tokens, images, frames, volumes[MODALITIES];
 };
+/* Reports whether the first has room for the second; takes the second out of the first. */
+bool row_fits(const struct row_size *room, const struct row_size *x);
+void row_take(struct row_size *room, const struct row_size *x);
 
 struct rows {
     uint32_t n;
@@ -46,7 +50,7 @@ struct rows {
 };
 
 /* Packs samples into rows: sizes[n], each of 1 to most.tokens tokens and at most most.images
- * images and most.frames frames. `pack` false: each sample has a row of its own. */
+ * images, most.frames frames and most.volumes. `pack` false: each sample has a row of its own. */
 void rows_pack(struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most, bool pack);
 void rows_free(struct rows *r);
 
@@ -66,6 +70,8 @@ struct image_rule {
     int32_t video;
     struct anyres anyres; /* whose images have tokens of their own; n 0: another layout */
     uint32_t frame_features, most_frames; /* the same of frames of videos; 0: there are no videos */
+    struct modality_list modalities; /* of volumes, and... */
+    uint32_t most_volumes;           /* ...how many of each a row may have */
     enum too_many too_many;
 };
 
@@ -86,9 +92,9 @@ struct conversations_options {
 
 /* A sample in a row. */
 struct used_sample {
-    uint32_t sample, tokens;  /* tokens after a cut */
+    uint32_t sample;
     uint32_t begin;           /* its first token: not 0 for a later part of a sample that was split */
-    uint32_t images, frames;
+    struct row_size size;     /* in a row */
 };
 
 struct conversations {
@@ -107,10 +113,11 @@ struct conversations {
     uint64_t split, split_long; /* conversations that were split at turns: with too many images; too long */
     /* samples that are left out: too long; with too many images; without a label... */
     uint64_t too_long, too_many, unlabelled;
-    uint64_t too_many_frames; /* ...and with too many frames */
-    uint64_t tokens, labels, images, frames; /* in all rows */
+    uint64_t too_many_frames, too_many_volumes; /* ...and with too many frames or volumes */
+    uint64_t tokens, labels, images, frames, volumes; /* in all rows */
     uint64_t longest;         /* tokens of the longest sample in the store */
-    uint64_t most_images, most_frames; /* the most images, and frames, of a sample in it */
+    /* the most images, and frames, and volumes of one modality, of a sample in it */
+    uint64_t most_images, most_frames, most_volumes;
 };
 
 /* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples
@@ -141,14 +148,15 @@ struct sample_image {
     uint32_t count;        /* images that the tower gets of it */
 };
 struct sample_image conversations_image(const struct conversations *c, const struct used_sample *u, uint32_t nth);
-/* Video number `nth` of a sample; false: it has no more. */
-struct sample_video {
+/* Number `nth` of the videos and volumes of a sample; false: it has no more. */
+struct sample_media {
     const char *reference;
-    uint32_t frames;
+    uint32_t frames;          /* of a video */
+    int modality;             /* of a volume; below 0: it is a video */
     struct byte_range tokens; /* of the sample as it is used */
 };
-bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth,
-                         struct sample_video *out);
+bool conversations_media(const struct conversations *c, const struct used_sample *u, uint32_t nth,
+                         struct sample_media *out);
 /* Returns PL_FAIL if the store could not be read. */
 int conversations_check(const struct conversations *c, struct error *e);
 /* Writes a row that is all padding. */

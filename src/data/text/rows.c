@@ -3,9 +3,9 @@
  *
  * Rows with the same room are a linked list. A bit for each room says whether its list has rows,
  * and a bit for each 64 of these whether any is set, so that the least room that is large enough is
- * found in a few words for any T. Rows with room for the same numbers of images and of frames have
- * such lists of their own. Time is that of sorting by length, which is counted, and of looking at
- * each of these numbers.
+ * found in a few words for any T. Rows with room for the same numbers of images, frames and volumes
+ * have such lists of their own. Time is that of sorting by length, which is counted, and of looking
+ * at each of these numbers.
  */
 #include "data/text/conversations.h"
 
@@ -20,9 +20,26 @@ struct rooms {
 
 struct packing {
     struct row_size most;
-    struct rooms *rooms;       /* [most.images + 1][most.frames + 1] by room for images and for frames */
+    /* [most.images + 1][most.frames + 1][most.volumes[0] + 1]... by room for images, frames, and
+     * volumes of each modality */
+    struct rooms *rooms;
+    size_t lists;
     VEC(uint32_t) next;        /* by row */
 };
+
+bool row_fits(const struct row_size *room, const struct row_size *x)
+{
+    bool fits = x->tokens <= room->tokens && x->images <= room->images && x->frames <= room->frames;
+    for (int k = 0; k < MODALITIES; k++) fits &= x->volumes[k] <= room->volumes[k];
+    return fits;
+}
+
+void row_take(struct row_size *room, const struct row_size *x)
+{
+    room->tokens -= x->tokens, room->images -= x->images, room->frames -= x->frames;
+    for (int k = 0; k < MODALITIES; k++) room->volumes[k] -= x->volumes[k];
+}
+
 
 static void set_bit(struct rooms *r, uint32_t room)
 {
@@ -62,14 +79,28 @@ static void begin_rooms(struct rooms *r, uint32_t T)
     memset(r->head, 0xff, ((size_t)T + 1) * sizeof *r->head);
 }
 
-static struct rooms *rooms_of(const struct packing *p, uint32_t images, uint32_t frames)
+/* Returns the list of rows with this room, and the room, without tokens, of the rows in a list. */
+static size_t list_of(const struct packing *p, const struct row_size *x)
 {
-    return &p->rooms[(size_t)images * (p->most.frames + 1) + frames];
+    size_t list = (size_t)x->images * (p->most.frames + 1) + x->frames;
+    for (int k = 0; k < MODALITIES; k++) list = list * (p->most.volumes[k] + 1) + x->volumes[k];
+    return list;
+}
+
+static struct row_size room_of(const struct packing *p, size_t list)
+{
+    struct row_size x = {0};
+    for (int k = MODALITIES - 1; k >= 0; k--) {
+        x.volumes[k] = (uint32_t)(list % (p->most.volumes[k] + 1));
+        list /= p->most.volumes[k] + 1;
+    }
+    x.images = (uint32_t)(list / (p->most.frames + 1)), x.frames = (uint32_t)(list % (p->most.frames + 1));
+    return x;
 }
 
 static void put_row(struct packing *p, uint32_t row, struct row_size room)
 {
-    struct rooms *r = rooms_of(p, room.images, room.frames);
+    struct rooms *r = &p->rooms[list_of(p, &room)];
     if (!r->bits) begin_rooms(r, p->most.tokens);
     p->next.at[row] = r->head[room.tokens];
     r->head[room.tokens] = row;
@@ -78,7 +109,7 @@ static void put_row(struct packing *p, uint32_t row, struct row_size room)
 
 static uint32_t take_row(struct packing *p, struct row_size room)
 {
-    struct rooms *r = rooms_of(p, room.images, room.frames);
+    struct rooms *r = &p->rooms[list_of(p, &room)];
     const uint32_t row = r->head[room.tokens];
     r->head[room.tokens] = p->next.at[row];
     if (r->head[room.tokens] == NONE) clear_bit(r, room.tokens);
@@ -86,16 +117,18 @@ static uint32_t take_row(struct packing *p, struct row_size room)
 }
 
 /* Returns the least room for tokens of a row that holds the sample, and of those the least for
- * images, and then for frames. False: no row holds it. */
+ * images, then for frames, and then for volumes. False: no row holds it. */
 static bool find_row(const struct packing *p, struct row_size sample, struct row_size *room)
 {
-    *room = (struct row_size){NONE, 0, 0};
-    for (uint32_t images = sample.images; images <= p->most.images; images++)
-        for (uint32_t frames = sample.frames; frames <= p->most.frames; frames++) {
-            const struct rooms *r = rooms_of(p, images, frames);
-            const uint32_t tokens = r->bits ? find_room(r, sample.tokens) : NONE;
-            if (tokens < room->tokens) *room = (struct row_size){tokens, images, frames};
-        }
+    *room = (struct row_size){.tokens = NONE};
+    for (size_t list = list_of(p, &sample); list < p->lists; list++) {
+        const struct rooms *r = &p->rooms[list];
+        const uint32_t tokens = r->bits ? find_room(r, sample.tokens) : NONE;
+        if (tokens >= room->tokens) continue;
+        struct row_size found = room_of(p, list);
+        found.tokens = tokens;
+        if (row_fits(&found, &sample)) *room = found;
+    }
     return room->tokens != NONE;
 }
 
@@ -114,8 +147,9 @@ static uint32_t *sort_by_length(const struct row_size *sizes, uint32_t n, uint32
  * number of rows. */
 static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size most, uint32_t *row_of)
 {
-    const size_t lists = ((size_t)most.images + 1) * ((size_t)most.frames + 1);
-    struct packing p = {.most = most, .rooms = mem_alloc(lists * sizeof *p.rooms)};
+    struct packing p = {.most = most};
+    p.lists = list_of(&p, &most) + 1;
+    p.rooms = mem_alloc(p.lists * sizeof *p.rooms);
     uint32_t *order = sort_by_length(sizes, n, most.tokens);
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t i = order[k];
@@ -123,12 +157,12 @@ static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size 
         const bool found = find_row(&p, sizes[i], &room);
         const uint32_t row = found ? take_row(&p, room) : p.next.n;
         if (!found) vec_push(&p.next, NONE), room = most;
-        put_row(&p, row, (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images,
-                                  room.frames - sizes[i].frames});
+        row_take(&room, &sizes[i]);
+        put_row(&p, row, room);
         row_of[i] = row;
     }
     const uint32_t rows = p.next.n;
-    for (size_t i = 0; i < lists; i++)
+    for (size_t i = 0; i < p.lists; i++)
         mem_free(p.rooms[i].bits), mem_free(p.rooms[i].summary), mem_free(p.rooms[i].head);
     mem_free(p.rooms), mem_free(order);
     vec_free(&p.next);

@@ -332,24 +332,39 @@ int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool 
 
 static bool is_deep(const struct volume *v) { return v->type == PLANE_U16 && v->slope == 1 && v->inter == 0; }
 
-/* Reads the values of up to WINDOW_SLICES slices, as a plane whose memory the caller frees. */
-static int sample_volume(const struct volume *v, uint32_t modality, struct plane *out, struct error *e)
+/* Returns how many slices give values for a window; then how many values each gives. */
+static uint32_t window_slices(const struct volume *v) { return (uint32_t)min_u64(v->slices, WINDOW_SLICES); }
+static size_t window_values(const struct volume *v)
 {
-    const uint32_t n = (uint32_t)min_u64(v->slices, WINDOW_SLICES);
-    const size_t room = volume_room(v, false),
-                 each = (size_t)min_u64(WINDOW_VALUES / n, (uint64_t)v->w * v->h * v->channels);
-    void *memory = mem_alloc(room);
-    double *values = mem_alloc(n * each * sizeof *values);
-    int rc = PL_OK;
+    return (size_t)min_u64(WINDOW_VALUES / window_slices(v), (uint64_t)v->w * v->h * v->channels);
+}
+
+static const struct plane any_values = {.type = PLANE_F64, .slope = 1};
+
+/* Returns the bytes of the values, and then of a slice, which lies behind them; the counts that the
+ * window is found with follow. */
+static size_t values_bytes(const struct volume *v) { return window_slices(v) * window_values(v) * sizeof(double); }
+static size_t slice_bytes(const struct volume *v) { return (size_t)align_up(volume_room(v, false), 8); }
+size_t volume_window_room(const struct volume *v)
+{
+    return values_bytes(v) + slice_bytes(v) + plane_counts(&any_values);
+}
+
+/* Reads the values of some slices, as a plane at the beginning of the memory. */
+static int sample_volume(const struct volume *v, uint32_t modality, char *memory, struct plane *out, struct error *e)
+{
+    const uint32_t n = window_slices(v);
+    double *values = (double *)(void *)memory;
     size_t taken = 0;
-    for (uint32_t k = 0; k < n && !rc; k++) {
+    for (uint32_t k = 0; k < n; k++) {
         struct plane p;
-        rc = volume_read(v, (uint32_t)((uint64_t)k * v->slices / n), modality, false, memory, room, &p, e);
-        if (!rc) taken += plane_take(&p, each, values + taken);
+        TRY(volume_read(v, (uint32_t)((uint64_t)k * v->slices / n), modality, false, memory + values_bytes(v),
+                        slice_bytes(v), &p, e));
+        taken += plane_take(&p, window_values(v), values + taken);
     }
-    mem_free(memory);
-    *out = (struct plane){.h = 1, .w = (uint32_t)taken, .channels = 1, .type = PLANE_F64, .slope = 1, .at = values};
-    return rc;
+    *out = any_values;
+    out->h = 1, out->w = (uint32_t)taken, out->channels = 1, out->at = values;
+    return PL_OK;
 }
 
 void volume_auto_range(struct pixel_range *r, double least)
@@ -358,21 +373,28 @@ void volume_auto_range(struct pixel_range *r, double least)
     r->window[0] = -160, r->window[1] = 240;
 }
 
-int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e)
+int volume_find_window(const struct volume *v, uint32_t modality, const struct pixel_range *r, void *memory,
+                       double window[2], struct error *e)
 {
-    struct plane values;
-    v->window[0] = 0, v->window[1] = is_deep(v) ? RANGE_VALUES - 1 : 255;
-    if (r->kind == RANGE_WINDOW) memcpy(v->window, r->window, sizeof v->window);
-    if (r->kind == RANGE_WINDOW || (is_deep(v) && r->kind == RANGE_FULL)) return PL_OK;
     struct pixel_range own = *r;
-    int rc = sample_volume(v, modality, &values, e);
+    struct plane values;
     double least = 0;
+    window[0] = 0, window[1] = is_deep(v) ? RANGE_VALUES - 1 : 255;
+    if (r->kind == RANGE_WINDOW) memcpy(window, r->window, sizeof r->window);
+    if (r->kind == RANGE_WINDOW || (is_deep(v) && r->kind == RANGE_FULL)) return PL_OK;
+    TRY(sample_volume(v, modality, memory, &values, e));
     for (uint32_t i = 0; i < values.w; i++) least = fmin(least, plane_value(&values, i));
     if (r->kind == RANGE_AUTO && !is_deep(v)) volume_auto_range(&own, least);
-    uint64_t *counts = mem_alloc(plane_counts(&values));
-    if (!rc && values.w) plane_window(&values, &own, counts, v->window);
-    mem_free(counts);
-    mem_free(values.at);
+    uint64_t *counts = (uint64_t *)(void *)((char *)memory + values_bytes(v) + slice_bytes(v));
+    if (values.w) plane_window(&values, &own, counts, window);
+    return PL_OK;
+}
+
+int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e)
+{
+    void *memory = mem_alloc(volume_window_room(v));
+    const int rc = volume_find_window(v, modality, r, memory, v->window, e);
+    mem_free(memory);
     return rc;
 }
 

@@ -105,6 +105,10 @@ void volume_auto_range(struct pixel_range *r, double least);
 /* Sets `window` by the range: percentiles and the full range are those of the whole volume, from up
  * to 64 slices at equal distances. */
 int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e);
+/* Finds the same window, in volume_window_room bytes at `memory`, aligned to 8. */
+size_t volume_window_room(const struct volume *v);
+int volume_find_window(const struct volume *v, uint32_t modality, const struct pixel_range *r, void *memory,
+                       double window[2], struct error *e);
 
 /* Reads the slice as RGB, at the beginning of to[room]. Three planes: the slices before, at and
  * after `slice`, or three modalities. */

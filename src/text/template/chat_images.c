@@ -485,6 +485,7 @@ static void put_features(const struct text_images *images, uint32_t k, struct to
     const struct image_text *x = images->how;
     const struct image_tiles t = images->tiles && k < images->n ? images->tiles[k] : (struct image_tiles){0};
     const uint32_t n = x->any_size ? t.tokens / tokens_of(images, k)
+                       : t.tokens  ? t.tokens
                        : !t.frames ? x->features
                                    : (is_described(images, k) ? 1 : t.frames) * x->frame_features;
     if (x->layout == IMAGE_AS_ANYRES) put_shape(images, k, at, out);

@@ -92,7 +92,7 @@ struct image_tiles {
     const uint32_t *seconds; /* [frames] of a video that is described: when its frames are shown, and */
     uint32_t duration;       /* its seconds */
     struct anyres_shape shape; /* layout ANYRES: of an image that is the only one of its conversation */
-    uint32_t tokens;         /* of an image or a video of any size, */
+    uint32_t tokens;         /* of an image or a video of any size, or of a volume, */
     uint32_t grids;          /* and of a video its grids in time */
     const double *times;     /* [grids] the times that the text names; NULL: it names none */
 };
