@@ -209,9 +209,11 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
         if (fault) return fault;
         images += x.count;
     }
-    const enum data_fault fault =
-        read_media(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
-    if (fault) return fault;
+    if (!w->o.reader.patches) { /* else videos are among the images */
+        const enum data_fault fault =
+            read_media(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
+        if (fault) return fault;
+    }
     count_frames(s, u, replaced);
     s->samples[s->n++] = sample;
     s->out.images += images;
