@@ -82,6 +82,7 @@ static const char everything[] =
     "  path: models/small\n"
     "  vision_tower: models/clip\n"
     "  decoder: prompted\n"
+    "  modalities: {T1: {size: [8, 8, 8], patch: [4, 4, 4], to: tower}}\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
     "  router_group: 4\n"
@@ -124,6 +125,7 @@ static const char everything[] =
     "  max_frames: 32\n"
     "  fps: 0.5\n"
     "  tokens_per_frame: 16\n"
+    "  max_volumes: 2\n"
     "  max_patches: 4096\n"
     "  min_pixels: 3136\n"
     "  max_pixels: 100352\n"
@@ -278,7 +280,8 @@ TEST(test_every_key)
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
-    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
+    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16 && c.data_max_volumes == 2);
+    assert_string_equal(c.model_modalities, "{\"T1\": {\"size\": [8, 8, 8], \"patch\": [4, 4, 4], \"to\": \"tower\"}}");
     assert_true(c.data_max_patches == 4096 && c.data_min_pixels == 3136 && c.data_max_pixels == 100352);
     assert_true(c.train_eval_samples == 0 && c.train_eval_batch == 5 && c.train_eval_max_new == 77);
     assert_string_equal(c.parallel_shard.value, "optimizer");
@@ -721,7 +724,8 @@ static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images",
                                        {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"},
                                        {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"},
                                        {"grids", "Qwen/Qwen2-VL-2B"}, {"experts", "tests/golden/mixtral_balanced"},
-                                       {"sizes", "Qwen/Qwen2-VL-2B"}, {"shares", "arr-coc-2b"}};
+                                       {"sizes", "Qwen/Qwen2-VL-2B"}, {"shares", "arr-coc-2b"},
+                                       {"modalities", "tests/golden/llava_volumes_t1"}};
 
 static const char *model_of(const char *words, bool other)
 {
