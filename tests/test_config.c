@@ -280,8 +280,8 @@ TEST(test_every_key)
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
-    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16 &&
-                c.data_max_volumes == 2);
+    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 &&
+                c.data_tokens_per_frame == 16 && c.data_max_volumes == 2);
     assert_string_equal(c.model_modalities,
                         "{\"T1\": {\"size\": [8, 8, 8], \"patch\": [4, 4, 4], \"to\": \"tower\"}}");
     assert_true(c.data_max_patches == 4096 && c.data_min_pixels == 3136 && c.data_max_pixels == 100352);
