@@ -1,6 +1,7 @@
 /*
  * step_inputs.h: a step on given tensors: reads a safetensors file into the inputs of a run, for
- * `plimsoll step`.
+ * `plimsoll step`. The tensors of the file, what follows from its images, and the values are a file
+ * each.
  */
 #pragma once
 
@@ -49,3 +50,42 @@ int step_put_inputs(struct step *s, struct error *e);
 /* Returns the divisor of a loss by its name (graph_count). */
 double step_count(const struct step *s, const char *name);
 void step_close(struct step *s);
+
+/* --- tensors (step_tensors.c) ----------------------------------------------------------------- */
+
+enum { STEP_SIZE_MOST = 1 << 20 }; /* largest size that the batch file may set */
+
+/* Finds the tensors of the model's ports, checks their dtypes and shapes, and sets the sizes. */
+int step_find_tensors(struct step *s, const struct model *m, struct error *e);
+/* Returns the tensor of an input; NULL: not given. */
+const struct st_entry *step_tensor(const struct step *s, const struct model *m, const char *name);
+/* Reads row r of a tensor, n integers or booleans. */
+int step_ints(const struct step *s, const struct st_entry *t, int64_t r, int64_t n, int64_t *out, struct error *e);
+/* Reads row r of a tensor, n numbers of any dtype, through `raw`, 8 bytes each. */
+int step_reals(const struct step *s, const struct st_entry *t, int64_t r, int64_t n, void *raw, float *out,
+               struct error *e);
+/* Finds the tokens begin .. end of row r of an attention_mask that are no padding. */
+int step_unpadded(const struct step *s, int64_t r, const int64_t *mask, int64_t *begin, int64_t *end, struct error *e);
+/* Allocates n elements, until step_close. */
+void *step_room(struct step *s, int64_t n, size_t size);
+
+/* --- images, videos and volumes (step_images.c) ----------------------------------------------- */
+
+/* Checks that there are as many image tokens as features, before anything is planned. pixel_values
+ * [N,channels,side,side] are the images of the whole batch, in the order in which their tokens come
+ * in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of
+ * zeros is padding, and a pixel_attention_mask may say so again. frame_values [F,...] are the
+ * frames of videos, pooled to data.tokens_per_frame features each; their tokens come after those of
+ * all images. */
+int step_check_images(struct step *s, const struct model *m, struct error *e);
+/* Gives the image tokens of a row the ids that tell the shapes of its images and videos. */
+int step_put_shapes(struct step *s, const struct anyres *a, int64_t r, int32_t *ids, struct error *e);
+
+/* A row's tokens, and what follows of them. */
+struct grid_tokens {
+    int32_t *ids, *index, (*positions)[3]; /* [T] */
+};
+struct grid_tokens step_grid_tokens(struct step *s);
+/* Finds the positions and the features of row r through `raw`, [T]. */
+int step_find_features(struct step *s, const struct model *m, int64_t r, struct grid_walk *walk, int64_t *raw,
+                       struct grid_tokens *out, struct error *e);
