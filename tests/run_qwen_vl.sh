@@ -82,7 +82,7 @@ check 'data.max_patches: rows with less room' room
 # a step over all of the room; bytes behind the extent are not read. follows MODEL [ARGUMENT...]
 seconds() { grep -o '"seconds": *[0-9.e-]*' "$tmp/$1/metrics.jsonl" | sed 's/.*: *//' | sort -g | head -n 1; }
 follows() {
-    local room=(--set data.max_patches=6400 --set memory.recompute=none "${@:2}")
+    local room=(--set data.max_patches=1600 --set memory.recompute=none "${@:2}")
     expect 0 '' run one "$1" "${room[@]}" || return 1
     PLIMSOLL_WHOLE=1 expect 0 '' run two "$1" "${room[@]}" && same "$(weights one)" "$(weights two)" || return 1
     if [ "$DEVICE" = cpu ]; then
