@@ -48,10 +48,19 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     }
 }
 
+/* Reports whether a node sums over rows of images, of which there are fewer than planned: by
+ * following the sequence, or, where features come from a cache, over zeros too. Its bits are those
+ * of the other way. */
+static bool sums_sequence(const struct graph *g, const struct node *n)
+{
+    return g->sequence.ranges && n->op == OP_MATMUL && n->attr.matmul.ta && graph_scope_is(g, n->scope, SCOPE_IMAGES);
+}
+
 /* Notes the operands that are along the sequence, of a node that follows it. */
 static void bind_sequence(const struct tape *t, struct entry *e, const struct node *n)
 {
     e->follows = t->sequence.follows && t->sequence.follows[e->node];
+    if (sums_sequence(t->graph, n)) e->least = TERMS_LEAST;
     for (int k = 0; k < n->nin + n->nout && e->follows; k++) {
         const int slot = k < n->nin ? k : MAX_IN + k - n->nin;
         const id x = k < n->nin ? n->in[k] : n->out[k - n->nin];
@@ -60,7 +69,7 @@ static void bind_sequence(const struct tape *t, struct entry *e, const struct no
         if (axis < 0) continue;
         e->along[slot].dense = tensor_is_dense(tensor_at(t->graph, x));
         e->along[slot].length = tensor_at(t->graph, x)->dim[axis];
-        if (!slot) e->least = t->sequence.bucket * e->along[slot].length / t->sequence.entries;
+        if (!slot && !e->least) e->least = t->sequence.bucket * e->along[slot].length / t->sequence.entries;
         e->advances = true;
     }
 }

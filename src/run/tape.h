@@ -73,14 +73,14 @@ struct placement {
 void placement_free(struct placement *p);
 
 enum entry_kind { ENTRY_LAUNCH, ENTRY_LOOP, ENTRY_END };
-enum { MAX_WAIT = 8 };
+enum { MAX_WAIT = 8, TERMS_LEAST = 16 /* of a sum over rows of a sequence: features of its shortest bucket */ };
 
 struct entry {
     uint8_t kind, lane, nwait;
     bool advances;                    /* some operand advances with a loop, or has an extent */
     bool follows;                     /* the launch follows the sequence; of its operands, inputs, then outputs: */
     struct { int8_t axis; bool dense; int64_t length; } along[MAX_IN + MAX_OUT]; /* below 0: not along it */
-    int64_t least;                    /* and what its first operand has at least along it */
+    int64_t least;                    /* 0, or what its first operand has at least along it: rows, terms of a sum */
     uint32_t wait[MAX_WAIT];          /* entries of other lanes, by index */
     id node, loop;
     uint32_t position;                /* in the program's order */

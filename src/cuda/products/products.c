@@ -52,7 +52,7 @@ static void shape_linear(struct gemm_shape *s, const struct entry *entry, int re
     *s = (struct gemm_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
                              .whole_M = portion_whole(l->portion, operand_rows(x)), .a = matrix_of(entry, 0, false),
                              .b = matrix_of(entry, 1, true), .c = matrix_of(entry, MAX_IN + result, false),
-                             .bias = has(l, 2), .least = entry->follows ? entry->least : 0};
+                             .bias = has(l, 2), .least = entry->least};
     if (has(l, 3)) s->from_align = gemm_align_operand(entry, 3);
     if (!s->bias) return;
     s->bias_dtype = l->in[2].dtype;
@@ -66,7 +66,7 @@ static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
     const struct operand *a = &l->in[0], *b = &l->in[1];
     *s = (struct gemm_shape){.M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
                                 .K = ta ? operand_rows(a) : operand_last(a), .batches = 1, .a = matrix_of(entry, 0, ta),
-                                .b = matrix_of(entry, 1, tb), .least = entry->follows ? entry->least : 0, .sums = ta};
+                                .b = matrix_of(entry, 1, tb), .least = entry->least, .sums = ta};
     /* The result has a's rows, or the accumulator's shape: it is dense in either case. */
     s->c =
         (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
