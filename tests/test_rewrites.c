@@ -261,6 +261,45 @@ static id emit_uses(struct graph *g, int how, enum dtype f)
     return total;
 }
 
+/* --- LoRA's first factors of layers that read the same rows ------------------------------------ */
+
+enum { SAME_INPUT = 1, BASE_WEIGHT, INPUTS, TWO_SCALES, OTHER_READER, OTHER_SCOPE, WIDE_FACTOR };
+
+static const struct rewrite_case group_lora_cases[] = {
+    {"three layers", SAME_INPUT, {-2, -2}},
+    {"a weight of the model", BASE_WEIGHT, {-1, -1}},
+    {"another input", INPUTS, {-1, -1}},
+    {"another scale", TWO_SCALES, {-2, 0}},
+    {"a product with another reader", OTHER_READER, {-2, 0}},
+    {"another scope", OTHER_SCOPE, {-1, -1}},
+    {"as many rows as columns", WIDE_FACTOR, {-1, -1}},
+    {0},
+};
+
+static id emit_factors(struct graph *g, int how, enum dtype f)
+{
+    enum { B = 3, T = 5, DEEP = 24, OUT = 7, LAYERS = 3 };
+    id x = param(g, "x", f, DIM(B, T, DEEP)), x2 = op_mul(g, x, x), sum = 0;
+    for (int i = 0; i < LAYERS; i++) {
+        char a[8], b[8];
+        snprintf(a, sizeof a, "a%d", i), snprintf(b, sizeof b, "b%d", i);
+        const bool other = i == 1;
+        const int64_t r = other && how == WIDE_FACTOR ? DEEP : 2 + i;
+        const struct cursor before = g->at;
+        if (other && how == OTHER_SCOPE) graph_enter_scope(g, "elsewhere", 0);
+        const id w = param(g, a, f, DIM(r, DEEP));
+        graph_param_of(g, w)->added = !(other && how == BASE_WEIGHT);
+        id u = op_linear(g, other && how == INPUTS ? x2 : x, w, 0);
+        const id raw = u;
+        u = op_scale(g, u, other && how == TWO_SCALES ? 0.5 : 2);
+        id y = op_linear(g, u, param(g, b, f, DIM(OUT, r)), 0);
+        if (other && how == OTHER_READER) y = op_add(g, y, op_linear(g, raw, param(g, "c", f, DIM(OUT, r)), 0));
+        g->at = before;
+        sum = sum ? op_add(g, sum, y) : y;
+    }
+    return sum;
+}
+
 /* --- a product of a sum with a constant becomes two products ---------------------------------- */
 
 enum sum_case { POSITIONS, SWAPPED, ROW, SAME_SHAPE, COMPUTED, VIEWED, READ_TWICE, BATCH, CONSTANTS, WIDER, OUTPUT };
@@ -598,6 +637,14 @@ static struct suite suites[] = {
      1,
      {40},
      .cases = split_linear_cases},
+    {"group_lora",
+     {pass_group_lora, pass_differentiate},
+     pass_group_lora,
+     {{OP_LINEAR}, {OP_SCALE}},
+     emit_factors,
+     2,
+     {40, 40},
+     .cases = group_lora_cases},
     {"join",
      {pass_differentiate, pass_join},
      pass_join,

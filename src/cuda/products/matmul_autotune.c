@@ -47,7 +47,8 @@ enum {
     PROPOSALS_MOST = 64,
     BLOCK = 256 << 10
 };
-static const double MIN_OPERATIONS = 5e9; /* operations: smaller matmuls take less than 10 us on the fastest GPU */
+/* operations, bytes: matmuls with fewer of both take less than 10 us on the fastest GPU */
+static const double MIN_OPERATIONS = 5e9, MIN_BYTES = 3.2e7;
 static const double MIN_LOADED = 5e10;    /* operations: larger matmuls are timed under load */
 static const double MARGIN = 0.01;
 static const double RUN_MS = 1;          /* approximate ms of one timed run of a proposal... */
@@ -74,7 +75,16 @@ static double operations(const struct gemm_shape *s)
 {
     return 2.0 * (double)s->M * (double)s->N * (double)s->K * (double)s->batches;
 }
-bool autotune_applies(const struct gemm_shape *s) { return operations(s) >= MIN_OPERATIONS; }
+static double bytes_moved(const struct gemm_shape *s)
+{
+    const double a = (double)s->M * (double)s->K, b = (double)s->K * (double)s->N, c = (double)s->M * (double)s->N;
+    return (double)s->batches * (a * (double)dtype_size(s->a.dtype) + b * (double)dtype_size(s->b.dtype) +
+                                 c * (double)dtype_size(s->c.dtype) * (s->from_align ? 2 : 1));
+}
+bool autotune_applies(const struct gemm_shape *s)
+{
+    return operations(s) >= MIN_OPERATIONS || bytes_moved(s) >= MIN_BYTES;
+}
 static bool is_large(const struct gemm_shape *s) { return operations(s) >= MIN_LOADED; }
 
 static int print_layout(char *to, size_t room, char name, const struct view *v)
