@@ -1,7 +1,20 @@
 /*
- * step_inputs.h: a step on given tensors: reads a safetensors file into the inputs of a run, for
- * `plimsoll step`. The tensors of the file, what follows from its images, and the values are a file
- * each.
+ * step_inputs.h: a step on given tensors, for `plimsoll step`: reads a safetensors file into the
+ * inputs of a run, runs it, and writes outputs, loss and gradients. The tensors of the file, what
+ * follows from its images, the values, and the run are a file each.
+ *
+ * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
+ * attention_mask and position_ids and writes logits and loss; without labels only logits. One that
+ * takes images among its tokens also takes pixel_values, the images of the whole batch,
+ * frame_values, the frames of its videos, and volumes.NAME, its volumes. A vision tower takes
+ * pixel_values and writes last_hidden_state and hidden_states.N. A grounding model takes
+ * pixel_values, masks, input_ids, query_index and target_masks and writes similarity. A mask model
+ * (SAM) takes pixel_values and prompts and writes pred_masks and iou_scores. The loss of a tower or
+ * a mask model is the mean square of the output that the file's metadata names as loss_output; with
+ * gt_masks it is the training loss, over all pixels. A PRS-Med model takes the inputs of a language
+ * model with images, the images of TinySAM's encoder as bytes, the tokens of the question, and
+ * perhaps gt_masks. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
+ * device. In f16 the loss is scaled (train.loss_scale), and the gradients are divided by the scale.
  */
 #pragma once
 
@@ -41,6 +54,9 @@ struct step {
     float loss_scale;            /* by which all gradients are multiplied; 1 unless f16 */
     double counted;              /* the divisor of the loss: labels, elements or masks */
 };
+
+/* Runs one forward and backward on a batch, a safetensors file, and writes another one. */
+int step_run(const struct config *c, const char *batch, const char *out, struct error *e);
 
 /* Opens the file and finds the model's inputs in it; sets the sizes, prompts, loss_output and
  * has_loss. step_close may follow a failure. */

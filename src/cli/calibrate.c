@@ -81,7 +81,7 @@ static int open_target(struct target *t, struct bench_options *o, struct error *
 {
     int64_t threads = 0;
     int rc = check_options(o, e);
-    if (!rc) rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
+    if (!rc) rc = option_count("--threads", o->threads, 1, 4096, &threads, e);
     TRY(agree_on(o->o.world, rc, e));
     TRY(options_configure(&o->o, e));
     t->config = o->o.config;

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "base/words.h"
 #include "config/config.h"
 #include "import/import.h"
 #include "io/file.h"
@@ -46,6 +47,8 @@ struct command {
     size_t n_options;
     const void *initial;             /* its state, which begins with a struct options */
     size_t bytes;
+    /* Changes a configuration that has the files but not --set and --memory; NULL: does nothing. */
+    int (*between)(const struct options *o, struct config *c, struct error *e);
     /* Returns the exit code, and fills `e` when that is not 0. */
     int (*run)(struct options *o, struct error *e);
     const struct command *const *commands; /* instead: subcommands */
@@ -88,23 +91,24 @@ const char *command_nearest(const char *word, const struct command *const *list,
 const char *options_given(const struct options *o, const struct option *list, size_t n);
 /* Refuses options without a run file or what replaces it. */
 int options_need_run(const struct options *o, struct error *e);
-/* Parses an option's value as an integer within bounds; *out is unchanged when text is NULL. */
-int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e);
 /* Reads the configuration into o->config: on several ranks rank 0 reads it for all. */
 int options_configure(struct options *o, struct error *e);
 /* Reads another copy of the configuration: the defaults, then the files of --config-from, the run
  * file, --set and --memory override them in this order. Lists what the files of --config-from gave
- * on stderr, once for each command. options_begin reads the files, options_end what overrides them;
- * after a failure of either, the caller frees both. */
+ * on stderr, once for each command. */
 int options_config(const struct options *o, struct config *c, struct error *e);
-int options_begin(const struct options *o, struct import *f, struct config *c, struct error *e);
-int options_end(const struct options *o, struct import *f, struct config *c, struct error *e);
-/* Does as options_begin for files only. */
+/* Does the same for a plan_source (compare/trial.h), with the struct options and without --ranks of
+ * several numbers. */
+int options_source(const void *options, struct config *c, struct error *e);
+/* Does the same for files of --config-from only. */
 int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
 
 /* Sets the model of --model: a folder, or the name of a preset, for which it warns that "text" or
  * "masks" have no meaning. */
 void use_model(struct config *c, const char *model, const char *results);
+/* Sets the model and adapter of --model and --adapter in place of those of a run file, whose
+ * patterns for names of weights are dropped. */
+void use_other_model(struct options *o, const char *results);
 /* Says how a published model, which has random weights here, gets the published ones; of other
  * models nothing. */
 void warn_random(const char *model);

@@ -4,7 +4,6 @@
  * labels marked (report/data_report.h).
  */
 #include "cli/data.h"
-#include "cli/data_samples.h"
 #include "data/detect/detect.h"
 #include "data/masks/grid.h"
 #include "data/text/tokens.h"
@@ -17,51 +16,6 @@ struct inspecting {
     const char *given;
 };
 
-/* --- images with masks ------------------------------------------------------------------------ */
-
-static int inspect(struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet,
-                   bool json, struct error *e)
-{
-    struct samples all;
-    struct dataset_facts f = {.cells = cells};
-    struct text tables = {0}, out = {0};
-    TRY(samples_options_read(o, e));
-    TRY(samples_open(&all, &o->set, paths, e));
-    facts_count(&f, &all);
-    struct mask_memory c = mask_memory_measured(&f);
-    dataset_facts_print(&all, &f, &c, &tables);
-    if (json) dataset_facts_json(&all, &f, &c, &out);
-    fputs(json ? out.at : tables.at, stdout);
-    int rc = dataset_intact(all.set, e);
-    if (!rc && sheet) rc = samples_sheet(sheet, &all, &f, &c, tables.at, e);
-    text_free(&tables);
-    text_free(&out);
-    facts_free(&f);
-    samples_close(&all);
-    return rc;
-}
-
-/* Prints the memory of the masks of "WxH,MASKS". */
-static int inspect_given(const char *given, bool json, struct error *e)
-{
-    char size[64], *end;
-    uint32_t wh[2];
-    const char *comma = strchr(given, ',');
-    double masks = comma ? strtod(comma + 1, &end) : 0;
-    if (!comma || end == comma + 1 || *end || !(masks > 0 && masks <= 1e6) || (size_t)(comma - given) >= sizeof size)
-        return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
-    snprintf(size, sizeof size, "%.*s", (int)(comma - given), given);
-    if (!data_parse_size(size, wh))
-        return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
-    struct mask_memory c = mask_memory_of(wh[0], wh[1], masks);
-    struct text out = {0};
-    if (json) mask_memory_json(&c, &out), text_printf(&out, "\n");
-    else mask_memory_print(&c, &out);
-    fputs(out.at, stdout);
-    text_free(&out);
-    return PL_OK;
-}
-
 /* --- conversations ---------------------------------------------------------------------------- */
 
 /* Reports whether the paths are conversations, by the option, by the name of a configuration, or by
@@ -72,35 +26,6 @@ static bool is_text(const struct names *paths, const char *format)
     return is_plain_text(paths->at[0]) || path_has_ending(paths->at[0], ".jsonl") ||
            path_has_ending(paths->at[0], ".ndjson") || path_has_ending(paths->at[0], ".yaml") ||
            path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
-}
-
-static int inspect_texts(const struct config *c, const struct inspecting *x, struct error *e)
-{
-    struct text_facts f = {0};
-    struct text_measures m = {0};
-    struct text_source s = {0};
-    struct text out = {0};
-    struct model own;
-    const struct model *model = NULL;
-    const bool tokenizer = c->data_tokenizer || c->model_path;
-    int rc = text_count(&f, c, e);
-    const struct model_choices chosen = text_choices(c);
-    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, &chosen, &model, e);
-    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
-    if (model) model_close(&own);
-    if (!rc && tokenizer) rc = text_measure(&m, c, &s, &f.report, e);
-    if (!rc && x->o.json) text_report_json(&f, &m, &out);
-    else if (!rc) {
-        text_report_print(&f, &m, s.tokenizer, &out);
-        if (tokenizer) rc = text_show_samples(c, &s, x->shown, &out, e);
-        else
-            text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
-    }
-    if (out.n) fwrite(out.at, 1, out.n, stdout);
-    if (m.rows) conversations_close(&m.set);
-    text_source_close(&s);
-    text_free(&out);
-    return rc;
 }
 
 static int configure_texts(struct config *c, const struct inspecting *x, struct error *e)
@@ -140,7 +65,7 @@ static int inspect_conversations(const struct inspecting *x, struct error *e)
         return error_set(e, PL_USAGE, "%s is for images with masks, and %s has text", other, x->o.paths.at[0]);
     config_init(&c);
     int rc = configure_texts(&c, x, e);
-    if (!rc) rc = inspect_texts(&c, x, e);
+    if (!rc) rc = inspect_texts(&c, x->shown, x->o.json, e);
     config_free(&c);
     return rc;
 }
@@ -166,8 +91,8 @@ static int run(struct options *o, struct error *e)
     if (x->cells < 4 || x->cells > GRID_MAX_CELLS)
         return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)x->cells,
                          GRID_MAX_CELLS);
-    TRY(data_check_png("-o", o->output, e));
-    return inspect(&x->samples, paths, (uint32_t)x->cells, o->output, o->json, e);
+    TRY(png_check_name("-o", o->output, e));
+    return inspect_samples(&x->samples, paths, (uint32_t)x->cells, o->output, o->json, e);
 }
 
 static const struct inspecting START = {.cells = 256, .shown = 3};

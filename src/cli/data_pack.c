@@ -2,7 +2,6 @@
  * data_pack.c: `plimsoll data pack` (infer/pack_store.h).
  */
 #include "cli/data.h"
-#include "cli/data_samples.h"
 #include "models/model.h"
 #include "batch/embed.h"
 #include "infer/embed_make.h"

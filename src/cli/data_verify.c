@@ -2,9 +2,9 @@
  * data_verify.c: `plimsoll data verify` (data/prepare/prepare.h).
  */
 #include "cli/data.h"
-#include "cli/data_samples.h"
 #include "data/loader.h"
 #include "data/prepare/prepare.h"
+#include "report/data_report.h"
 
 static int verify(const struct dataset_options *o, const struct names *paths, uint64_t room, struct error *e)
 {

@@ -67,19 +67,6 @@ static const struct {
     IN_GROUP(OPT_RUN | OPT_FROM, "--config-from", LIST, from),
 };
 
-bool data_parse_size(const char *s, uint32_t size[2])
-{
-    char *end;
-    unsigned long w = strtoul(s, &end, 10), h;
-    if (end == s || *s < '0' || *s > '9' || (*end != 'x' && *end != 'X')) return false;
-    s = end + 1;
-    h = strtoul(s, &end, 10);
-    if (end == s || *s < '0' || *s > '9' || *end || !w || !h || w > 1000000 || h > 1000000) return false;
-    size[0] = (uint32_t)w;
-    size[1] = (uint32_t)h;
-    return true;
-}
-
 /* Parses a value into `to`. */
 static int parse_value(const struct option *o, const char *s, void *to, struct error *e)
 {
@@ -87,7 +74,7 @@ static int parse_value(const struct option *o, const char *s, void *to, struct e
     const char *expected = NULL;
     if (o->kind == OPTION_TEXT) *(const char **)to = s;
     else if (o->kind == OPTION_LIST) vec_push((struct names *)to, mem_string(s));
-    else if (o->kind == OPTION_SIZE && !data_parse_size(s, to)) expected = "WIDTHxHEIGHT in pixels, such as 1024x768";
+    else if (o->kind == OPTION_SIZE && !extent_parse(s, to)) expected = "WIDTHxHEIGHT in pixels, such as 1024x768";
     else if (o->kind == OPTION_REAL) {
         *(double *)to = strtod(s, &end);
         if (end == s || *end || !isfinite(*(double *)to)) expected = "a number";
@@ -143,10 +130,7 @@ static const char *script_of(int argc, char **argv)
 static void keep_option(struct options *o, int *i)
 {
     do {
-        text_printf(&o->program, " '");
-        for (const char *c = o->argv[*i]; *c; c++)
-            text_append(&o->program, *c == '\'' ? "'\\''" : c, *c == '\'' ? 4 : 1);
-        text_printf(&o->program, "'");
+        text_quote(&o->program, o->argv[*i]);
     } while (*i + 1 < o->argc && o->argv[*i + 1][0] != '-' && ++*i);
 }
 
@@ -209,18 +193,6 @@ int options_need_run(const struct options *o, struct error *e)
     return error_set(e, PL_USAGE, "no run file is given: add the path of a RUN.yaml (see --help)");
 }
 
-int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e)
-{
-    char *end;
-    if (!text) return PL_OK;
-    long long x = strtoll(text, &end, 10);
-    if (!*text || *end || x < least || x > most)
-        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least,
-                         most);
-    *out = x;
-    return PL_OK;
-}
-
 static void options_free(struct options *o)
 {
     for (uint32_t i = 0; i < o->known.n; i++)
@@ -241,16 +213,6 @@ const char *options_given(const struct options *o, const struct option *list, si
             return list[i].name;
     }
     return NULL;
-}
-
-int data_check_png(const char *option, const char *path, struct error *e)
-{
-    static const char *const others[] = {".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"};
-    for (size_t i = 0; i < COUNT(others) && path; i++)
-        if (path_has_ending(path, others[i]))
-            return error_set(e, PL_USAGE, "%s %s: images are written as PNG; give a name that ends in .png", option,
-                             path);
-    return PL_OK;
 }
 
 /* --- ranks ------------------------------------------------------------------------------- */
@@ -294,7 +256,7 @@ static void say_error(const struct options *o, struct error *e)
 static int run_on_ranks(struct options *o, struct error *e)
 {
     int64_t n = 1;
-    TRY(options_count("--ranks", o->ranks, 1, 65536, &n, e));
+    TRY(option_count("--ranks", o->ranks, 1, 65536, &n, e));
     if (n > 1 && dist_launched() == 1) return start_ranks(o, n, e);
     o->world = dist_open(e);
     int rc = e->code;
@@ -373,7 +335,8 @@ static int read_program(const struct options *o, struct import *f, struct config
     return rc ? rc : import_apply(f, c, e);
 }
 
-int options_begin(const struct options *o, struct import *f, struct config *c, struct error *e)
+/* Takes what the files of --config-from and the run file give. */
+static int read_files(const struct options *o, struct import *f, struct config *c, struct error *e)
 {
     int rc = PL_OK;
     f->script = o->script;
@@ -385,7 +348,8 @@ int options_begin(const struct options *o, struct import *f, struct config *c, s
     return !rc && o->run ? config_read(c, o->run, e) : rc;
 }
 
-int options_end(const struct options *o, struct import *f, struct config *c, struct error *e)
+/* Takes what overrides the files. */
+static int override(const struct options *o, struct import *f, struct config *c, struct error *e)
 {
     const struct {
         const char *key, *value;
@@ -403,11 +367,19 @@ int options_config(const struct options *o, struct config *c, struct error *e)
 {
     struct import f = {0};
     config_init(c);
-    int rc = options_begin(o, &f, c, e);
-    if (!rc) rc = options_end(o, &f, c, e);
+    int rc = read_files(o, &f, c, e);
+    if (!rc && o->command->between) rc = o->command->between(o, c, e);
+    if (!rc) rc = override(o, &f, c, e);
     import_free(&f);
     if (rc) config_free(c);
     return rc;
+}
+
+int options_source(const void *options, struct config *c, struct error *e)
+{
+    struct options o = *(const struct options *)options;
+    if (o.ranks && strchr(o.ranks, ',')) o.ranks = NULL;
+    return options_config(&o, c, e);
 }
 
 static int check_ranks(const struct config *c, const struct ranks *r, struct error *e)
@@ -475,6 +447,14 @@ void use_model(struct config *c, const char *model, const char *results)
     if (preset)
         log_warn("%s is a preset: its weights are random, so its %s %s meaningless", model, results,
                  strcmp(results, "text") ? "are" : "is");
+}
+
+void use_other_model(struct options *o, const char *results)
+{
+    struct config *c = &o->config;
+    use_model(c, o->model, results);
+    config_use_adapter(c, o->adapter);
+    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0;
 }
 
 void warn_random(const char *model)

@@ -9,7 +9,6 @@
 
 #include "batch/suggest.h"
 #include "cli/data.h"
-#include "cli/data_samples.h"
 #include "import/import.h"
 
 static int init(struct suggestion *r, const char *model, const char *data, bool bytes,

@@ -66,3 +66,15 @@ struct advices {
 /* Tries every value of every technique. A change that the plan already has, or that does not apply,
  * saves nothing and is left out. */
 void advise(const struct examined *x, struct advices *out);
+
+/* --- the report (diagnosis.c) ----------------------------------------------------------------- */
+
+struct diagnosis_options {
+    const char *plan;          /* a plan file; NULL: search */
+    int64_t steps;             /* over which leaks are measured */
+    bool confirm, json;        /* run a step with the largest batch; print one JSON object */
+};
+/* Diagnoses the memory of a run and prints it as it is found, or all as JSON. PL_NOFIT: the plan
+ * that was diagnosed is the smallest one. */
+int diagnose(const struct plan_source *source, const struct config *c, const struct diagnosis_options *o,
+             struct error *e);

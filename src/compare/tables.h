@@ -5,7 +5,6 @@
  *     plan_frontier    the best plan for each of many budgets
  *     plan_devices     GPUs, by memory in GiB or by name
  *     plan_ranks       numbers of ranks, which need not be there
- *     plan_ways        how people fine-tune a model, on GPUs
  *
  * The caller frees rows->list, also after a failure.
  */
@@ -45,24 +44,3 @@ int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct
  * fit the budget, and was planned without. */
 int plan_ranks(const struct plan_source *s, const int64_t *ranks, int n, struct plan_rows *rows, bool *without,
                struct error *e);
-
-/* --- ways of fine-tuning (ways.c) ------------------------------------------------------------- */
-
-enum { WAY_KEYS = 4 };
-
-struct way {
-    const char *name;            /* of JSON: "qlora" */
-    const char *label;           /* "QLoRA" */
-    const char *keys[WAY_KEYS];  /* key=value, up to a NULL */
-};
-/* Plans every way of fine-tuning on each GPU of a list with commas, with the host memory that a
- * machine with such a GPU is likely to have; if that does not suffice, with any. A way that a model
- * has nothing for (no linear layers), or that the run is already, has no row. ways[i] is that of
- * row i; the caller frees it. */
-struct way_list {
-    VEC(const struct way *) list;
-};
-int plan_ways(const struct plan_source *s, const struct config *c, const struct model *m, const char *gpus,
-              struct plan_rows *rows, struct way_list *ways, struct error *e);
-/* Appends " --set key=value" for each key of a way that is not the default. */
-void way_print(const struct way *w, struct text *out);

@@ -47,3 +47,16 @@ int sample_decode(const struct sample *s, const struct pixel_range *range, struc
 /* Rasterises mask k into w x h cells that cover the whole image. Returns the bits, which the caller
  * frees, with *stride bytes a row; NULL: the mask has a fault. */
 uint8_t *sample_raster(const struct sample *s, uint32_t k, uint32_t w, uint32_t h, size_t *stride);
+
+/* The options of a command, of the same names; NULL and 0: detected from the paths, or decided over
+ * the data. */
+struct samples_options {
+    struct dataset_options set;
+    const char *labels;         /* auto, binary, classes or instances */
+    uint64_t ignore, threshold; /* of mask images */
+    const char *range;          /* auto, full, percentiles or LOW,HIGH */
+    const char *slice_axis, *modalities; /* of volumes: data.slice_axis and data.modalities */
+    int64_t numbers[3];                  /* of the modalities */
+};
+/* Reads the words of the options into `o->set`, which then opens the samples. */
+int samples_options_read(struct samples_options *o, struct error *e);

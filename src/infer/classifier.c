@@ -9,9 +9,26 @@
 #include "batch/batch_plan.h"
 #include "batch/captions.h"
 #include "batch/feed.h"
+#include "data/detect/match.h"
+#include "engine/run.h"
+#include "io/json.h"
 #include "models/heads.h"
 
 enum { CLASSES_PRINTED = 5 };
+
+/* A started model. A contrastive one compares every image of a batch with every text of it: as many
+ * images run at once as there are texts. */
+struct classifier {
+    struct run run;
+    id logits;
+    struct image_files *files;
+    struct image_reader *reader;
+    void *room;
+    float *pixels, *p;       /* of an image; [rows][n] probabilities */
+    const char *const *names;
+    int64_t n, rows;         /* classes or texts; images at once */
+    bool sigmoid;            /* each text by itself */
+};
 
 static int open_reader(struct classifier *x, const struct config *c, struct error *e)
 {
@@ -46,7 +63,9 @@ static int put_texts(struct classifier *p, const struct config *c, const struct 
     return rc;
 }
 
-int classifier_open(struct classifier *x, const struct config *c, const struct names *texts, struct error *e)
+/* Starts the model; `texts`: those to compare with; none: the head's classes. `end` follows in any
+ * case. */
+static int start(struct classifier *x, const struct config *c, const struct names *texts, struct error *e)
 {
     const struct run_options o = {.evaluate = true, .describe = feed_describe, .B = max_i64(1, texts->n), .T = 1};
     const struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
@@ -66,7 +85,7 @@ int classifier_open(struct classifier *x, const struct config *c, const struct n
     return batch_write_once(&x->run, 0, &(struct batch_record){.is = {[ROW_LABELS] = {&(int32_t){-100}}}}, e);
 }
 
-void classifier_close(struct classifier *x)
+static void end(struct classifier *x)
 {
     image_files_close(x->files);
     image_reader_free(x->reader);
@@ -86,7 +105,9 @@ static void normalize(const struct classifier *x, float *p)
         p[i] = (float)(x->sigmoid ? 1 / (1 + exp(-(double)p[i])) : exp((double)(p[i] - most)) / sum);
 }
 
-int classifier_run(struct classifier *x, char *const *paths, int64_t n, struct error *e)
+/* Fills the first n rows of x->p for n images, at most x->rows. The last image fills the other rows
+ * of the batch. */
+static int run_images(struct classifier *x, char *const *paths, int64_t n, struct error *e)
 {
     int rc = PL_OK;
     for (int64_t i = 0; i < x->rows && !rc; i++) {
@@ -111,7 +132,8 @@ static int64_t next_best(const struct classifier *x, const float *p, const bool 
     return best;
 }
 
-void classifier_print(const struct classifier *x, const float *p, const char *path, struct text *out)
+/* Prints a line with the most probable classes of an image, whose probabilities are p[n]. */
+static void print(const struct classifier *x, const float *p, const char *path, struct text *out)
 {
     bool *taken = mem_alloc((size_t)x->n * sizeof *taken);
     text_printf(out, "%s", path);
@@ -124,7 +146,8 @@ void classifier_print(const struct classifier *x, const float *p, const char *pa
     mem_free(taken);
 }
 
-void classifier_put(const struct classifier *x, const float *p, const char *path, struct json_writer *w)
+/* Puts a map: image, class, probability, and the probabilities of all. */
+static void put(const struct classifier *x, const float *p, const char *path, struct json_writer *w)
 {
     const int64_t best = next_best(x, p, NULL);
     json_begin_map(w, NULL);
@@ -135,4 +158,45 @@ void classifier_put(const struct classifier *x, const float *p, const char *path
     for (int64_t i = 0; i < x->n; i++) json_put_number(w, x->names[i], (double)p[i]);
     json_end(w);
     json_end(w);
+}
+
+/* --- all images ------------------------------------------------------------------------------- */
+
+bool classifier_applies(const struct config *c)
+{
+    struct model m;
+    struct error ignored;
+    if (config_open_model(c, &m, &ignored)) return false; /* starting the model reports it */
+    const bool head = m.head;
+    model_close(&m);
+    return head;
+}
+
+int classify(const struct config *c, const struct names *paths, const struct names *texts, const char *json,
+             struct error *e)
+{
+    struct names images = {0};
+    struct classifier x = {0};
+    struct text lines = {0}, out = {0};
+    struct json_writer w = {.out = &out, .indent = 2};
+    int rc = image_paths(&images, paths, e);
+    if (!rc) rc = start(&x, c, texts, e);
+    json_begin_list(&w, NULL);
+    for (int64_t at = 0; at < images.n && !rc; at += x.rows) {
+        const int64_t n = min_i64(x.rows, images.n - at);
+        rc = run_images(&x, images.at + at, n, e);
+        for (int64_t i = 0; i < n && !rc; i++) {
+            print(&x, x.p + i * x.n, images.at[at + i], &lines);
+            put(&x, x.p + i * x.n, images.at[at + i], &w);
+        }
+    }
+    json_end(&w);
+    text_printf(&out, "\n");
+    if (lines.n) fputs(lines.at, stdout);
+    if (!rc && json) rc = file_write_atomic(json, out.at, out.n, e);
+    text_free(&lines);
+    text_free(&out);
+    end(&x);
+    names_free(&images);
+    return rc;
 }

@@ -325,3 +325,13 @@ int png_write(const char *path, enum png_kind kind, uint32_t width, uint32_t hei
     text_free(&file);
     return rc;
 }
+
+int png_check_name(const char *option, const char *path, struct error *e)
+{
+    static const char *const others[] = {".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"};
+    for (size_t i = 0; i < COUNT(others) && path; i++)
+        if (path_has_ending(path, others[i]))
+            return error_set(e, PL_USAGE, "%s %s: images are written as PNG; give a name that ends in .png", option,
+                             path);
+    return PL_OK;
+}

@@ -63,3 +63,5 @@ int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t he
 /* Writes the image to a path, atomically. */
 int png_write(const char *path, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
               struct error *e);
+/* Refuses an option's path, which may be NULL, that has the name of another image format. */
+int png_check_name(const char *option, const char *path, struct error *e);

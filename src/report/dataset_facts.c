@@ -3,6 +3,7 @@
  */
 #include "report/data_report.h"
 
+#include "base/words.h"
 #include "batch/embed.h"
 #include "data/formats/packed.h"
 #include "data/masks/grid.h"
@@ -43,7 +44,8 @@ static void print_sample(const struct mask_memory *c, struct text *out)
     }
 }
 
-void mask_memory_print(const struct mask_memory *c, struct text *out)
+/* Prints the memory of the masks of one sample; of the whole sample too where that is known. */
+static void mask_memory_print(const struct mask_memory *c, struct text *out)
 {
     text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks\n", c->estimated ? "" : ", mean", c->w,
                 c->h, c->masks);
@@ -67,7 +69,7 @@ void mask_memory_print(const struct mask_memory *c, struct text *out)
                     size_print((uint64_t)(4 * c->most), largest));
 }
 
-void mask_memory_json(const struct mask_memory *c, struct text *out)
+static void mask_memory_json(const struct mask_memory *c, struct text *out)
 {
     text_printf(out, "{\"width\": %.2f, \"height\": %.2f, \"masks\": %.3f, \"runs_per_mask\": %.2f", c->w, c->h,
                 c->masks, c->runs);
@@ -265,3 +267,48 @@ void dataset_facts_json(const struct samples *all, const struct dataset_facts *f
     mask_memory_json(c, out);
     text_printf(out, "}\n");
 }
+
+/* --- inspecting ------------------------------------------------------------------------------- */
+
+int inspect_samples(struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet, bool json,
+                    struct error *e)
+{
+    struct samples all;
+    struct dataset_facts f = {.cells = cells};
+    struct text tables = {0}, out = {0};
+    TRY(samples_options_read(o, e));
+    TRY(samples_open(&all, &o->set, paths, e));
+    facts_count(&f, &all);
+    struct mask_memory c = mask_memory_measured(&f);
+    dataset_facts_print(&all, &f, &c, &tables);
+    if (json) dataset_facts_json(&all, &f, &c, &out);
+    fputs(json ? out.at : tables.at, stdout);
+    int rc = dataset_intact(all.set, e);
+    if (!rc && sheet) rc = samples_sheet(sheet, &all, &f, &c, tables.at, e);
+    text_free(&tables);
+    text_free(&out);
+    facts_free(&f);
+    samples_close(&all);
+    return rc;
+}
+
+int inspect_given(const char *given, bool json, struct error *e)
+{
+    char size[64], *end;
+    uint32_t wh[2];
+    const char *comma = strchr(given, ',');
+    double masks = comma ? strtod(comma + 1, &end) : 0;
+    if (!comma || end == comma + 1 || *end || !(masks > 0 && masks <= 1e6) || (size_t)(comma - given) >= sizeof size)
+        return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
+    snprintf(size, sizeof size, "%.*s", (int)(comma - given), given);
+    if (!extent_parse(size, wh))
+        return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
+    struct mask_memory c = mask_memory_of(wh[0], wh[1], masks);
+    struct text out = {0};
+    if (json) mask_memory_json(&c, &out), text_printf(&out, "\n");
+    else mask_memory_print(&c, &out);
+    fputs(out.at, stdout);
+    text_free(&out);
+    return PL_OK;
+}
+

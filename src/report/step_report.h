@@ -35,3 +35,7 @@ void step_report_kernels(const struct run *r, struct text *out);
 /* Writes the files into a folder. `title`: the run file; NULL: there is none. */
 int step_report_write(const struct step_report *s, const struct config *c, const char *dir, const char *title,
                       struct error *e);
+
+/* Prints measured steps beside their prediction: time, memory, ops, and of several ranks the times
+ * of each. */
+void bench_report(const struct bench *b, const struct ranks *ranks, const struct rank_times *each, bool json);

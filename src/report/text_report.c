@@ -3,7 +3,11 @@
  */
 #include "report/data_report.h"
 
-#include "io/json.h"
+#include "batch/embed.h"
+#include "data/dataset.h"
+#include "data/formats/packed.h"
+#include "data/prepare/prepare.h"
+#include "io/table.h"
 
 static void print_facts(const struct text_facts *f, const struct text_measures *m, struct text *out)
 {
@@ -80,8 +84,9 @@ static void print_facts(const struct text_facts *f, const struct text_measures *
         text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
 
-void text_report_print(const struct text_facts *f, const struct text_measures *m, const struct tokenizer *t,
-                       struct text *out)
+/* Prints the report. `t`: the tokenizer; NULL: there is none, and no text is measured. */
+static void print_report(const struct text_facts *f, const struct text_measures *m, const struct tokenizer *t,
+                         struct text *out)
 {
     struct text line = {0};
     print_facts(f, m, out);
@@ -90,7 +95,7 @@ void text_report_print(const struct text_facts *f, const struct text_measures *m
     text_free(&line);
 }
 
-void text_report_json(const struct text_facts *f, const struct text_measures *m, struct text *out)
+static void put_report(const struct text_facts *f, const struct text_measures *m, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);
@@ -134,4 +139,82 @@ void text_report_json(const struct text_facts *f, const struct text_measures *m,
     }
     json_end(&w);
     text_printf(out, "\n");
+}
+
+/* --- inspecting ------------------------------------------------------------------------------- */
+
+int inspect_texts(const struct config *c, uint64_t shown, bool json, struct error *e)
+{
+    struct text_facts f = {0};
+    struct text_measures m = {0};
+    struct text_source s = {0};
+    struct text out = {0};
+    struct model own;
+    const struct model *model = NULL;
+    const bool tokenizer = c->data_tokenizer || c->model_path;
+    int rc = text_count(&f, c, e);
+    const struct model_choices chosen = text_choices(c);
+    if (!rc && tokenizer) rc = text_image_model(&own, c->model_path, &chosen, &model, e);
+    if (!rc && tokenizer) rc = text_source_open(&s, c, FEED_TRAIN, model, e);
+    if (model) model_close(&own);
+    if (!rc && tokenizer) rc = text_measure(&m, c, &s, &f.report, e);
+    if (!rc && json) put_report(&f, &m, &out);
+    else if (!rc) {
+        print_report(&f, &m, s.tokenizer, &out);
+        if (tokenizer) rc = text_show_samples(c, &s, shown, &out, e);
+        else
+            text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
+    }
+    if (out.n) fwrite(out.at, 1, out.n, stdout);
+    if (m.rows) conversations_close(&m.set);
+    text_source_close(&s);
+    text_free(&out);
+    return rc;
+}
+
+/* --- embeddings of the images of conversations ------------------------------------------------ */
+
+bool embeddings_alone(const struct names *paths)
+{
+    struct packed_header h;
+    struct packed_embeddings x;
+    struct error ignored;
+    return packed_is(paths->at[0]) && !packed_peek(paths->at[0], &h, &x, &ignored) && x.tokens;
+}
+
+int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e)
+{
+    struct dataset *d;
+    struct embedding_counts n = {0};
+    char shape[64];
+    int rc = dataset_open(&d,
+                          &(struct dataset_options){.format = "packed",
+                                                    .paths = paths->at,
+                                                    .n_paths = paths->n,
+                                                    .embeddings_alone = true},
+                          e);
+    if (rc) return rc;
+    if (!dataset_embeddings(d)) {
+        dataset_close(d);
+        return error_set(e, PL_USAGE, "%s and others have embeddings of different encoders: give one at a time",
+                         paths->at[0]);
+    }
+    verify_embeddings(d, check, &n);
+    const struct packed_embeddings *x = dataset_embeddings(d);
+    if (json)
+        PRINT_FACTS(0, FACT("format", "packed"), FACT("images", dataset_count(d)), FACT("embeddings", n.embeddings),
+                    FACT("unreadable", n.unreadable), FACT("dtype", dtype_name(packed_dtype(x->type))),
+                    FACT("tokens", x->tokens), FACT("channels", x->channels), FACT("model", (const char *)x->model));
+    else
+        printf("packed: %llu images of conversations, %llu embeddings %s, computed with %s: %llu images could not be "
+               "read, %llu bad samples\n",
+               (unsigned long long)dataset_count(d), (unsigned long long)n.embeddings,
+               embed_print(x, shape), x->model,
+               (unsigned long long)n.unreadable, (unsigned long long)n.damaged);
+    rc = dataset_intact(d, e);
+    if (!rc && n.damaged)
+        rc = error_set(e, PL_FAIL, "%llu of %llu samples are bad", (unsigned long long)n.damaged,
+                       (unsigned long long)dataset_count(d));
+    dataset_close(d);
+    return rc;
 }

@@ -19,6 +19,7 @@
 
 #include "base/system.h"
 #include "batch/batch_plan.h"
+#include "io/table.h"
 
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
@@ -189,4 +190,88 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     if (rc) remove_empty_run(t);
     trainer_close(t);
     return rc;
+}
+
+/* --- the summary ------------------------------------------------------------------------------ */
+
+static int by_seconds(const void *a, const void *b)
+{
+    const double x = ((const struct rank_summary *)a)->seconds, y = ((const struct rank_summary *)b)->seconds;
+    return x < y ? -1 : x > y;
+}
+
+/* Prints which rank was slower than the median by more than a fifth. */
+static void print_slowest(const struct rank_summary *at, int n, struct text *out)
+{
+    char seconds[32], others[32];
+    int slowest = 0;
+    if (n < 2) return;
+    struct rank_summary *sorted = mem_copy(at, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_seconds);
+    const double median = sorted[(n - 1) / 2].seconds;
+    mem_free(sorted);
+    for (int i = 1; i < n; i++)
+        if (at[i].seconds > at[slowest].seconds) slowest = i;
+    text_printf(out, "%d ranks", n);
+    if (at[slowest].seconds > 1.2 * median)
+        text_printf(out, ": rank %d on %s was the slowest, with %s of its own work a step; the median rank had %s",
+                    slowest, at[slowest].host, duration_print(at[slowest].seconds, seconds),
+                    duration_print(median, others));
+    text_printf(out, "\n");
+}
+
+static void print_text(const struct train_summary *s, const struct rank_summary *each, int ranks)
+{
+    struct text out = {0};
+    char size[32], time[32];
+    if (s->steps == s->first_step) {
+        text_printf(&out, "no steps are left: all %lld are done already\n", (long long)s->steps);
+    } else {
+        if (s->first_step) text_printf(&out, "%lld of ", (long long)(s->steps - s->first_step));
+        text_printf(&out, "%lld step%s, loss %.6g, %s, %.*f %s/s, ", (long long)s->steps, s->steps == 1 ? "" : "s",
+                    s->loss, duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit);
+        text_printf(&out, "arena %s", size_print(s->arena_bytes, size));
+        if (s->host_bytes) text_printf(&out, ", %s %s", s->host_name, size_print(s->host_bytes, size));
+        if (s->outside_bytes) text_printf(&out, ", NCCL's own %s", size_print(s->outside_bytes, size));
+        text_printf(&out, "\n");
+        if (s->loss_scale > 0)
+            text_printf(&out, "loss scale %g, %llu step%s skipped\n", s->loss_scale,
+                        (unsigned long long)s->skipped_steps, s->skipped_steps == 1 ? "" : "s");
+        print_slowest(each, ranks, &out);
+    }
+    printf("%smodel: %s\n", out.at, s->model);
+    text_free(&out);
+}
+
+static const struct report_column RANKS[] = {
+    {"host"}, {"seconds_per_step"}, {"allocated_bytes"}, {"host_bytes"}, {"allocations_in_steps"},
+    {"resident_peak_bytes"}, {"anonymous_growth_bytes"}};
+
+static void print_json(const struct train_summary *s, const struct rank_summary *each, int n)
+{
+    struct report_table ranks = REPORT_TABLE(RANKS);
+    const bool asked = s->prompts, scaled = s->loss_scale > 0;
+    for (const struct rank_summary *x = each; x < each + n; x++)
+        TABLE_ADD(&ranks, CELL((const char *)x->host), CELL(x->seconds), CELL(x->arena_bytes), CELL(x->host_bytes),
+                  CELL(x->allocations), CELL(x->resident_peak), CELL(x->growth));
+    PRINT_FACTS(2, FACT("steps", s->steps), FACT("first_step", s->first_step), FACT("loss", s->loss),
+                FACT("eval_loss", s->eval_loss), FACT_IF(asked, "eval_exact_match", s->answers.exact),
+                FACT_IF(asked, "eval_token_f1", s->answers.f1), FACT_IF(asked, "eval_bleu", s->answers.bleu),
+                FACT_IF(asked, "eval_rouge_l", s->answers.rouge_l), FACT_IF(asked, "eval_prompts", s->prompts),
+                FACT("best_eval_loss", s->best_loss), FACT("best_step", s->best_step < 0 ? NAN : (double)s->best_step),
+                FACT("seconds", s->seconds), FACT("step_seconds", s->step_seconds),
+                FACT(strcmp(s->unit, "tokens") ? "images_per_second" : "tokens_per_second", s->units_per_second),
+                FACT_IF(scaled, "loss_scale", s->loss_scale), FACT_IF(scaled, "skipped_steps", s->skipped_steps),
+                FACT_IF(s->broken_samples, "broken_samples", s->broken_samples),
+                FACT_IF(s->small_masks, "too_small_masks", s->small_masks), FACT("arena_bytes", s->arena_bytes),
+                FACT("allocated_bytes", s->allocated_bytes), FACT("host_bytes", s->host_bytes),
+                FACT_IF(s->outside_bytes, "outside_bytes", s->outside_bytes),
+                FACT("allocations_in_steps", s->allocations), FACT_TABLE_IF(n, "ranks", &ranks),
+                FACT("model", (const char *)s->model));
+    table_free(&ranks);
+}
+
+void train_summary_print(const struct train_summary *s, const struct rank_summary *each, int ranks, bool json)
+{
+    (json ? print_json : print_text)(s, each, ranks);
 }

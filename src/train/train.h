@@ -78,6 +78,8 @@ struct train_summary {
 };
 
 int train_run(const struct config *c, const struct train_options *o, struct train_summary *out, struct error *e);
+/* Prints a summary. `each`: what the ranks have used; ranks 0: this is the only process. */
+void train_summary_print(const struct train_summary *s, const struct rank_summary *each, int ranks, bool json);
 
 /* --- single calls, for a program with its own batches --------------------------------- */
 

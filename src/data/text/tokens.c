@@ -452,6 +452,12 @@ static const char *find_kind(const char *path, int fd)
 const char *not_tokens(const char *path, int fd) { return find_kind(path, fd); }
 const char *not_tokens_bytes(int fd) { return find_kind(NULL, fd); }
 
+bool is_token_file(const char *path)
+{
+    return path_has_ending(path, ".bin") || path_has_ending(path, ".tokens") || path_has_ending(path, ".npy") ||
+           path_has_ending(path, ".safetensors");
+}
+
 bool is_plain_text(const char *path)
 {
     static const char *const endings[] = {".txt", ".text", ".md", ".rst", ".tex"};

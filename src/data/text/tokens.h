@@ -92,6 +92,8 @@ const char *not_tokens_bytes(int fd);
 
 /* Reports whether a file has the name of plain text, which data.format: text reads. */
 bool is_plain_text(const char *path);
+/* Reports whether a file has the name of a file of tokens. */
+bool is_token_file(const char *path);
 
 /* Returns "text" if the first bytes of the file are text (UTF-8 without control characters), else
  * NULL. Fewer than 32 bytes are not judged: they may be either. */

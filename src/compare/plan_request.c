@@ -1,11 +1,125 @@
 /*
- * plan_tables.c: the tables of `plimsoll plan` (compare/tables.h) as text and JSON.
+ * plan_request.c: see plan_request.h.
  */
-#include "cli/plan_tables.h"
-#include "compare/tables.h"
-#include "io/table.h"
+#include "compare/plan_request.h"
 
-enum { RANK_ROWS = 32 };
+#include "base/words.h"
+#include "batch/feed.h"
+#include "batch/text_source.h"
+#include "calibrate/calibrate.h"
+#include "io/file.h"
+#include "io/table.h"
+#include "plan/explain.h"
+
+enum { IMAGES_MOST = 4096, FRAMES_MOST = 65536, RANK_ROWS = 32 };
+
+/* --- one plan --------------------------------------------------------------------------------- */
+
+static int write_plan(const struct planned *r, bool fits, const char *path, struct error *e)
+{
+    struct text text = {0};
+    struct plan_note note = planned_note(r, fits);
+    note.storages = true;
+    plan_write(&r->plan, &r->graph, &note, &text);
+    int rc = file_write_atomic(path, text.at, text.n, e);
+    text_free(&text);
+    return rc;
+}
+
+/* Returns the heading of the plan that is printed when none fits. */
+static const char *refusal(const struct planned *r, const struct plan_request *o)
+{
+    const bool host = planned_exceeds_host(r);
+    if (o->plan)
+        return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
+    if (!host) return "Does not fit the budget. The smallest plan";
+    return r->plan.settings.device.separate_memory
+               ? "Does not fit memory.host_budget. The plan with the least host memory"
+               : "Does not fit memory.host_budget. The plan with the smallest offload file";
+}
+
+static void print_host_budget(const struct planned *r, struct text *out)
+{
+    const bool cuda = r->kind == DEVICE_CUDA;
+    char room[32];
+    if (r->host_rule && r->host_budget <= 1)
+        text_printf(out, "  there is no room for %s (memory.host_budget auto: %s)\n",
+                    cuda ? "offloading to host memory" : "an offload file", r->host_rule);
+    else if (r->host_rule)
+        text_printf(out, "  %s is limited to %s (memory.host_budget auto: %s)\n",
+                    cuda ? "host memory" : "the offload file", size_print(r->host_budget, room), r->host_rule);
+    else if (r->host_budget)
+        text_printf(out, "  %s is limited to %s (memory.host_budget)\n", cuda ? "host memory" : "the offload file",
+                    size_print(r->host_budget, room));
+    else if (cuda && r->config->memory_host_budget.kind == BUDGET_AUTO)
+        text_printf(out, "  host memory is not limited: the GPU is not in this machine, so the host memory beside it "
+                         "is unknown; memory.host_budget sets a limit\n");
+}
+
+/* Prints which keys decide the order of sums. Ranks and shares promise bits, for which sums must
+ * have the same order. */
+static void print_order(const struct planned *r, struct text *out)
+{
+    struct text keys = {0};
+    if (r->shares > 1 && planned_print_order(r, &keys))
+        text_printf(out,
+                    "  the order of sums depends on %s, which the planner chose: set them to compare bits with other "
+                    "ranks or another parallel.shard\n",
+                    keys.at);
+    text_free(&keys);
+}
+
+static void print_batch(const struct planned *r, struct text *out)
+{
+    struct text note = {0};
+    if (planned_print_batch(r, &note)) text_printf(out, "  note: %s\n", note.at);
+    text_free(&note);
+}
+
+static void show_plan(const struct planned *r, const struct plan_request *o, bool fits)
+{
+    struct text text = {0};
+    struct plan_note note = planned_note(r, fits);
+    struct profile profile = r->profile;
+    struct plan plan = r->plan; /* as it is shown */
+    profile.factor = time_factor(r);
+    if (profile.factor > 0) plan_scale_times(&plan, profile.factor);
+    note.profile = &profile;
+    if (o->json) plan_write(&plan, &r->graph, &note, &text);
+    else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
+    if (!o->json) plan_print(&plan, &r->graph, &profile, &text);
+    if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
+    if (!o->json) print_order(r, &text);
+    if (!o->json) print_batch(r, &text);
+    if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
+    for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
+    if (o->explain && !o->json) plan_explain(&plan, &r->graph, &text);
+    if (o->explain && !o->explain_all && !o->json)
+        text_printf(&text,
+                    "--explain all lists every op with its kernel, and every storage with its offset and lifetime.\n");
+    if (o->explain_all && !o->json) plan_explain_all(&plan, &r->graph, &text);
+    fputs(text.at, stdout);
+    text_free(&text);
+}
+
+static int show_one(const struct plan_request *o, struct error *e)
+{
+    struct config c;
+    struct planned r = {0};
+    const struct run_options options = {.plan = o->plan, .train = true, .describe = feed_describe, .ablation = true};
+    TRY(plan_source_read(&o->source, &c, e));
+    int rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+    if (o->explain) planned_explain_device();
+    if (!rc) {
+        rc = planned_open(&r, &c, &options, e);
+        if (r.has_graph && (!rc || rc == PL_NOFIT)) show_plan(&r, o, !rc);
+        if (!rc) text_warn_endless(&c, &r.model);
+        if (!rc && o->output) rc = write_plan(&r, true, o->output, e);
+        planned_close(&r);
+    }
+    config_free(&c);
+    return rc;
+}
 
 /* --- the tables as text and JSON ---------------------------------------------------------- */
 
@@ -167,7 +281,7 @@ static void note_warnings(const struct plan_rows *rows, bool each, struct text *
 
 /* --- each of them ----------------------------------------------------------------------------- */
 
-int table_compare(const struct plan_options *o, struct error *e)
+static int show_compare(const struct plan_request *o, struct error *e)
 {
     struct ladder l = {0};
     struct text out = {0};
@@ -184,9 +298,9 @@ int table_compare(const struct plan_options *o, struct error *e)
             if (rows[i].fits) last = &rows[i];
         }
         others.columns[0].title = "What if, instead of offload:";
-        if (o->o.json && more)
+        if (o->json && more)
             PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table), FACT_TABLE("what_if", &others.table));
-        else if (o->o.json) PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table));
+        else if (o->json) PRINT_FACTS(2, FACT_TABLE("compare", &rungs.table));
         table_print(&rungs.table, 0, 0, &out);
         if (more) {
             table_print(&others.table, 0, 0, &out);
@@ -195,7 +309,7 @@ int table_compare(const struct plan_options *o, struct error *e)
         }
         note_warnings(&l.rows, false, &out);
         plan_note_times(&l.rows, &out);
-        if (!o->o.json) fputs(out.at, stdout);
+        if (!o->json) fputs(out.at, stdout);
         table_free(&rungs.table);
         table_free(&others.table);
     }
@@ -205,7 +319,7 @@ int table_compare(const struct plan_options *o, struct error *e)
 }
 
 /* Prints a table, whose text ends in notes. */
-static void show_table(const struct plan_options *o, unsigned which, const char *name, const struct plan_rows *rows,
+static void show_table(const struct plan_request *o, unsigned which, const char *name, const struct plan_rows *rows,
                        const struct text *note)
 {
     struct shown x;
@@ -214,13 +328,13 @@ static void show_table(const struct plan_options *o, unsigned which, const char 
     table_print(&x.table, 0, 0, &out);
     text_printf(&out, "%s", note->n ? note->at : "");
     if (which != RANKS) note_warnings(rows, which == DEVICES, &out), plan_note_times(rows, &out);
-    if (o->o.json) PRINT_FACTS(2, FACT_TABLE(name, &x.table));
+    if (o->json) PRINT_FACTS(2, FACT_TABLE(name, &x.table));
     else fputs(out.at, stdout);
     text_free(&out);
     table_free(&x.table);
 }
 
-int table_frontier(const struct plan_options *o, struct error *e)
+static int show_frontier(const struct plan_request *o, struct error *e)
 {
     struct plan_rows rows = {0};
     int rc = plan_frontier(&o->source, &rows, e);
@@ -253,12 +367,12 @@ static int read_counts(const char *option, const char *text, int64_t most, struc
     snprintf(copy, sizeof copy, "%s", text ? text : "");
     while ((word = strsep(&at, ","))) {
         vec_push(&out->list, 0);
-        TRY(options_count(option, word, 1, most, &out->list.at[out->list.n - 1], e));
+        TRY(option_count(option, word, 1, most, &out->list.at[out->list.n - 1], e));
     }
     return PL_OK;
 }
 
-int table_devices(const struct plan_options *o, struct error *e)
+static int show_devices(const struct plan_request *o, struct error *e)
 {
     struct plan_rows rows = {0};
     struct counts images = {0}, frames = {0};
@@ -297,13 +411,13 @@ static void note_ranks(const struct plan_rows *rows, bool without, struct text *
                         rows->list.at[i].ranks == 1 ? "rank" : "ranks", rows->list.at[i].warning[k]);
 }
 
-int table_ranks(const struct plan_options *o, struct error *e)
+static int show_ranks(const struct plan_request *o, struct error *e)
 {
     struct plan_rows rows = {0};
     struct counts list = {0};
     struct text note = {0};
     bool without = false;
-    int rc = read_counts("--ranks", o->o.ranks, 65536, &list, e);
+    int rc = read_counts("--ranks", o->ranks, 65536, &list, e);
     if (!rc && list.list.n > RANK_ROWS) rc = error_set(e, PL_USAGE, "--ranks: at most %d numbers", RANK_ROWS);
     if (!rc) rc = plan_ranks(&o->source, list.list.at, (int)list.list.n, &rows, &without, e);
     if (!rc) note_ranks(&rows, without, &note);
@@ -312,4 +426,43 @@ int table_ranks(const struct plan_options *o, struct error *e)
     vec_free(&rows.list);
     vec_free(&list.list);
     return rc;
+}
+
+/* --- a request -------------------------------------------------------------------------------- */
+
+static int read_size(const char *text, struct plan_source *s, struct error *e)
+{
+    int n = 0;
+    s->sized = text;
+    s->width = s->height = IMAGE_SIDE;
+    if (!text || (sscanf(text, "%5ux%5u%n", &s->width, &s->height, &n) == 2 && !text[n])) return PL_OK;
+    return error_set(e, PL_USAGE, "--image-size %s: expected WIDTHxHEIGHT in pixels, such as 1024x768", text);
+}
+
+int plan_request_read(struct plan_request *o, bool several, struct error *e)
+{
+    struct plan_source *s = &o->source;
+    if (!several) TRY(option_count("--images", o->images, 1, IMAGES_MOST, &s->images, e));
+    if (!several) TRY(option_count("--frames", o->frames, 1, FRAMES_MOST, &s->frames, e));
+    TRY(read_size(o->image_size, s, e));
+    return option_count("--masks", o->masks, 1, 1024, &s->masks, e);
+}
+
+int plan_request_run(struct plan_request *o, struct error *e)
+{
+    const int tables = o->compare + o->frontier + !!o->devices;
+    if (o->ranks && (tables || o->plan || o->output || o->explain))
+        return error_set(
+            e, PL_USAGE,
+            "--ranks with several numbers is a table of its own: leave out the other tables, --plan, --explain and -o");
+    if (tables > 1)
+        return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
+    if (tables && (o->budget || o->plan || o->output || o->explain))
+        return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
+    TRY(plan_request_read(o, o->devices, e));
+    return (o->ranks      ? show_ranks
+            : o->compare  ? show_compare
+            : o->frontier ? show_frontier
+            : o->devices  ? show_devices
+                          : show_one)(o, e);
 }
