@@ -109,6 +109,10 @@ void links_fit(const struct link_sample *list, int n, struct link *out);
  * and `out` gets a table of them. `c` has the device; it is the same on all ranks. */
 int calibrate_links(struct ranks *all, const struct config *c, struct profile *p, struct text *out, struct error *e);
 
+/* Measures the machine of the configuration's device, or the links of `ranks` (NULL: this is the
+ * only process), prints the rates, and stores the profile at a path (NULL: the default one). */
+int calibrate_profile(const struct config *c, const char *output, struct ranks *ranks, struct error *e);
+
 /* --- times on this CPU ------------------------------------------------------------------------ */
 
 /* Returns the factor for the predicted times of a planned run when they are shown: the time of a

@@ -3,8 +3,16 @@
  * no files but the offload file of a plan that has one.
  */
 #include "batch/feed.h"
-#include "cli/bench.h"
+#include "calibrate/calibrate.h"
+#include "cli/cli.h"
+#include "dist/agree.h"
 #include "report/step_report.h"
+
+struct bench_options {
+    struct options o;
+    bool calibrate;
+    const char *threads;
+};
 
 int bench_start(struct options *o, int64_t most, int64_t *steps, struct bench *b, struct error *e)
 {
@@ -38,10 +46,47 @@ static int bench_model(struct options *o, struct error *e)
     return rc;
 }
 
+/* --- --calibrate ------------------------------------------------------------------------------ */
+
+/* Checks that --set has only the device to measure, and that ranks share a GPU. */
+static int check_options(const struct bench_options *o, struct error *e)
+{
+    static const char *const may[] = {"device=", "device.kind=", "parallel.crowd="};
+    if (o->o.run || o->o.memory || o->o.plan || o->o.steps || o->o.json)
+        return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o, --threads and --ranks");
+    if (o->o.from.n) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
+    for (uint32_t i = 0; i < o->o.set.n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < COUNT(may); k++) known |= !strncmp(o->o.set.at[i], may[k], strlen(may[k]));
+        if (!known)
+            return error_set(e, PL_USAGE,
+                             "--calibrate accepts only --set device=cuda, -o, --threads and --ranks, not --set %s",
+                             o->o.set.at[i]);
+    }
+    return PL_OK;
+}
+
+static int calibrate_machine(struct bench_options *o, struct error *e)
+{
+    struct config *c = &o->o.config;
+    struct ranks *world = o->o.world;
+    int64_t threads = 0;
+    int rc = check_options(o, e);
+    if (!rc) rc = option_count("--threads", o->threads, 1, 4096, &threads, e);
+    TRY(agree_on(world, rc, e));
+    TRY(options_configure(&o->o, e));
+    c->device_threads = threads;
+    if (c->device_kind == ON_CUDA && o->threads)
+        return error_set(e, PL_USAGE, "--threads is for the CPU, not for a GPU");
+    return calibrate_profile(c, o->o.output, world && world->n > 1 ? world : NULL, e);
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
+
 static int bench(struct options *o, struct error *e)
 {
     struct bench_options *own = (struct bench_options *)o;
-    if (own->calibrate) return bench_calibrate(own, e);
+    if (own->calibrate) return calibrate_machine(own, e);
     TRY(options_need_run(o, e));
     if (o->output || own->threads)
         return error_set(e, PL_USAGE,
@@ -49,7 +94,6 @@ static int bench(struct options *o, struct error *e)
     return bench_model(o, e);
 }
 
-static const struct bench_options START;
 static const struct option OPTIONS[] = {OPTION(struct bench_options, "--calibrate", SWITCH, calibrate),
                                         OPTION(struct bench_options, "--threads", TEXT, threads)};
 
@@ -74,4 +118,4 @@ const struct command command_bench = {
     "                   and adds them to the profile",
     .ranks = true,
     .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
-    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = bench};
+    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(struct bench_options, .o = {0}), .run = bench};

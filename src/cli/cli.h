@@ -55,7 +55,8 @@ struct command {
     size_t n_commands;
 };
 #define COMMAND_OPTIONS(list) .options = (list), .n_options = COUNT(list)
-#define COMMAND_STATE(state) .initial = &(state), .bytes = sizeof(state)
+/* A state of a type, with the values that are not 0. */
+#define COMMAND_STATE(type, ...) .initial = &(const type){__VA_ARGS__}, .bytes = sizeof(type)
 #define COMMAND(name, what) extern const struct command command_##name;
 #include "cli/commands.def"
 #undef COMMAND
@@ -113,9 +114,10 @@ void use_other_model(struct options *o, const char *results);
  * models nothing. */
 void warn_random(const char *model);
 
-/* Print the version and libraries, and this machine (environment.c). */
-void print_version(bool json);
-void print_machine(bool json);
+/* Reads the configuration and --steps, and opens a bench of it on all ranks. The caller closes the
+ * bench, also after a failure (bench.c). */
+struct bench;
+int bench_start(struct options *o, int64_t most, int64_t *steps, struct bench *b, struct error *e);
 
 /* Lines of help that several commands share. */
 #define CONFIG_FROM_HELP                                                                                       \

@@ -29,8 +29,6 @@ static int convert_checkpoint(const struct request *w, struct error *e)
     return PL_OK;
 }
 
-/* --- an adapter into its base ----------------------------------------------------------------- */
-
 static void print_merged(const struct request *w, const struct merge *m)
 {
     const uint32_t tensors = m->base.n_slots + (m->untied && !m->head);
@@ -56,8 +54,6 @@ static int merge(const struct request *w, struct error *e)
     merge_close(&m);
     return rc;
 }
-
-/* --- weights in 4 bits ------------------------------------------------------------------------ */
 
 static void print_quantized(const struct request *w, const struct quantize_folder *q)
 {
@@ -105,8 +101,6 @@ static int merge_and_quantize(const struct request *w, struct error *e)
     return rc;
 }
 
-/* --- the command ------------------------------------------------------------------------------ */
-
 static int convert(struct options *o, struct error *e)
 {
     struct request *w = (struct request *)o;
@@ -118,9 +112,8 @@ static int convert(struct options *o, struct error *e)
                          "--quantize nf4, and -o FOLDER: plimsoll %s",
                          command_convert.usage);
     if (w->quantize && strcmp(w->quantize, "nf4"))
-        return error_set(e, PL_USAGE,
-                         "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and reads",
-                         w->quantize);
+        return error_set(e, PL_USAGE, "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and "
+                         "reads", w->quantize);
     w->in = o->paths.at[0];
     if (!file_exists(w->in)) return model_missing(w->in, e);
     if (adapter_folder_is(w->in))
@@ -133,11 +126,9 @@ static int convert(struct options *o, struct error *e)
                          "--quantize takes a model folder, and %s is a file: plimsoll convert %s -o FOLDER first",
                          w->in, w->in);
     if (w->quantize) return o->adapter ? merge_and_quantize(w, e) : quantize(w, w->in, e);
-    if (o->adapter) return merge(w, e);
-    return convert_checkpoint(w, e);
+    return (o->adapter ? merge : convert_checkpoint)(w, e);
 }
 
-static const struct request START;
 static const struct option OPTIONS[] = {OPTION(struct request, "--quantize", TEXT, quantize),
                                         OPTION(struct request, "--adapter", TEXT, o.adapter)};
 
@@ -154,4 +145,5 @@ const struct command command_convert = {
     "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the\n"
     "folder, and a run on it has the bits of a run on BASE with memory.quantize nf4. With --adapter too,\n"
     "the adapter is merged first.",
-    .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = convert};
+    .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(struct request, .o = {0}), .run = convert};

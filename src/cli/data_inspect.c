@@ -95,7 +95,6 @@ static int run(struct options *o, struct error *e)
     return inspect_samples(&x->samples, paths, (uint32_t)x->cells, o->output, o->json, e);
 }
 
-static const struct inspecting START = {.cells = 256, .shown = 3};
 static const struct option OPTIONS[] = {
     SAMPLES_OPTIONS(struct inspecting, samples), OPTION(struct inspecting, "--masks-size", POSITIVE, cells),
     OPTION(struct inspecting, "--given", TEXT, given), OPTION(struct inspecting, "--model", TEXT, o.model),
@@ -128,4 +127,5 @@ const struct command data_inspect = {
     "  --images DIR    data.images\n"
     "  --set KEY=VALUE sets a key, such as data.sequence, data.template or data.train_on\n"
     "  --samples N     samples to show (3)",
-    .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON | OPT_SET, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};
+    .shared = OPT_PATHS | OPT_OUTPUT | OPT_JSON | OPT_SET, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(struct inspecting, .cells = 256, .shown = 3), .run = run};

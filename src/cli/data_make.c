@@ -48,8 +48,6 @@ static int make(struct options *o, struct error *e)
     return PL_OK;
 }
 
-static const struct make_options START = {
-    .set = {.images = 100, .shards = 1}, .most_masks = 12, .size = {1024, 768}, .order = "random"};
 static const struct option OPTIONS[] = {
     OPTION(struct make_options, "--images", COUNT, set.images),
     OPTION(struct make_options, "--shards", COUNT, set.shards),
@@ -71,7 +69,9 @@ const struct command data_make = {
     "  --masks M       shapes per image; a shape that is hardly visible gets no mask (12)\n"
     "  --order         order of the files in a tar: random, as in SA-1B, or sorted (random)\n"
     "  --extracted     writes folders of files instead of tars",
-    .shared = OPT_PATHS, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = make};
+    .shared = OPT_PATHS, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(struct make_options, .set = {.images = 100, .shards = 1}, .most_masks = 12, .size = {1024, 768},
+    .order = "random"), .run = make};
 
 static const struct command *const COMMANDS[] = {&data_make,   &data_prepare, &data_inspect,
                                                  &data_verify, &data_pack,    &data_tokenize};

@@ -32,7 +32,6 @@ static int prepare(struct options *o, struct error *e)
                      o->paths.at[0], o->paths.n > 1 ? " and the others" : "");
 }
 
-static const struct prepare_options START = {.p.quality = 95};
 static const struct option OPTIONS[] = {OPTION(struct prepare_options, "--long-side", POSITIVE, p.long_side),
                                         OPTION(struct prepare_options, "--quality", COUNT, p.quality)};
 
@@ -49,4 +48,5 @@ const struct command data_prepare = {
     "                  as JPEG, PNGs too (1024 loads about five times as fast; without this option the\n"
     "                  image bytes do not change)\n"
     "  --quality Q     JPEG quality of resized images (95)",
-    .shared = OPT_PATHS | OPT_OUTPUT, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = prepare};
+    .shared = OPT_PATHS | OPT_OUTPUT, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(struct prepare_options, .p.quality = 95), .run = prepare};

@@ -8,16 +8,6 @@
 #include "io/table.h"
 #include "io/temporary.h"
 
-/* Opens the configured model; *out NULL: none is. */
-static int open_model(const struct config *c, struct model *m, const struct model **out, struct error *e)
-{
-    *out = NULL;
-    if (!c->model_path && !c->model_preset) return PL_OK;
-    if (config_open_model(c, m, e)) return e->code;
-    *out = m;
-    return PL_OK;
-}
-
 static void print(const struct conversations *c, const char *path, bool json)
 {
     struct text left = {0};
@@ -114,8 +104,7 @@ static int tokenize(const struct config *c, const struct options *o, enum feed_r
 static int tokenize_all(struct options *o, struct error *e)
 {
     struct config *c = &o->config;
-    struct model own;
-    const struct model *m = NULL;
+    struct model own, *m = c->model_path || c->model_preset ? &own : NULL;
     if (o->paths.n != 1) return error_set(e, PL_USAGE, "expected one RUN.yaml; %u files are given", o->paths.n);
     o->run = o->paths.at[0];
     TRY(options_configure(o, e));
@@ -125,14 +114,14 @@ static int tokenize_all(struct options *o, struct error *e)
         error_set(e, PL_USAGE, "data.format is not text or conversations: only text is tokenized");
         return config_at_key(c, KEY_data_format, e);
     }
-    TRY(open_model(c, &own, &m, e));
+    if (m) TRY(config_open_model(c, m, e));
     int rc = tokenize(c, o, FEED_TRAIN, m, e) ? error_prepend(e, "data.train") : PL_OK;
     const bool array = o->output && path_has_ending(o->output, ".npy");
     if (!rc && c->data_validation.n && array)
         print_line("data.validation is not in the array: tokenize it by itself, with --set data.train");
     if (!rc && c->data_validation.n && !array && tokenize(c, o, FEED_VALIDATION, m, e))
         rc = error_prepend(e, "data.validation");
-    if (m) model_close(&own);
+    if (m) model_close(m);
     return rc;
 }
 

@@ -56,7 +56,6 @@ static int run(struct options *o, struct error *e)
     return verify(set, &o->paths, room, e);
 }
 
-static const struct verifying START;
 static const struct option OPTIONS[] = {SAMPLES_OPTIONS(struct verifying, samples),
                                         OPTION(struct verifying, "--sample-memory", POSITIVE, memory)};
 
@@ -70,4 +69,4 @@ const struct command data_verify = {
     "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
     SAMPLES_HELP "\n"
     "  --sample-memory MIB  data.sample_memory of the run (default: auto): larger samples are bad",
-    .shared = OPT_PATHS, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};
+    .shared = OPT_PATHS, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(struct verifying, .o = {0}), .run = run};

@@ -5,6 +5,7 @@
 #include "calibrate/bench.h"
 #include "cli/cli.h"
 #include "compare/advice.h"
+#include "planning/this_machine.h"
 
 struct doctor_options {
     struct options o;
@@ -15,7 +16,7 @@ static int doctor(struct options *o, struct error *e)
 {
     struct diagnosis_options *of = &((struct doctor_options *)o)->of;
     if (!o->argc || (o->argc == 1 && o->json)) {
-        print_machine(o->json);
+        environment_print_machine(o->json);
         return PL_OK;
     }
     TRY(options_need_run(o, e));
@@ -26,7 +27,6 @@ static int doctor(struct options *o, struct error *e)
     return diagnose(&(struct plan_source){.read = options_source, .of = o}, &o->config, of, e);
 }
 
-static const struct doctor_options START = {.of.steps = 20};
 static const struct option OPTIONS[] = {OPTION(struct doctor_options, "--confirm", SWITCH, of.confirm)};
 
 const struct command command_doctor = {
@@ -47,4 +47,4 @@ const struct command command_doctor = {
     ADAPTER_HELP
     "  --confirm        runs one step with the largest micro-batch",
     .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS, COMMAND_OPTIONS(OPTIONS),
-    COMMAND_STATE(START), .run = doctor};
+    COMMAND_STATE(struct doctor_options, .of.steps = 20), .run = doctor};

@@ -95,8 +95,6 @@ static int eval(struct options *o, struct error *e)
                                                             : evaluate_tokens)(&o->config, &v->of, e);
 }
 
-static const struct eval START = {.of = {.worst = UINT64_MAX, .own.tolerance = 1}};
-
 const struct command command_eval = {
     "eval",
     "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--batch N] "
@@ -147,4 +145,5 @@ const struct command command_eval = {
     "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish,\n"
     "                 and the scores of each",
     .shared = OPT_PATHS | OPT_MODEL | OPT_MEMORY | OPT_OUTPUT | OPT_JSON | OPT_SET | OPT_FROM,
-    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .between = choose_format, .run = eval};
+    COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(struct eval, .of = {.worst = UINT64_MAX, .own.tolerance = 1}), .between = choose_format, .run = eval};

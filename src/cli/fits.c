@@ -104,7 +104,6 @@ static int fits(struct options *o, struct error *e)
     return rc;
 }
 
-static const struct fits START;
 static const struct option OPTIONS[] = {
     OPTION(struct fits, "--gpu", TEXT, of.gpus), OPTION(struct fits, "--tokens", POSITIVE, tokens),
     OPTION(struct fits, "--images", TEXT, sizes.images),
@@ -124,4 +123,5 @@ const struct command command_fits = {
     "  --images N       images in a sample of a model that takes images; default: 1\n"
     "  --image-size WxH   their size, where their tokens follow from it; default: 1024x1024\n"
     "  --batch N        samples of a step: train.effective_batch; default: 8",
-    .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = fits};
+    .shared = OPT_RUN | OPT_NO_RUN | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(struct fits, .o = {0}),
+    .run = fits};

@@ -39,7 +39,6 @@ static int generate(struct options *o, struct error *e)
     return text_request_run(r, e);
 }
 
-static const struct generation START = {.texts = TEXT_REQUEST};
 #define OWN(name, kind, member) OPTION(struct generation, name, kind, member)
 static const struct option OPTIONS[] = {
     OWN("--prompt", TEXT, texts.given.text), OWN("--chat", TEXT, texts.given.chat),
@@ -112,5 +111,6 @@ const struct command command_generate = {
     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32,\n"
     "                         memory.quantize=nf4, data.tokenizer, data.template, or\n"
     "                         data.chat_template_kwargs={enable_thinking: false}",
-    .shared = OPT_MODEL | OPT_MEMORY | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START),
+    .shared = OPT_MODEL | OPT_MEMORY | OPT_JSON | OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS),
+    COMMAND_STATE(struct generation, .texts = TEXT_REQUEST),
     .between = drop_training, .run = generate};

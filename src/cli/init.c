@@ -82,7 +82,6 @@ struct init_options {
     struct suggestion r;
     struct dataset_options given;
 };
-static const struct init_options START;
 static const struct option OPTIONS[] = {
     OPTION(struct init_options, "--ranks", POSITIVE, ranks), OPTION(struct init_options, "--model", TEXT, o.model),
     OPTION(struct init_options, "--data", TEXT, data), OPTION(struct init_options, "--out", TEXT, o.output),
@@ -132,4 +131,4 @@ const struct command command_init = {
     "                  notation), with where each value comes from; --set key=value changes or adds keys,\n"
     "                  and --ranks N is the number of ranks (parallel.ranks)\n"
     FOLDER_HELP,
-    .shared = OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = run};
+    .shared = OPT_SET | OPT_FROM, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(struct init_options, .o = {0}), .run = run};

@@ -17,6 +17,7 @@
 #include "cli/cli.h"
 #include "dist/dist.h"
 #include "io/temporary.h"
+#include "planning/this_machine.h"
 
 #define COMMAND(name, what) &command_##name,
 static const struct command *const commands[] = {
@@ -88,7 +89,7 @@ static int run(int argc, char **argv)
         argv[argc - 1] = "--help";
     }
     if (has_option(argc, argv, "--version")) { /* also after a command's name */
-        print_version(has_option(argc, argv, "--json"));
+        environment_print_version(has_option(argc, argv, "--json"));
         return PL_OK;
     }
     struct error e = {0};

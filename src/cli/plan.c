@@ -19,7 +19,6 @@ static int plan(struct options *o, struct error *e)
     return plan_request_run(r, e);
 }
 
-static const struct planning START;
 static const struct option OPTIONS[] = {
     {"--explain", OPTION_SWITCH, offsetof(struct planning, of.explain), "all"},
     OPTION(struct planning, "--compare", SWITCH, of.compare),
@@ -75,4 +74,4 @@ const struct command command_plan = {
     "                   (data.max_patches); default: 1024x1024\n"
     "  --masks N        masks per image: data.max_masks",
     .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_RANKS, COMMAND_OPTIONS(OPTIONS),
-    COMMAND_STATE(START), .run = plan};
+    COMMAND_STATE(struct planning, .o = {0}), .run = plan};

@@ -58,9 +58,6 @@ static int predict(struct options *o, struct error *e)
     return classify(c, &o->paths, &p->texts, p->masks.many.json, e);
 }
 
-static const struct predict START = {
-    .masks = {.many.batch = 16, .every = {.min_iou = 0.88, .min_stability = 0.95, .nms = 0.7}}};
-
 const struct command command_predict =
     {"predict",
      "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | "
@@ -112,5 +109,6 @@ const struct command command_predict =
      "  --set key=value       sets a configuration key, such as device=cuda",
      .shared = OPT_PATHS | OPT_MODEL | OPT_SET | OPT_MEMORY,
      COMMAND_OPTIONS(OPTIONS),
-     COMMAND_STATE(START),
+     COMMAND_STATE(struct predict, .masks = {.many.batch = 16, .every = {.min_iou = 0.88, .min_stability = 0.95,
+    .nms = 0.7}}),
      .run = predict};

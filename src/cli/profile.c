@@ -2,7 +2,8 @@
  * profile.c: `plimsoll profile`: the time and memory of a step by op and tensor
  * (report/step_report.h). Runs steps on synthetic inputs, as `bench` does.
  */
-#include "cli/bench.h"
+#include "cli/cli.h"
+#include "dist/agree.h"
 #include "report/step_report.h"
 
 struct profile_options {
@@ -46,7 +47,6 @@ static int profile(struct options *o, struct error *e)
     return rc;
 }
 
-static const struct profile_options START;
 static const struct option OPTIONS[] = {OPTION(struct profile_options, "--explain", SWITCH, explain)};
 
 const struct command command_profile = {
@@ -65,4 +65,4 @@ const struct command command_profile = {
     "                   a rank is a process and a lane a thread; the tables are of rank 0\n"
     "  -o DIR           the output folder (profile)",
     .ranks = true, .shared = OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
-    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = profile};
+    COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(struct profile_options, .o = {0}), .run = profile};

@@ -20,7 +20,6 @@ static int tokenize(struct options *o, struct error *e)
     return token_request_run(r, e);
 }
 
-static const struct tokenizing START;
 static const struct option OPTIONS[] = {
     OPTION(struct tokenizing, "--model", TEXT, tokens.model),
     OPTION(struct tokenizing, "--template", TEXT, tokens.template),
@@ -50,4 +49,5 @@ const struct command command_tokenize = {
     "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
     "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat\n"
     "                   {\"text\", \"ids\", \"labels\"}",
-    .shared = OPT_PATHS | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(START), .run = tokenize};
+    .shared = OPT_PATHS | OPT_JSON, COMMAND_OPTIONS(OPTIONS), COMMAND_STATE(struct tokenizing, .o = {0}),
+    .run = tokenize};

@@ -7,12 +7,15 @@
 #include "infer/pack_store.h"
 
 #include "base/progress.h"
+#include "batch/embed.h"
 #include "data/fill.h"
 #include "data/formats/memmap.h"
 #include "data/images/image.h"
 #include "data/samples.h"
 #include "infer/embed_make.h"
 #include "io/png.h"
+#include "models/masks.h"
+#include "models/model.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19 };
 /* bytes per thread for a sample's files; pages are committed on first use */
@@ -222,7 +225,9 @@ static int write_store(struct packing *p, const struct pack_options *o, struct e
     return rc;
 }
 
-int pack_samples(const struct pack_options *o, struct pack_result *out, struct error *e)
+/* Packs images with masks. Prints the first unusable samples, which are left out. The encoder is
+ * opened first, so that its errors appear before any file is written. */
+static int pack_samples(const struct pack_options *o, struct pack_result *out, struct error *e)
 {
     const double from = clock_seconds();
     struct embedder m;
@@ -252,4 +257,106 @@ int pack_samples(const struct pack_options *o, struct pack_result *out, struct e
     if (o->encoder) embed_close(&m);
     out->seconds = clock_seconds() - from;
     return rc;
+}
+
+/* --- what the options say --------------------------------------------------------------------- */
+
+/* Reports whether a model folder is one of images and text, whose images are those of
+ * conversations. */
+static bool takes_conversations(const char *folder, const struct names *set)
+{
+    struct config c;
+    struct model m;
+    struct error ignored;
+    bool found = false;
+    if (!embed_config(&c, folder, NULL, set, &ignored) && !config_open_model(&c, &m, &ignored)) {
+        found = m.images;
+        model_close(&m);
+    }
+    config_free(&c);
+    return found;
+}
+
+/* Fills in the sizes that the options did not give with the model's training sizes. */
+static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
+{
+    struct model m = {0};
+    int rc = model_find(&m, name, e);
+    if (!rc && !m.masks) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
+    if (!rc && *size % (uint64_t)m.masks->patch)
+        rc = error_set(e, PL_USAGE,
+                       "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name,
+                       (unsigned long long)*size, (long long)m.masks->patch);
+    if (!rc && !*size) *size = (uint64_t)m.image;
+    if (!rc && !*cells) *cells = (uint64_t)m.masks->side(&m, (int64_t)*size);
+    model_close(&m);
+    return rc;
+}
+
+static int check(const struct pack_options *o, uint64_t size, uint64_t cells, struct error *e)
+{
+    if (!o->output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
+    if (strcmp(o->layout, "plimsoll") && strcmp(o->layout, "memmap"))
+        return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", o->layout);
+    if (size < 16 || size > PACKED_MAX_SIDE)
+        return error_set(e, PL_USAGE, "--size %llu: expected 16 to %d", (unsigned long long)size, PACKED_MAX_SIDE);
+    if (cells < 4 || cells > size)
+        return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to --size", (unsigned long long)cells);
+    if (o->memmap && o->encoder)
+        return error_set(e, PL_USAGE, "--layout memmap cannot store embeddings: leave out --layout or --embeddings");
+    return PL_OK;
+}
+
+/* Packs the images of conversations and prints how many. */
+static int print_images(const struct pack_options *o, struct error *e)
+{
+    struct pack_result r;
+    char shape[64], time[32], bytes[32];
+    if (!o->output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
+    TRY(pack_images(o, &r, e));
+    printf("%s: %llu images of %llu conversations, %llu embeddings %s of %s; %llu images cannot be read, %s\n",
+           o->output, (unsigned long long)r.images, (unsigned long long)r.samples, (unsigned long long)r.count,
+           embed_print(&r.embeddings, shape), size_print(r.bytes, bytes), (unsigned long long)r.left_out,
+           duration_print(r.seconds, time));
+    return PL_OK;
+}
+
+static int print_samples(const struct pack_options *o, struct error *e)
+{
+    struct pack_result r;
+    char time[32], shape[64];
+    TRY(pack_samples(o, &r, e));
+    if (r.left_out > PACK_REPORTED)
+        printf("left out: %llu more samples; `plimsoll data verify` lists all\n",
+               (unsigned long long)(r.left_out - PACK_REPORTED));
+    printf("%s: %llu samples with %llu masks, ", o->output, (unsigned long long)r.samples, (unsigned long long)r.masks);
+    if (!o->memmap) printf("images of side %u, ", o->side);
+    if (o->encoder) printf("embeddings %s, ", embed_print(&r.embeddings, shape));
+    printf("masks of side %u; %llu samples and %llu masks left out, %s\n", o->cells, (unsigned long long)r.left_out,
+           (unsigned long long)r.bad_masks, duration_print(r.seconds, time));
+    return PL_OK;
+}
+
+int pack(struct pack_options *o, struct samples_options *samples, struct error *e)
+{
+    uint64_t size = o->size, cells = o->masks_size;
+    o->memmap = !strcmp(o->layout, "memmap");
+    if (!o->paths->n) return error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    if (o->encoder && takes_conversations(o->encoder, o->keys)) {
+        if (size || cells || o->model || strcmp(o->layout, "plimsoll"))
+            return error_set(e, PL_USAGE,
+                             "--size, --masks-size, --model and --layout are for images with masks; %s takes "
+                             "conversations: leave them out",
+                             o->encoder);
+        return print_images(o, e);
+    }
+    if (!o->encoder && (o->dtype || o->keys->n))
+        return error_set(e, PL_USAGE, "%s needs --embeddings", o->dtype ? "--embeddings-dtype" : "--set");
+    if (o->model || o->encoder) TRY(read_model_sizes(o->model ? o->model : o->encoder, &size, &cells, e));
+    TRY(samples_options_read(samples, e));
+    if (!size) size = 1024;
+    if (!cells) cells = size / 4;
+    TRY(check(o, size, cells, e));
+    o->side = (uint32_t)size, o->cells = (uint32_t)cells;
+    return print_samples(o, e);
 }

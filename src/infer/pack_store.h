@@ -7,6 +7,7 @@
 
 #include "data/dataset.h"
 #include "data/formats/packed.h"
+#include "data/samples.h"
 #include "io/file.h"
 
 enum { PACK_REPORTED = 20 }; /* unusable samples that are printed */
@@ -15,8 +16,11 @@ struct pack_options {
     const struct dataset_options *set; /* how the samples are read; of conversations only `images` */
     const struct names *paths;
     const char *output;
-    uint32_t side, cells;        /* of images and of masks */
-    bool memmap;                 /* the layout with a memory map */
+    uint64_t size, masks_size;   /* as given; 0: those of... */
+    const char *model;           /* ...a folder or a preset; NULL: of the encoder, else common sizes */
+    const char *layout;          /* plimsoll, or memmap: the one with a memory map */
+    uint32_t side, cells;        /* of images and of masks, and the layout, as `pack` finds them */
+    bool memmap;
     const char *encoder, *dtype; /* a model folder, whose embeddings are stored, and their dtype; NULL: none; its own */
     const struct names *keys;    /* key=value of the encoder's run */
 };
@@ -30,9 +34,8 @@ struct pack_result {
     double seconds;
 };
 
-/* Packs images with masks. Prints the first unusable samples, which are left out. The encoder is
- * opened first, so that its errors appear before any file is written. */
-int pack_samples(const struct pack_options *o, struct pack_result *out, struct error *e);
-/* Packs the embeddings of the images of conversations, which are the files of `paths`. An image
- * that cannot be read is stored with its reason. */
+/* Packs the embeddings of the images of conversations (pack_images.c), which are the files of
+ * `paths`. An image that cannot be read is stored with its reason. */
 int pack_images(const struct pack_options *o, struct pack_result *out, struct error *e);
+/* Packs what the options say, and prints what it was. */
+int pack(struct pack_options *o, struct samples_options *samples, struct error *e);

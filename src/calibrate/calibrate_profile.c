@@ -1,9 +1,7 @@
 /*
- * calibrate.c: `plimsoll bench --calibrate`: measures this machine and stores its profile. On
- * several ranks it measures the links between them, which are added to the profile of rank 0's
- * machine.
+ * calibrate_profile.c: measures this machine and stores its profile. On several ranks it measures
+ * the links between them, which are added to the profile of rank 0's machine (calibrate.h).
  */
-#include "cli/bench.h"
 #include "calibrate/calibrate.h"
 #include "cost/profile.h"
 #include "dist/agree.h"
@@ -14,7 +12,8 @@ static const double GIB = 1 << 30;
 
 /* What is measured, and where it is stored. */
 struct target {
-    struct config config;       /* of the command, with the device */
+    const struct config *config; /* the device, and the threads of a CPU */
+    const char *output;         /* NULL: the default path */
     bool gpu;
     char path[4200];
     struct profile profile;
@@ -43,13 +42,13 @@ static void print_cpu(const struct profile *p)
            p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);
 }
 
-/* Finds the path of the profile: -o, or else `stored`, which is "" when no default path is known.
- * Creates its folder. */
-static int output_path(const struct bench_options *o, const char *stored, char *path, size_t room, struct error *e)
+/* Finds the path of the profile: `output`, or else `stored`, which is "" when no default path is
+ * known. Creates its folder. */
+static int output_path(const char *output, const char *stored, char *path, size_t room, struct error *e)
 {
     char dir[4200];
-    if (o->o.output)
-        return snprintf(path, room, "%s", o->o.output) < (int)room ? PL_OK
+    if (output)
+        return snprintf(path, room, "%s", output) < (int)room ? PL_OK
                                                                  : error_set(e, PL_USAGE, "-o: the path is too long");
     if (!stored[0])
         return error_set(e, PL_USAGE,
@@ -59,66 +58,34 @@ static int output_path(const struct bench_options *o, const char *stored, char *
     return rc ? rc : dir_make(dir, e);
 }
 
-/* Checks that --set has only the device to measure, and that ranks share a GPU. */
-static int check_options(const struct bench_options *o, struct error *e)
-{
-    static const char *const may[] = {"device=", "device.kind=", "parallel.crowd="};
-    if (o->o.run || o->o.memory || o->o.plan || o->o.steps || o->o.json)
-        return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o, --threads and --ranks");
-    if (o->o.from.n) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
-    for (uint32_t i = 0; i < o->o.set.n; i++) {
-        bool known = false;
-        for (size_t k = 0; k < COUNT(may); k++) known |= !strncmp(o->o.set.at[i], may[k], strlen(may[k]));
-        if (!known)
-            return error_set(e, PL_USAGE,
-                             "--calibrate accepts only --set device=cuda, -o, --threads and --ranks, not --set %s",
-                             o->o.set.at[i]);
-    }
-    return PL_OK;
-}
-
-static int open_target(struct target *t, struct bench_options *o, struct error *e)
-{
-    int64_t threads = 0;
-    int rc = check_options(o, e);
-    if (!rc) rc = option_count("--threads", o->threads, 1, 4096, &threads, e);
-    TRY(agree_on(o->o.world, rc, e));
-    TRY(options_configure(&o->o, e));
-    t->config = o->o.config;
-    t->measured = mem_alloc(sizeof *t->measured);
-    t->gpu = t->config.device_kind == ON_CUDA;
-    t->config.device_threads = threads;
-    return t->gpu && o->threads ? error_set(e, PL_USAGE, "--threads is for the CPU, not for a GPU") : PL_OK;
-}
-
 /* Finds the path, of which a GPU's name, which the measurement finds, is a part. */
-static int find_path(struct target *t, const struct bench_options *o, struct error *e)
+static int find_path(struct target *t, struct error *e)
 {
     char stored[4200] = "";
     if (!(t->gpu ? profile_gpu_path(t->profile.name, stored, sizeof stored)
                  : profile_path(t->profile.threads, stored, sizeof stored)))
         stored[0] = '\0';
-    return output_path(o, stored, t->path, sizeof t->path, e);
+    return output_path(t->output, stored, t->path, sizeof t->path, e);
 }
 
-static int measure_machine(struct target *t, const struct bench_options *o, struct error *e)
+static int measure_machine(struct target *t, struct error *e)
 {
-    profile_default(&t->profile, DEVICE_CPU, (int)t->config.device_threads);
-    int rc = t->gpu ? calibrate_gpu(&t->profile, t->measured, e) : find_path(t, o, e);
-    if (!rc) rc = t->gpu ? find_path(t, o, e) : calibrate(&t->profile, t->measured, (int)t->config.device_threads, e);
+    profile_default(&t->profile, DEVICE_CPU, (int)t->config->device_threads);
+    int rc = t->gpu ? calibrate_gpu(&t->profile, t->measured, e) : find_path(t, e);
+    if (!rc) rc = t->gpu ? find_path(t, e) : calibrate(&t->profile, t->measured, (int)t->config->device_threads, e);
     if (!rc) (t->gpu ? print_gpu : print_cpu)(&t->profile);
     return rc;
 }
 
 /* Reads the profile to which links are added: the stored one, or, for a known GPU, that of the
  * program. Without one the machine is measured first. */
-static int find_machine(struct target *t, const struct bench_options *o, struct error *e)
+static int find_machine(struct target *t, struct error *e)
 {
     struct gpu gpu;
-    profile_default(&t->profile, DEVICE_CPU, (int)t->config.device_threads);
+    profile_default(&t->profile, DEVICE_CPU, (int)t->config->device_threads);
     int rc = t->gpu ? cuda_gpu(&gpu, e) : PL_OK;
     if (!rc && t->gpu) profile_here(&t->profile, &gpu);
-    if (!rc) rc = find_path(t, o, e);
+    if (!rc) rc = find_path(t, e);
     if (rc) return rc;
     if (file_exists(t->path)) return profile_read(t->path, &t->profile, t->measured, e);
     if (t->gpu && profile_is_stored(t->profile.name)) {
@@ -127,7 +94,7 @@ static int find_machine(struct target *t, const struct bench_options *o, struct 
         return profile_stored(&t->profile, t->measured, name, e);
     }
     log_note("%s does not exist: this machine is measured first", t->path);
-    return measure_machine(t, o, e);
+    return measure_machine(t, e);
 }
 
 static int store(const struct target *t, struct error *e)
@@ -140,13 +107,13 @@ static int store(const struct target *t, struct error *e)
     return rc;
 }
 
-static int calibrate_ranks(struct target *t, const struct bench_options *o, struct ranks *ranks, struct error *e)
+static int calibrate_ranks(struct target *t, struct ranks *ranks, struct error *e)
 {
     struct text out = {0};
     const bool leads = !ranks->rank;
     ranks->patient = true; /* rank 0 may measure its machine */
-    int rc = agree_on(ranks, leads ? find_machine(t, o, e) : PL_OK, e);
-    if (!rc) rc = calibrate_links(ranks, &t->config, &t->profile, &out, e);
+    int rc = agree_on(ranks, leads ? find_machine(t, e) : PL_OK, e);
+    if (!rc) rc = calibrate_links(ranks, t->config, &t->profile, &out, e);
     if (!rc && leads) {
         printf("Links of %d ranks\n%s", ranks->n, out.at);
         rc = store(t, e);
@@ -155,13 +122,12 @@ static int calibrate_ranks(struct target *t, const struct bench_options *o, stru
     return agree_on(ranks, rc, e);
 }
 
-int bench_calibrate(struct bench_options *o, struct error *e)
+int calibrate_profile(const struct config *c, const char *output, struct ranks *ranks, struct error *e)
 {
     struct target *t = mem_alloc(sizeof *t);
-    struct ranks *ranks = o->o.world && o->o.world->n > 1 ? o->o.world : NULL;
-    int rc = open_target(t, o, e);
-    if (!rc && ranks) rc = calibrate_ranks(t, o, ranks, e);
-    else if (!rc) rc = measure_machine(t, o, e);
+    *t = (struct target){.config = c, .output = output, .gpu = c->device_kind == ON_CUDA,
+                         .measured = mem_alloc(sizeof *t->measured)};
+    int rc = ranks ? calibrate_ranks(t, ranks, e) : measure_machine(t, e);
     if (!rc && !ranks) rc = store(t, e);
     mem_free(t->measured);
     mem_free(t);
