@@ -110,7 +110,7 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
     if (m->images && m->images->both && used[ROW_IDS] && (used[ROW_INDEX] || m->images->both == BOTH_PROMPT) &&
         planned_input(&r->planned, batch_inputs[ROW_RANGES].name, &x))
         f->ranges = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
-    if (m->images && images_sum(m->images)) f->first_frame = images_first_frame(m, &r->planned.batch);
+    if (images_sum(m)) f->first_frame = images_first_frame(m, &r->planned.batch);
     if (m->images && m->images->grids) make_grid_room(f, r);
     if (used[ROW_TEXTURE] && !f->rgb) f->rgb = mem_alloc((size_t)(3 * m->image * m->image) * sizeof *f->rgb);
     return f;

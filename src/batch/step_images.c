@@ -73,7 +73,7 @@ static int check_types(struct step *s, const struct model *m, int64_t r, const i
 /* Counts the image tokens of all rows; *videos: those of videos, where these have their own. */
 static int count_tokens(struct step *s, const struct model *m, int64_t *count, int64_t *videos, struct error *e)
 {
-    const bool apart = images_sum(m->images);
+    const bool apart = images_sum(m);
     int64_t *ids = step_room(s, s->T, sizeof *ids);
     *count = *videos = 0;
     for (int64_t r = 0; r < s->B; r++) {

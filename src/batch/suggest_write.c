@@ -171,7 +171,7 @@ static void put_train(const struct suggestion *r, const char *out_folder, struct
     if (r->held_out)
         text_printf(out, "  eval_every: %" PRIu64 "                # %s an epoch; the best model is kept\n", each,
                     r->samples % batch ? "about once" : "once");
-    const bool answers = r->model.family->generates && !(r->model.images && image_chooses(r->model.images));
+    const bool answers = r->model.family->generates && !image_chooses(&r->model);
     if (r->held_out && answers && (r->max_images || r->max_patches || r->max_volumes))
         text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; "
                          "report.html shows them with their images\n");

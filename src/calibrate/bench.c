@@ -48,11 +48,10 @@ static const struct {
 
 static enum words find_words(const struct run *r, const char *name)
 {
-    for (size_t i = 0; i < COUNT(prompted) && r->planned.model.masks; i++)
+    for (size_t i = 0; i < COUNT(prompted) && model_predicts_masks(&r->planned.model); i++)
         if (!strcmp(prompted[i].name, name)) return prompted[i].words;
     if (r->planned.batch.packed && !strcmp(name, "position_ids")) return WORDS_POSITIONS;
-    const bool both = r->planned.model.images && r->planned.model.images->both;
-    if ((r->planned.batch.packed || both) && !strcmp(name, "ranges")) return WORDS_RANGES;
+    if ((r->planned.batch.packed || images_both(&r->planned.model)) && !strcmp(name, "ranges")) return WORDS_RANGES;
     if (!strcmp(name, "token_windows")) return WORDS_RANGES;
     return r->planned.batches.sparse_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
@@ -68,7 +67,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
     case WORDS_KINDS: return slot == 0 ? POINT_FOREGROUND : slot == 1 ? POINT_FILLER : POINT_UNUSED;
     case WORDS_IMAGE: return (uint32_t)side;
-    case WORDS_GRID: return (uint32_t)r->planned.model.masks->side(&r->planned.model, side);
+    case WORDS_GRID: return (uint32_t)masks_side(&r->planned.model, side);
     case WORDS_COUNT: return (uint32_t)at;
     default: return drawn;
     }
@@ -101,8 +100,8 @@ static void make_values(const struct run *r, const struct planned_input *x, enum
         const uint32_t id = x->below ? words[i] % (uint32_t)x->below : 0;
         if (kind == WORDS_DRAWN) words[i] = id;
         else
-            words[i] = r->planned.model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i])
-                                              : conversation_word(r, kind, first + (uint64_t)i, id);
+            words[i] = model_predicts_masks(&r->planned.model) ? prompted_word(r, kind, first + (uint64_t)i, words[i])
+                                                               : conversation_word(r, kind, first + (uint64_t)i, id);
     }
 }
 
@@ -162,7 +161,7 @@ static void choose_grids(const struct grid_model *g, const struct image_batch *r
 /* Writes one such row of the batch; the answer is its second half. */
 static int put_grid_row(struct run *r, struct batch_writer *w, int64_t row, struct grid_sample *s, struct error *e)
 {
-    const struct grid_model *g = r->planned.model.images->grids;
+    const struct grid_model *g = images_grids(&r->planned.model);
     const int64_t T = r->planned.batch.T;
     const uint64_t seed = random_key((uint64_t)r->planned.config->train_seed, "conversation") + (uint64_t)row;
     random_normal(s->pixels, seed, 0, s->patches * grid_values(g), 1);
@@ -186,7 +185,7 @@ static int put_grid_row(struct run *r, struct batch_writer *w, int64_t row, stru
 
 static int put_grids(struct run *r, struct error *e)
 {
-    const struct grid_model *g = r->planned.model.images->grids;
+    const struct grid_model *g = images_grids(&r->planned.model);
     const int64_t T = r->planned.batch.T;
     struct grid_sample s = {.ids = mem_alloc((size_t)T * sizeof *s.ids),
                             .labels = mem_alloc((size_t)T * sizeof *s.labels),
@@ -210,7 +209,7 @@ static int put_grids(struct run *r, struct error *e)
 static int put_inputs(struct run *r, struct error *e)
 {
     int rc = PL_OK;
-    if (r->planned.model.images && r->planned.model.images->grids && r->planned.batch.own) return put_grids(r, e);
+    if (images_grids(&r->planned.model) && r->planned.batch.own) return put_grids(r, e);
     for (id s = 1; s < r->planned.graph.storages.n && !rc; s++) {
         const char *name = graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name);
         if (r->planned.graph.storages.at[s].kind == KIND_INPUT && strcmp(name, "samples")) rc = put_input(r, name, e);
@@ -226,7 +225,7 @@ static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->planned.graph;
     double samples = r->planned.effective_batch;
-    if (r->planned.model.masks && prompting_of(&r->planned.batch)->targets)
+    if (model_predicts_masks(&r->planned.model) && prompting_of(&r->planned.batch)->targets)
         return samples * (double)prompting_of(&r->planned.batch)->masks;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);

@@ -26,7 +26,7 @@ static int plan_images(struct config *c, const struct model *m, const struct pla
     if (x->images || c->data_max_images < 0) c->data_max_images = x->images;
     if (x->frames) c->data_max_frames = x->frames;
     TRY(images_frame_tokens(m, c->data_tokens_per_frame, &frame, e));
-    *tokens = x->images * m->images->features + x->frames * (frame + (m->images->timed ? FRAME_TEXT : 0));
+    *tokens = x->images * images_features(m) + x->frames * (frame + (images_timed(m) ? FRAME_TEXT : 0));
     return PL_OK;
 }
 
@@ -35,9 +35,9 @@ static int plan_images(struct config *c, const struct model *m, const struct pla
 static int plan_tiles(struct config *c, const struct model *m, const struct plan_source *x, int64_t *tokens,
                       struct error *e)
 {
-    const struct anyres *a = m->images->anyres;
+    const struct anyres *a = images_tiles(m);
     const struct anyres_shape whole = {0}, video = {.frames = (int32_t)x->frames},
-                              shape = images_sum(m->images) && x->images > 1 ? whole
+                              shape = images_sum(m) && x->images > 1 ? whole
                                                                              : anyres_shape_of(a, x->width, x->height);
     if (x->frames && !a->pooled)
         return error_set(e, PL_USAGE, "--frames: a %s takes no videos", m->family->model_type);
@@ -51,7 +51,7 @@ static int plan_tiles(struct config *c, const struct model *m, const struct plan
 static int plan_patches(struct config *c, const struct model *m, const struct plan_source *x, int64_t *tokens,
                         struct error *e)
 {
-    const struct grid_model *g = m->images->grids;
+    const struct grid_model *g = images_grids(m);
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
                                           .max_pixels = (uint64_t)c->data_max_pixels};
     struct patch_rules p;
@@ -89,11 +89,11 @@ static int add_images(struct config *c, const struct plan_source *x, struct erro
     if (!(x->images + x->frames) || !config_tokens(c))
         return x->sized ? error_set(e, PL_USAGE, "--image-size is given without --images or --frames") : PL_OK;
     if (named && config_open_model(c, &m, e)) return e->code;
-    if (x->sized && !(named && m.images && (m.images->grids || m.images->anyres)))
+    if (x->sized && !(named && (images_grids(&m) || images_tiles(&m))))
         rc = error_set(e, PL_USAGE, "--image-size is for models whose images have tokens by their size, such as "
                        "qwen2_vl and llava_onevision");
-    else if (named && m.images)
-        rc = (m.images->grids ? plan_patches : m.images->anyres ? plan_tiles : plan_images)(c, &m, x, &tokens, e);
+    else if (named && model_takes_images(&m))
+        rc = (images_grids(&m) ? plan_patches : images_tiles(&m) ? plan_tiles : plan_images)(c, &m, x, &tokens, e);
     if (named) model_close(&m);
     c->data_sequence += tokens;
     return rc;

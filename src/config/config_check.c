@@ -18,13 +18,12 @@
 /* --- keys without effect ---------------------------------------------------------------------- */
 
 static bool takes_tokens(const struct model *m) { return model_port(m, "input_ids"); }
-static bool takes_images(const struct model *m) { return m->images && !m->images->grids && !prs_model(m); }
-static bool takes_any_size(const struct model *m) { return m->images && m->images->grids; }
-static bool takes_own_tokens(const struct model *m) { return m->images && image_own_tokens(m->images); }
-static bool shares_tokens(const struct model *m) { return takes_any_size(m) && !takes_own_tokens(m); }
-static bool takes_volumes(const struct model *m) { return m->images && m->images->modalities.n; }
-static bool has_masks(const struct model *m) { return m->masks; }
-static bool matches_texts(const struct model *m) { return m->ground; }
+static bool takes_any_size(const struct model *m) { return images_grids(m); }
+static bool takes_one_size(const struct model *m)
+{
+    return model_takes_images(m) && !takes_any_size(m) && !prs_model(m);
+}
+static bool shares_tokens(const struct model *m) { return takes_any_size(m) && !image_own_tokens(m); }
 static bool answers_questions(const struct model *m) { return prs_model(m); }
 static bool has_head(const struct model *m) { return m->head; }
 static bool has_classes(const struct model *m) { return m->head && m->head->kind == HEAD_CLASSES; }
@@ -37,13 +36,13 @@ static const struct {
     bool (*is)(const struct model *m);
 } kinds[] = {
     {"tokens", "a model that takes tokens", takes_tokens},
-    {"images", "one that takes images of one size among its tokens (llava)", takes_images},
+    {"images", "one that takes images of one size among its tokens (llava)", takes_one_size},
     {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
-    {"sizes", "one whose images have any size, and tokens by it (qwen2_vl)", takes_own_tokens},
+    {"sizes", "one whose images have any size, and tokens by it (qwen2_vl)", image_own_tokens},
     {"shares", "one that shares tokens among patches (arr_coc_qwen2_vl)", shares_tokens},
-    {"modalities", "one that takes volumes among its tokens (model.modalities)", takes_volumes},
-    {"masks", "a mask model (sam, tinysam)", has_masks},
-    {"ground", "arr_coc", matches_texts},
+    {"modalities", "one that takes volumes among its tokens (model.modalities)", images_have_volumes},
+    {"masks", "a mask model (sam, tinysam)", model_predicts_masks},
+    {"ground", "arr_coc", model_matches_texts},
     {"questions", "prs_med", answers_questions},
     {"head", "a vision tower with a head (clip, siglip)", has_head},
     {"classes", "one with a head for classes", has_classes},

@@ -204,8 +204,9 @@ static int open_folder_model(const char *in, struct model *m, bool *has, struct 
     text_free(&path);
     if (!*has) return PL_OK;
     if (model_open(m, in, e)) return error_prepend(e, "%s", PURPOSE);
-    if (m->masks && (!strcmp(m->family->model_type, "sam") || !strcmp(m->family->model_type, "tinysam"))) return PL_OK;
-    error_set(e, PL_USAGE, "%s; %s is a %s", PURPOSE, in, m->family->model_type);
+    const char *type = m->family->model_type;
+    if (model_predicts_masks(m) && (!strcmp(type, "sam") || !strcmp(type, "tinysam"))) return PL_OK;
+    error_set(e, PL_USAGE, "%s; %s is a %s", PURPOSE, in, type);
     model_close(m);
     return e->code;
 }
@@ -217,7 +218,7 @@ static int check_config(const char *in, struct sam_names *n, const struct model 
     struct pixel_norm usual;
     int rc = sam_config_check(n, m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
-    if (!rc && memcmp(&usual, &m->masks->norm, sizeof usual))
+    if (!rc && memcmp(&usual, masks_norm(m), sizeof usual))
         log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep "
                  "preprocessor_config.json",
                  in);

@@ -29,20 +29,20 @@ int embed_config(struct config *c, const char *folder, const char *dtype, const 
 
 static int check_model(const struct model *m, const char *folder, int64_t side, struct error *e)
 {
-    if (!m->masks && !m->images)
+    if (!model_predicts_masks(m) && !model_takes_images(m))
         return error_set(e, PL_USAGE,
                          "%s: a %s has no image embeddings; expected a mask model, such as sam, or a model of images "
                          "and text, such as llava",
                          folder, m->family->model_type);
-    if (prs_model(m) || (m->images && m->images->single))
+    if (prs_model(m) || images_single(m))
         return error_set(e, PL_USAGE,
                          "%s: a %s takes the pixels of its images besides the embeddings of its vision tower: it is "
                          "trained on images",
                          folder, m->family->model_type);
-    if (m->masks && side % m->masks->patch)
+    if (model_predicts_masks(m) && side % masks_patch(m))
         return error_set(e, PL_USAGE,
                          "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder,
-                         (long long)side, (long long)m->masks->patch);
+                         (long long)side, (long long)masks_patch(m));
     return PL_OK;
 }
 
@@ -53,7 +53,7 @@ static int choose_batch(const struct config *c, const char *folder, int64_t *sid
     struct model m;
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
-    if (!*side || m.images) *side = m.image;
+    if (!*side || model_takes_images(&m)) *side = m.image;
     rc = check_model(&m, folder, *side, e);
     *out = embed_batch(&m, *side);
     model_close(&m);

@@ -355,8 +355,8 @@ static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct er
     int found = g->queue->next(g->queue->to, &p, &g->more, e);
     if (!found && !g->more) return PL_OK;
     const uint64_t prompt = g->begun++;
-    const struct image_model *m = g->generator->run->planned.model.images;
-    const bool alone = p.n_images || g->generator->whole || (m && m->both == BOTH_PROMPT);
+    const struct model *m = &g->generator->run->planned.model;
+    const bool alone = p.n_images || g->generator->whole || images_both(m) == BOTH_PROMPT;
     struct held_answer *h = &g->held[prompt % g->n_held];
     h->ended = h->lost = false;
     h->answer.ids.n = 0;

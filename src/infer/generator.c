@@ -26,8 +26,7 @@ static int check_model(const struct config *c, bool any, bool *whole, struct err
         rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: %s",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type,
                        model_list_decoders(known, "or"));
-    const struct image_model *x = m.images;
-    *whole = x && (image_chooses(x) || x->both == BOTH_PROMPT || ((x->both || x->anyres) && any));
+    *whole = image_chooses(&m) || images_both(&m) == BOTH_PROMPT || ((images_both(&m) || images_tiles(&m)) && any);
     model_close(&m);
     return rc;
 }
@@ -119,11 +118,11 @@ static void open_buffers(struct generator *a)
     a->rest = mem_alloc((size_t)a->texts * sizeof *a->rest);
     a->last = mem_alloc((size_t)a->texts * sizeof *a->last);
     a->row = mem_alloc((size_t)max_i64(a->chunk, a->texts) * sizeof *a->row);
-    if (m->images && m->images->single) a->whole = mem_alloc(image_bytes(m));
+    if (images_single(m)) a->whole = mem_alloc(image_bytes(m));
     int64_t media = a->room.images + a->room.frames;
     for (int k = 0; k < MODALITIES; k++) media += a->room.volumes[k];
     a->runs = mem_alloc((size_t)media * sizeof *a->runs);
-    if (m->images && m->images->grids) open_grids(a, m->images->grids);
+    if (images_grids(m)) open_grids(a, images_grids(m));
 }
 
 void generator_warn_longest(const struct generator *a, int64_t tokens, const char *what)
@@ -146,7 +145,7 @@ int generator_start(struct generator *a, struct error *e)
 void generator_join(struct generator *a, struct run *r)
 {
     CHECK(r->planned.answers, "the run has no programs that generate");
-    const struct image_batch *images = r->planned.model.images ? r->planned.batch.own : NULL;
+    const struct image_batch *images = model_takes_images(&r->planned.model) ? r->planned.batch.own : NULL;
     *a = (struct generator){.run = r,
                             .together = r->planned.plan.settings.shard == SHARD_WEIGHTS ? r->planned.ranks : NULL,
                             .texts = r->planned.prompts,
@@ -190,7 +189,7 @@ void generator_begin(struct generator *a, int64_t text)
     a->length[text] = a->feature[0] = a->feature[1] = a->n_runs = 0;
     a->images = (struct image_batch){0};
     a->n_grids = 0;
-    if (a->walk) a->walk[text] = (struct grid_walk){.model = a->run->planned.model.images->grids};
+    if (a->walk) a->walk[text] = (struct grid_walk){.model = images_grids(&a->run->planned.model)};
     if (a->walk && a->room.patches) a->walk[text].grids = a->grids, a->walk[text].feature = a->grid.feature;
 }
 
@@ -245,7 +244,7 @@ static int put_patches(void *user, const float *values, uint32_t count, struct e
 {
     const struct putting_patches *p = user;
     struct generator *a = p->a;
-    const int64_t K = grid_values(a->run->planned.model.images->grids);
+    const int64_t K = grid_values(images_grids(&a->run->planned.model));
     if (a->images.patches + count > a->room.patches)
         return error_set(e, PL_USAGE, "the images of the text have more than %lld patches, for which memory is planned",
                          (long long)a->room.patches);
@@ -268,7 +267,7 @@ static int put_grids(struct generator *a, const struct image_source *s, char *co
         const struct image_processor normalisation = image_source_normalisation(&s->patches);
         batch_writer_set_pixels(a->writer, &normalisation);
     }
-    grid_lay_out(a->run->planned.model.images->grids, a->grids, a->n_grids, a->room.patches, &a->grid);
+    grid_lay_out(images_grids(&a->run->planned.model), a->grids, a->n_grids, a->room.patches, &a->grid);
     const struct batch_record images = {.is = {[ROW_PIXELS] = {a->patches}}, .grids = a->grids, .n_grids = a->n_grids};
     return batch_write(a->writer, &(struct batch_target){0}, 0, &images, e);
 }
@@ -408,9 +407,9 @@ int generator_check(const struct generator *a, const struct text_tokens *x, stru
                              "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld",
                              (long long)(length + i), x->ids[i], (long long)V - 1);
     }
-    const struct image_model *m = a->run->planned.model.images;
-    const bool whole = a->whole || (a->walk && a->room.images) ||
-                       (m && (m->both == BOTH_PROMPT || ((m->both || m->anyres) && a->n_runs)));
+    const struct model *m = &a->run->planned.model;
+    const bool whole = a->whole || (a->walk && a->room.images) || images_both(m) == BOTH_PROMPT ||
+                       ((images_both(m) || images_tiles(m)) && a->n_runs);
     if (whole && !length && x->n > a->chunk)
         return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld",
                          (long long)x->n, (long long)a->chunk);

@@ -394,7 +394,7 @@ static int open_loader(struct labelled_images *l, const struct config *c, struct
     struct model m;
     int rc = PL_OK;
     TRY(config_open_model(c, &m, e));
-    if (m.masks) l->o = batch_loader(c, &m, &(struct packed_embeddings){0});
+    if (model_predicts_masks(&m)) l->o = batch_loader(c, &m, &(struct packed_embeddings){0});
     else rc = error_set(e, PL_USAGE, "a model of type %s predicts no masks for points and boxes", m.family->model_type);
     model_close(&m);
     TRY(rc);

@@ -227,7 +227,7 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                                       .tables = files->at,
                                       .n_tables = files->n,
                                       .room = batch_room(c)};
-    if (m->images->grids)
+    if (images_grids(m))
         return error_set(e, PL_USAGE,
                          "a %s takes images of any size, and stored embeddings are for images of one size: train on "
                          "the images", m->family->model_type);
@@ -242,7 +242,7 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                                               .room = batch_room(c),
                                               .fps = c->data_fps,
                                               .max_frames = (uint32_t)c->data_max_frames};
-    if (m->images->timed && c->data_max_frames)
+    if (images_timed(m) && c->data_max_frames)
         return error_set(e, PL_USAGE,
                          "data.max_frames is %lld, and the text of a %s names the times of a video's frames, which a "
                          "store does not have: set it to 0",

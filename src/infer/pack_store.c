@@ -270,7 +270,7 @@ static bool takes_conversations(const char *folder, const struct names *set)
     struct error ignored;
     bool found = false;
     if (!embed_config(&c, folder, NULL, set, &ignored) && !config_open_model(&c, &m, &ignored)) {
-        found = m.images;
+        found = model_takes_images(&m);
         model_close(&m);
     }
     config_free(&c);
@@ -282,13 +282,13 @@ static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, s
 {
     struct model m = {0};
     int rc = model_find(&m, name, e);
-    if (!rc && !m.masks) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
-    if (!rc && *size % (uint64_t)m.masks->patch)
+    if (!rc && !model_predicts_masks(&m)) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
+    if (!rc && *size % (uint64_t)masks_patch(&m))
         rc = error_set(e, PL_USAGE,
                        "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name,
-                       (unsigned long long)*size, (long long)m.masks->patch);
+                       (unsigned long long)*size, (long long)masks_patch(&m));
     if (!rc && !*size) *size = (uint64_t)m.image;
-    if (!rc && !*cells) *cells = (uint64_t)m.masks->side(&m, (int64_t)*size);
+    if (!rc && !*cells) *cells = (uint64_t)masks_side(&m, (int64_t)*size);
     model_close(&m);
     return rc;
 }

@@ -141,12 +141,12 @@ void predictor_to_pixels(uint32_t side, uint32_t w, uint32_t h, const float from
 static int check_model(const struct model *m, struct error *e)
 {
     const struct port *pixels = model_port(m, "pixel_values");
-    if (m->images && !m->masks)
+    if (model_takes_images(m) && !model_predicts_masks(m))
         return error_set(e, PL_USAGE,
                          "a model of type %s predicts no masks: it answers in text, with `plimsoll generate --model "
                          "DIR --image FILE --prompt TEXT`",
                          m->family->model_type);
-    if (!m->masks || !pixels)
+    if (!model_predicts_masks(m) || !pixels)
         return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam",
                          m->family->model_type);
     if (pixels->dim[1] != 3)
@@ -163,14 +163,14 @@ static int open_model(struct predictor *a, const struct config *c, struct pixel_
     if (rc) return rc;
     rc = check_model(&m, e);
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
-    if (!rc) *norm = m.masks->norm;
-    if (!rc && a->shape.side % m.masks->patch)
+    if (!rc) *norm = *masks_norm(&m);
+    if (!rc && a->shape.side % masks_patch(&m))
         rc = error_set(e, PL_USAGE,
                        "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of "
                        "the model's patch size %lld",
-                       (long long)a->shape.side, (long long)m.masks->patch);
+                       (long long)a->shape.side, (long long)masks_patch(&m));
     if (!rc && !a->shape.side) a->shape.side = m.image;
-    if (!rc) a->mask_side = m.masks->side(&m, a->shape.side);
+    if (!rc) a->mask_side = masks_side(&m, a->shape.side);
     model_close(&m);
     return rc;
 }
@@ -256,7 +256,7 @@ void predictor_close(struct predictor *a)
 static void to_model_coords(const struct predictor *a, const float from[2], float to[2])
 {
     const struct model *m = &a->run.planned.model;
-    const double side = m->masks->extent * (double)a->shape.side / (double)m->image;
+    const double side = masks_extent(m) * (double)a->shape.side / (double)m->image;
     to[0] = (float)((from[0] * ((double)a->fit_w / a->w) + 0.5) / side);
     to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);
 }

@@ -25,10 +25,10 @@ static int open_images(struct prompts *p, const struct config *c, const struct i
     if (c->model_path) rc = text_image_model(&own, c->model_path, &chosen, &m, e);
     else if (c->model_preset && !model_preset_with(&own, c->model_preset, &chosen, e)) m = &own;
     if (rc || !m) return rc;
-    if (m->images) {
+    if (model_takes_images(m)) {
         const struct model text = text_model(m);
         rc = image_source_open(&p->images, &text, p->tokenizer, p->template, scope, e);
-        if (!rc && !m->images->single) rc = text_take_videos(&p->images, c, m, e);
+        if (!rc && !images_single(m)) rc = text_take_videos(&p->images, c, m, e);
         p->has_images = !rc;
     }
     model_close(&own);

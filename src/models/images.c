@@ -50,9 +50,16 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
     return PL_OK;
 }
 
-bool image_own_tokens(const struct image_model *x) { return x->grids && !x->grids->tokens; }
-bool image_chooses(const struct image_model *x) { return x->single || (x->grids && x->grids->tokens); }
-bool images_sum(const struct image_model *x) { return x->anyres && x->anyres->pooled; }
+const struct grid_model *images_grids(const struct model *m) { return m->images ? m->images->grids : NULL; }
+const struct anyres *images_tiles(const struct model *m) { return m->images ? m->images->anyres : NULL; }
+enum both_directions images_both(const struct model *m) { return m->images ? m->images->both : BOTH_NONE; }
+bool image_own_tokens(const struct model *m) { return images_grids(m) && !m->images->grids->tokens; }
+bool image_chooses(const struct model *m) { return images_single(m) || (images_grids(m) && m->images->grids->tokens); }
+bool images_sum(const struct model *m) { return images_tiles(m) && m->images->anyres->pooled; }
+bool images_single(const struct model *m) { return m->images && m->images->single; }
+bool images_timed(const struct model *m) { return m->images && m->images->timed; }
+bool images_have_volumes(const struct model *m) { return m->images && m->images->modalities.n; }
+int64_t images_features(const struct model *m) { return m->images->features; }
 bool images_volumes(const struct image_batch *b)
 {
     bool any = false;
@@ -87,7 +94,7 @@ int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t
 {
     const struct image_model *x = m->images;
     const int64_t k = square_root(tokens_per_frame);
-    if (images_sum(x)) {
+    if (images_sum(m)) {
         *out = (int64_t)x->anyres->pooled * x->anyres->pooled;
         if (!tokens_per_frame || tokens_per_frame == *out) return PL_OK;
         return error_set(e, PL_USAGE,
@@ -121,7 +128,7 @@ static struct room find_room(const struct model *m, const struct batch *batch)
     if (batch->size) r.images = batch->size['N'], r.frames = batch->size['F'];
     else if (own) r.images = own->images, r.frames = own->frames;
     else r.images = batch->cache ? 0 : 1;
-    if (images_sum(m->images)) r.frame_tokens = m->images->features; /* each token is a sum of them */
+    if (images_sum(m)) r.frame_tokens = m->images->features; /* each token is a sum of them */
     return r;
 }
 
@@ -270,7 +277,7 @@ static id merge_images(const struct model *m, struct graph *g, const struct batc
         rows = op_concat(g, (id[]){newline, rows}, 2, r.each);
     }
     id index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){B, T});
-    if (!images_sum(m->images)) return op_replace_rows(g, x, index, rows);
+    if (!images_sum(m)) return op_replace_rows(g, x, index, rows);
     return add_sums(g, batch, op_replace_rows(g, x, index, 0), rows);
 }
 

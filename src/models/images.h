@@ -78,15 +78,28 @@ struct image_model {
     struct modality_list modalities; /* volumes that it takes besides */
 };
 
+/* --- questions to any model ------------------------------------------------------------------- */
+
 /* Reports whether an image has tokens by its size: any size, and no token allocator. */
-bool image_own_tokens(const struct image_model *x);
-
+bool image_own_tokens(const struct model *m);
 /* Reports whether the tokens of an image are chosen by the whole prompt (allocator.h). */
-bool image_chooses(const struct image_model *x);
-
+bool image_chooses(const struct model *m);
 /* Reports whether an image token is a sum of up to four features (anyres.h). The graph then has the
  * inputs sum_index i32 [B,T,4], below 0: none, and sum_weights f32 [B,T,4] besides. */
-bool images_sum(const struct image_model *x);
+bool images_sum(const struct model *m);
+/* Reports whether a sample has one image, whose pixels are an input besides. */
+bool images_single(const struct model *m);
+/* Reports whether the text names the times of a video's frames; whether there may be volumes. */
+bool images_timed(const struct model *m);
+bool images_have_volumes(const struct model *m);
+/* Returns the tokens of an image of the model's one size. */
+int64_t images_features(const struct model *m);
+/* Returns how images of any size, or in tiles, become tokens; NULL: images have one size, or there
+ * are none. */
+const struct grid_model *images_grids(const struct model *m);
+const struct anyres *images_tiles(const struct model *m);
+/* Returns which tokens see those after them. */
+enum both_directions images_both(const struct model *m);
 
 /* What a batch of such a model holds (batch.own). */
 struct image_batch {

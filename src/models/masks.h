@@ -22,6 +22,14 @@ struct mask_model {
     struct pixel_norm norm; /* normalisation of images that the model takes as bytes */
 };
 
+/* Return, for models that predict masks, the divisor of the sides of images; the range of the
+ * coordinates of an image; the side of the masks for images of a side; the normalisation of images
+ * as bytes. */
+static inline double masks_extent(const struct model *m) { return m->masks->extent; }
+static inline int64_t masks_patch(const struct model *m) { return m->masks->patch; }
+static inline int64_t masks_side(const struct model *m, int64_t image) { return m->masks->side(m, image); }
+static inline const struct pixel_norm *masks_norm(const struct model *m) { return &m->masks->norm; }
+
 /* The label of a point: background or foreground (on the object); first or last corner of a box; a
  * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
  * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */

@@ -88,7 +88,7 @@ static int prepare_answers(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
-    if (r->model.images && image_chooses(r->model.images)) {
+    if (image_chooses(&r->model)) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s answers only in `plimsoll "
                   "eval` and `plimsoll generate`; set it to 0",
                   (long long)c->train_eval_samples, r->model.family->model_type);
@@ -103,8 +103,7 @@ static int prepare_answers(struct planned *r, struct error *e)
     r->batch.cache = c->data_sequence + c->train_eval_max_new;
     if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
     r->batch.texts = 1;
-    const struct image_model *m = r->model.images;
-    const bool whole = m && (m->both || m->anyres); /* an image is not cut */
+    const bool whole = images_both(&r->model) || images_tiles(&r->model); /* an image is not cut */
     r->prompt_chunk = whole ? c->data_sequence : min_i64(c->data_sequence, ANSWERS_CHUNK);
     r->prompts = max_i64(1, c->train_eval_batch);
     return PL_OK;

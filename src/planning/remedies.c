@@ -159,7 +159,8 @@ static bool freeze_encoder(struct trial *t, int i)
 {
     static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
     const struct config_list *was = &t->r->config->model_freeze;
-    if (i >= 2 * (int)COUNT(encoders) || !t->r->model.masks || adapter_given(&t->c) || t->r->batches.partial)
+    if (i >= 2 * (int)COUNT(encoders) || !model_predicts_masks(&t->r->model) || adapter_given(&t->c) ||
+        t->r->batches.partial)
         return false;
     char **all = bump_alloc(t->memory, (was->n + 1) * sizeof *all);
     for (uint32_t k = 0; k < was->n; k++) all[k] = was->at[k];
@@ -175,7 +176,7 @@ static bool freeze_encoder(struct trial *t, int i)
  * store, so that the plan has no tower. */
 static bool store_images(struct trial *t, int i)
 {
-    if (i || !t->r->model.images || t->r->batches.partial) return false;
+    if (i || !model_takes_images(&t->r->model) || t->r->batches.partial) return false;
     t->o.embedded = true;
     name_change(t, "data.images", "a store of embeddings (data pack --embeddings)");
     return true;

@@ -49,7 +49,7 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
     if (!t->run.planned.answers) return PL_OK;
     const int64_t longest = min_i64(t->c->data_sequence, t->run.planned.batch.cache - 1);
     x->open = true;
-    const struct image_batch *images = t->run.planned.model.images ? t->run.planned.batch.own : NULL;
+    const struct image_batch *images = model_takes_images(&t->run.planned.model) ? t->run.planned.batch.own : NULL;
     const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true,
                                          images ? *images : (struct image_batch){0}};
     int rc = answers_open(&x->held, t->c, &most, e);

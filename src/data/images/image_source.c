@@ -15,7 +15,7 @@ static enum image_family family_of(const struct model *m)
 {
     return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
            : m->images->layout == IMAGE_AS_CROPS ? IMAGES_INTERNVL
-           : images_sum(m->images)              ? IMAGES_ONEVISION
+           : images_sum(m)              ? IMAGES_ONEVISION
            : m->images->layout == IMAGE_AS_ANYRES ? IMAGES_ANYRES
            : m->images->bilinear                ? IMAGES_GEMMA3
            : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
@@ -106,10 +106,10 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
                       const struct template *template, const struct image_scope *scope, struct error *e)
 {
     const struct image_model *x = m->images;
-    const int32_t video = x->grids ? x->grids->video : images_sum(x) ? x->anyres->video : -1;
+    const int32_t video = x->grids ? x->grids->video : images_sum(m) ? x->anyres->video : -1;
     *s = (struct image_source){.room = scope->room, .anywhere = scope->anywhere, .text = {.layout = x->layout,
-                                        .token = x->token, .features = image_own_tokens(x) ? 1 : (uint32_t)x->features,
-                                        .any_size = image_own_tokens(x), .video = video,
+                                        .token = x->token, .features = image_own_tokens(m) ? 1 : (uint32_t)x->features,
+                                        .any_size = image_own_tokens(m), .video = video,
                                         .around = {x->around[0], x->around[1]}, .place = x->place,
                                         .bos_behind = x->bos_behind, .timed = x->timed}};
     s->modalities = x->modalities, s->volumes = scope->volumes, s->range = scope->range;
@@ -123,7 +123,7 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
     if (!rc && x->anyres && !anyres_equal(x->anyres, &s->processor.anyres))
         rc = error_set(e, PL_USAGE, "%s: image_grid_pinpoints of config.json are not those of the image processor",
                        m->path);
-    if (!rc && images_sum(x)) rc = check_processor(m, e);
+    if (!rc && images_sum(m)) rc = check_processor(m, e);
     if (!rc) rc = image_files_open(&s->files, scope, e);
     if (!rc && x->anyres && image_files_store(s->files))
         rc = error_set(e, PL_USAGE, "a store of embeddings does not have the sizes of images, on which the text of a "
@@ -154,7 +154,7 @@ int image_source_take_videos(struct image_source *s, const struct model *m, cons
                              int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if ((m->images->grids && m->images->grids->tokens) || !image_text_takes_videos(&s->text))
+    if ((images_grids(m) && images_grids(m)->tokens) || !image_text_takes_videos(&s->text))
         return error_set(e, PL_USAGE,
                          "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
                          o->max_frames, m->family->model_type);
