@@ -22,7 +22,7 @@ struct mask_model {
     struct pixel_norm norm; /* normalisation of images that the model takes as bytes */
 };
 
-/* Return, for models that predict masks, the divisor of the sides of images; the range of the
+/* Returns, for models that predict masks, the divisor of the sides of images; the range of the
  * coordinates of an image; the side of the masks for images of a side; the normalisation of images
  * as bytes. */
 static inline double masks_extent(const struct model *m) { return m->masks->extent; }

@@ -259,7 +259,8 @@ static inline int64_t model_bn_group(const struct model *m, const struct batch *
     return *m->path ? b->bn_loaded : b->bn_group;
 }
 
-/* Report what a model takes and gives: images among its tokens; masks; how well texts match masks. */
+/* Reports whether a model takes images among its tokens; predicts masks; matches masks with
+ * texts. */
 static inline bool model_takes_images(const struct model *m) { return m->images; }
 static inline bool model_predicts_masks(const struct model *m) { return m->masks; }
 static inline bool model_matches_texts(const struct model *m) { return m->ground; }
