@@ -261,7 +261,7 @@ static id emit_uses(struct graph *g, int how, enum dtype f)
     return total;
 }
 
-/* --- LoRA's first factors of layers that read the same rows ------------------------------------ */
+/* --- LoRA's first factors of layers that read the same rows ----------------------------------- */
 
 enum { SAME_INPUT = 1, BASE_WEIGHT, INPUTS, TWO_SCALES, OTHER_READER, OTHER_SCOPE, WIDE_FACTOR };
 

@@ -118,7 +118,8 @@ static void plan_encoder(const struct examined *x, const struct config *c, bool 
     if (!planned_open(
             &r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored},
             &e)) {
-        const struct advice a = compare(x, &r, change, model_takes_images(&x->run->model) ? TOWER : stored ? STORED : FROZEN);
+        const char *way = model_takes_images(&x->run->model) ? TOWER : stored ? STORED : FROZEN;
+        const struct advice a = compare(x, &r, change, way);
         if (a.saves > 0 && (r.batches.partial || !stored)) out->at[out->n++] = a;
     }
     planned_close(&r);

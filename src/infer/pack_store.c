@@ -282,7 +282,8 @@ static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, s
 {
     struct model m = {0};
     int rc = model_find(&m, name, e);
-    if (!rc && !model_predicts_masks(&m)) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
+    if (!rc && !model_predicts_masks(&m))
+        rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
     if (!rc && *size % (uint64_t)masks_patch(&m))
         rc = error_set(e, PL_USAGE,
                        "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name,

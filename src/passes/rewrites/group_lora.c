@@ -5,9 +5,9 @@
  *     after    z = LINEAR(x, CONCAT(A, B, C))  SCALE     u, v, w: SLICEs of z
  *
  * Such a product has as few columns as the rank, so its time is that of reading x, which is as wide
- * as the model: the queries, keys and values of a layer read it once instead of three times, and
- * so do their weight gradients. The gradient of x is one product instead of a sum of three. There is no
- * setting. The order of that sum changes.
+ * as the model: the queries, keys and values of a layer read it once instead of three times, and so
+ * do their weight gradients. The gradient of x is one product instead of a sum of three. There is
+ * no setting. The order of that sum changes.
  *
  * Layers are grouped if they have the same input and scope. With dropout each layer has an input of
  * its own, and nothing is grouped.
@@ -22,7 +22,10 @@ struct group {
     int n;
 };
 
-/* Reports whether a node is the product of an adapter's first factor: its rows are fewer than its columns. */
+/*
+ * Reports whether a node is the product of an adapter's first factor, whose rows are fewer than its
+ * columns.
+ */
 static bool is_first_factor(const struct graph *g, const struct node *n)
 {
     if (n->op != OP_LINEAR || n->nin != 2 || storage_of(g, n->out[0])->kind != KIND_ACT) return false;
@@ -31,7 +34,7 @@ static bool is_first_factor(const struct graph *g, const struct node *n)
     return p && p->added && w->rank == 2 && w->dim[0] < w->dim[1];
 }
 
-/* Returns the SCALE that alone reads a product; 0: there is none. */
+/* Returns the SCALE that is the only reader of a product; 0: there is none. */
 static id scale_of(const struct graph *g, const struct order *order, id y, const uint32_t *readers)
 {
     for (uint32_t k = 0; k < order->nodes.n && readers[y] == 1; k++) {
