@@ -138,6 +138,35 @@ videos() {
 }
 check 'frames of videos' videos
 
+# --- images of any size ---
+# An image's place in its row decides the order of sums over it: where the places are those of the
+# store, the bits are the same.
+sized() {
+    local m=tests/golden/qwen_vl/$1 tower=$2 chats=$tmp/sized.jsonl
+    local with=("$m/run.yaml" --set "data.train=$chats" --set data.max_frames=0 --set data.packing=true --set data.sequence=160 --set train.warmup_steps=0 --set memory.micro_batch=4 --set "device.kind=$DEVICE" --set "model.freeze=[$tower]")
+    grep -v '"video' "$m/chats.jsonl" >"$chats" || return 1
+    rm -f "$tmp/sized.pack"
+    "$binary" data pack "$chats" -o "$tmp/sized.pack" --embeddings "$m" --embeddings-dtype f32 --set "data.images=$m" | grep '6 images of [0-9]* conversations, 137 embeddings f32 \[4,' || return 1
+    rows() {
+        local out=$1
+        shift
+        rm -rf "${tmp:?}/$out"
+        expect 0 '' "$binary" train "${with[@]}" --set "train.out=$tmp/$out" "$@"
+    }
+    local four=(--set train.steps=4 --set train.effective_batch=4) one=(--set train.steps=3 --set train.effective_batch=1 --set memory.micro_batch=1)
+    rows plain "${four[@]}" --set "data.images=$m" && rows other "${four[@]}" --set "data.images=$tmp/sized.pack" && "$tools/compare" "$(weights plain)" "$(weights other)" --logits 1e-5 || return 1
+    [ "$DEVICE" != cpu ] || PLIMSOLL_POISON=1 rows poisoned "${four[@]}" --set "data.images=$tmp/sized.pack" && same "$(weights other)" "$(weights poisoned)" || return 1
+    rows poisoned "${four[@]}" --set memory.micro_batch=2 --set memory.recompute=all --set data.threads=1 --set "data.images=$tmp/sized.pack" && "$tools/compare" "$(weights other)" "$(weights poisoned)" --logits 1e-5 || return 1
+    ! grep -q 'pixel_values\|blocks' "$tmp/other/plan.json" && grep -q image_embeddings "$tmp/other/plan.json" || return 1
+    head -n 1 "$chats" >"$tmp/first" && mv "$tmp/first" "$chats" || return 1
+    rows plain "${one[@]}" --set "data.images=$m" && rows other "${one[@]}" --set "data.images=$tmp/sized.pack" && same "$(weights plain)" "$(weights other)" || return 1
+    expect 2 'data.min_pixels, data.max_pixels' "$binary" train "${with[@]}" "${one[@]}" --set "train.out=$tmp/no" --set "data.images=$tmp/sized.pack" --set data.max_pixels=256
+}
+for m in qwen2_vl qwen2_5_vl; do check "$m: images of any size" sized "$m" '"visual.patch_embed.*", "visual.blocks.*"'; done
+check 'qwen3_vl: images of any size, features of several blocks' sized qwen3_vl '"model.visual.patch_embed.*", "model.visual.pos_embed.*", "model.visual.blocks.*"'
+moving() { local m=tests/golden/qwen_vl/qwen3_vl; expect 2 'data.max_frames is 4, and the tokens of a qwen3_vl depend on the times of a video' "$binary" data pack "$m/chats.jsonl" -o "$tmp/no.pack" --embeddings "$m" --set "data.images=$m" --set data.max_frames=4; }
+check 'videos of any size' moving
+
 # --- images that cannot be read ---
 broken=(--set train.steps=6 --set train.effective_batch=6 --set memory.micro_batch=6)
 damaged() {
@@ -202,6 +231,7 @@ check 'a store that was cut' cut
 packing() { "$binary" data pack "$chats/chats.json" -o "$tmp/no.pack" --embeddings "$@"; }
 check 'sizes of masks' expect 2 '--size, --masks-size, --model and --layout are for images with masks' packing "$model" --size 64
 check 'a token allocator' expect 2 'a arr_coc_allocator' packing tests/golden/allocator_random
+check 'one for images of any size' expect 2 'a arr_coc_qwen2_vl takes the pixels of its images besides' packing tests/golden/qwen_vl/arr_coc_qwen2_vl
 text() { "$tools/forge_conversations" "$tmp/text" 4 0 0 4 && expect 2 'no conversation of 4 has an image' "$binary" data pack "$tmp/text/chats.json" -o "$tmp/no.pack" --embeddings "$model"; }
 check 'conversations without images' text
 gone() { expect 2 'none of 60 images can be read: no file is written' packing "$model" --images "$tmp/text"; }

@@ -444,6 +444,38 @@ TEST(test_embeddings_alone)
     image_files_close(f);
 }
 
+/* Images of any size: as many embeddings as rows and columns, else the index is invalid. */
+TEST(test_any_size)
+{
+    static float values[6][TOKENS * WIDTH];
+    for (uint32_t columns = 2; columns <= 3; columns++) {
+        char path[128];
+        struct packed_writer *w;
+        struct packed_output x;
+        struct image_files *f;
+        struct error e;
+        snprintf(path, sizeof path, "%s/sized.pack", dir);
+        assert_int_equal(packed_create(&w, path, 14, 0, &e), PL_OK);
+        packed_embed(w, &(struct packed_embeddings){
+                            .type = PACKED_F32, .channels = WIDTH, .tokens = TOKENS, .any_size = 1, .model = "tower"});
+        const struct packed_output sound = {.at = values, .count = 6, .rows = 2, .columns = columns};
+        const struct packed_output broken = {.fault = FAULT_IMAGE, .why = "it is cut", .count = 1};
+        assert_int_equal(packed_add_output(w, "a.png", &sound, &e), PL_OK);
+        assert_int_equal(packed_add_output(w, "b.png", &broken, &e), PL_OK);
+        assert_int_equal(packed_finish(w, &e), PL_OK);
+        if (columns == 2) {
+            assert_int_equal(image_files_open(&f, &(struct image_scope){.where = path}, &e), PL_USAGE);
+            assert_non_null(strstr(e.text, "sample 0 of its index is invalid"));
+            continue;
+        }
+        if (image_files_open(&f, &(struct image_scope){.where = path}, &e)) fail_msg("%s", e.text);
+        assert_true(dataset_embeddings(image_files_store(f))->any_size);
+        assert_true(packed_find(image_files_store(f), "a.png", &x) && x.rows == 2 && x.columns == 3 && x.count == 6);
+        assert_true(packed_find(image_files_store(f), "b.png", &x) && x.fault == FAULT_IMAGE);
+        image_files_close(f);
+    }
+}
+
 /* Names that are not ascending, or not unique, and the two kinds of stores in each other's
  * place. */
 TEST(test_other_stores)

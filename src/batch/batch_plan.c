@@ -320,8 +320,8 @@ static int describe_shared(const struct config *c, const struct model *m, struct
 
 /* Describes rows of text with images of any size. Without data, and without data.max_patches, there
  * is only text. */
-static int describe_patches(const struct config *c, const struct model *m, struct image_batches *b,
-                            struct run_batches *out, struct error *e)
+static int describe_patches(const struct config *c, const struct model *m, const struct run_options *options,
+                            struct image_batches *b, struct run_batches *out, struct error *e)
 {
     const int64_t unit = m->images->grids->merge * m->images->grids->merge;
     if (m->images->grids->tokens) return describe_shared(c, m, b, out, e);
@@ -342,6 +342,7 @@ static int describe_patches(const struct config *c, const struct model *m, struc
                                                      .video_patches = &b->video_patches,
                                                      .range = feed_range(c),
                                                      .room = batch_room(c)}};
+    TRY(describe_embeddings(c, m, options, b, out, e));
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
@@ -378,7 +379,7 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
                given = c->data_max_images >= 0 || c->data_max_frames || config_given(c, KEY_data_max_volumes),
                room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
-    if (m->images->grids) return describe_patches(c, m, b, out, e);
+    if (m->images->grids) return describe_patches(c, m, options, b, out, e);
     if (options->train) TRY(check_new_modalities(c, m, e));
     *b = (struct image_batches){.batch = {.images = m->images->single ? 1
                                                     : room            ? batch_images(c, m->images->features)

@@ -94,8 +94,10 @@ static int refuse_shape(const struct model *m, const struct packed_embeddings *f
                      "its embeddings were made by an encoder with other layers, sizes or normalisation%s (%016" PRIx64
                      ", of %s) than this model's (%016" PRIx64 "): "
                      "pack again with --embeddings and this model%s, %s",
-                     m->images ? ", another image processor, data.range, data.fps, data.max_frames or memory.quantize"
-                               : "",
+                     images_grids(m) ? ", another image processor, data.min_pixels, data.max_pixels, data.range or "
+                                       "memory.quantize"
+                     : m->images ? ", another image processor, data.range, data.fps, data.max_frames or memory.quantize"
+                                 : "",
                      found->layers, found->model, expected->layers, m->images ? ", and the run's keys as --set" : "",
                      or_images(m));
 }
@@ -207,7 +209,7 @@ static int refuse_pixels(const struct config *c, const struct model *m, bool tra
                   path);
         return config_at_key(c, KEY_data_embeddings, e);
     }
-    if (m->images->single)
+    if (image_chooses(m))
         return error_set(e, PL_USAGE,
                          "%s has embeddings, and a %s also looks at the pixels of its images: set data.images to the "
                          "folder or tar of the images",

@@ -57,7 +57,9 @@ int embed_check_images(struct run *r, const struct dataset *store, const char *k
 /* A configuration says which weights are in 4 bits, and how files become pixels; it may be NULL for
  * a mask model. */
 
-/* The batch with which only the encoder is built, for one image: batch.own, which is in it. */
+/* The batch with which only the encoder is built, for one image: batch.own, which is in it. With
+ * images of any size, `side` counts the patches for which it has room here and below; 0: those of
+ * one token. */
 struct encoder_batch {
     struct prompting prompts;
     struct image_batch images;

@@ -20,10 +20,12 @@ enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once *
 
 struct encoder_batch embed_batch(const struct model *m, int64_t side)
 {
-    return (struct encoder_batch){
+    struct encoder_batch b = {
         .prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE},
         .images = {.images = 1, .part = PART_IMAGE},
         .of_images = m->images};
+    if (images_grids(m)) b.images.patches = max_i64(side, m->images->tokens);
+    return b;
 }
 
 const void *embed_own(const struct encoder_batch *b, size_t *bytes)
@@ -154,15 +156,28 @@ static uint64_t hash_processor(const struct image_processor *p, uint64_t h)
     return hash_numbers(p->std, 3, hash_numbers(p->mean, 3, hash_numbers(numbers, COUNT(numbers), h)));
 }
 
+/* Hashes how images of any size become patches. */
+static int hash_patches(const struct config *c, const struct model *m, uint64_t *h, struct error *e)
+{
+    const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
+                                          .max_pixels = (uint64_t)c->data_max_pixels};
+    struct patch_rules rules;
+    TRY(image_source_patches(&rules, m, false, &sizes, e));
+    const struct image_processor p = image_source_normalisation(&rules);
+    *h = hash_processor(&p, *h ^ patch_rules_hash(&rules));
+    return PL_OK;
+}
+
 /* Hashes how the images and videos of conversations become pixels. */
 static int hash_reading(const struct config *c, const struct model *m, uint64_t *h, struct error *e)
 {
     const struct pixel_range r = feed_range(c);
     struct image_processor p;
-    if (image_source_processor(&p, m, e)) return e->code;
-    *h = hash_numbers((const double[]){r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]}, 5,
-                      hash_processor(&p, *h));
-    if (!c->data_max_frames) return PL_OK;
+    if (images_grids(m)) TRY(hash_patches(c, m, h, e));
+    else if (image_source_processor(&p, m, e)) return e->code;
+    else *h = hash_processor(&p, *h);
+    *h = hash_numbers((const double[]){r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]}, 5, *h);
+    if (!c->data_max_frames || images_grids(m)) return PL_OK;
     if (image_source_frame_processor(&p, m, e)) return e->code;
     *h = hash_numbers((const double[]){c->data_fps, (double)c->data_max_frames}, 2, hash_processor(&p, *h));
     return PL_OK;
@@ -196,7 +211,8 @@ int embed_expect(const struct config *c, const struct model *m, struct graph *g,
 {
     const struct tensor *t = tensor_at(g, graph_find_output(g, PROGRAM_STEP, "image_embeddings"));
     out->channels = (uint32_t)(m->images ? t->dim[2] : t->dim[1]);
-    if (m->images) out->tokens = (uint32_t)t->dim[1];
+    out->any_size = images_grids(m) != NULL;
+    if (m->images) out->tokens = (uint32_t)m->images->tokens;
     else out->grid = (uint32_t)t->dim[2];
     out->layers = hash_layers(g);
     int rc = m->images ? hash_reading(c, m, &out->layers, e) : PL_OK;

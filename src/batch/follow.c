@@ -46,8 +46,10 @@ struct follow {
     int64_t micro, bucket;       /* rows that share it; a row is rounded up to a multiple of that */
     int64_t next, row;           /* where the next patches of its micro-batch go; the last row that was written */
     struct grid_row grid;        /* ...and what follows from them */
-    float *values;               /* [patches][grid_values] */
-    const float *given;          /* the record's, in the order of the processors */
+    enum batch_input input;      /* what patches have: their pixels, or what the tower made of them... */
+    size_t each;                 /* ...in bytes */
+    char *values;                /* [patches][each] */
+    const float *given;          /* the record's pixels, in the order of the processors */
     int32_t (*positions)[3];     /* [T] */
     int64_t images;              /* of a row whose images share tokens (allocator.h)... */
     int32_t (*cells)[4];         /* ...[patches] and what follows */
@@ -59,10 +61,14 @@ static void make_grid_room(struct follow *f, const struct run *r)
 {
     const struct grid_model *g = f->model->images->grids;
     struct planned_input x;
-    if (!planned_input(&r->planned, batch_inputs[ROW_POSITIONS].name, &x)) return;
-    f->positions = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
-    if (!planned_input(&r->planned, batch_inputs[ROW_PIXELS].name, &x)) return;
-    const size_t P = (size_t)(f->patches = (int64_t)(x.sample / sizeof(float)) / grid_values(g));
+    if (planned_input(&r->planned, batch_inputs[ROW_POSITIONS].name, &x))
+        f->positions = mem_alloc(r->planned.graph.storages.at[x.storage].bytes);
+    if (!planned_input(&r->planned, batch_inputs[f->input = ROW_PIXELS].name, &x) &&
+        !planned_input(&r->planned, batch_inputs[f->input = ROW_EMBEDDINGS].name, &x))
+        return;
+    f->each = f->input == ROW_PIXELS ? (size_t)grid_values(g) * sizeof(float)
+                                     : (size_t)f->model->images->width * dtype_size(x.dtype);
+    const size_t P = (size_t)(f->patches = (int64_t)(x.sample / f->each));
     const int64_t samples = r->planned.plan.settings.micro_batch, section = r->planned.graph.sequence.section;
     if (x.axis == 1) {
         f->section = f->patches * (section ? section : samples);
@@ -325,19 +331,19 @@ static void move_ranges(const struct follow *f, const struct batch_record *x, in
 /* Puts the patches into the order of the tower. Padding is zeros: the tower computes with it. */
 static void follow_patches(struct follow *f, struct batch_record *x)
 {
-    const int64_t K = grid_values(f->model->images->grids), n = place_patches(f, x);
-    const float *from = x->is[ROW_PIXELS].at;
+    const int64_t n = place_patches(f, x);
+    const char *from = x->is[f->input].at;
     x->patches = n;
     grid_lay_out(f->model->images->grids, x->grids, x->n_grids, n, &f->grid);
     move_ranges(f, x, f->grid.ranges, n);
     move_ranges(f, x, f->grid.windows, n);
     for (int64_t p = 0; p < n; p++)
-        if (f->grid.order[p] < 0) memset(f->values + p * K, 0, (size_t)K * sizeof *f->values);
-        else memcpy(f->values + p * K, from + f->grid.order[p] * K, (size_t)K * sizeof *f->values);
+        if (f->grid.order[p] < 0) memset(f->values + (size_t)p * f->each, 0, f->each);
+        else memcpy(f->values + (size_t)p * f->each, from + (size_t)f->grid.order[p] * f->each, f->each);
     const struct {
         enum batch_input input;
         const void *at;
-    } rows[] = {{ROW_PIXELS, f->values}, {ROW_PATCH_RANGES, f->grid.ranges}, {ROW_WINDOW_RANGES, f->grid.windows},
+    } rows[] = {{f->input, f->values}, {ROW_PATCH_RANGES, f->grid.ranges}, {ROW_WINDOW_RANGES, f->grid.windows},
                 {ROW_PATCH_POSITIONS, f->grid.positions}, {ROW_PATCH_CORNERS, f->grid.corners},
                 {ROW_CORNER_WEIGHTS, f->grid.weights}};
     for (size_t i = 0; i < COUNT(rows); i++) x->is[rows[i].input].at = rows[i].at;
@@ -488,7 +494,7 @@ static const struct {
 bool follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {
     f->unmatched = false;
-    if (f->positions) {
+    if (f->positions || f->patches) {
         const int32_t *documents = x->is[ROW_INDEX].at ? x->documents : x->is[ROW_POSITIONS].at;
         const bool text = x->is[ROW_IDS].at, images = f->patches && !x->is[ROW_INDEX].at && (text || x->grids);
         f->given = x->is[ROW_PIXELS].at;

@@ -42,8 +42,8 @@ struct batch_writer *batch_writer_new(struct run *r)
         struct planned_input x;
         const enum batch_filler filler = batch_inputs[i].filler;
         const bool known = filler == FILLED_BY_READER || (filler == FILLED_BY_WRITER && !r->planned.defined);
-        w->used[i] =
-            known && planned_input(&r->planned, batch_inputs[i].name, &x) && planned_input_used(&r->planned, &x);
+        w->used[i] = known && planned_input(&r->planned, batch_inputs[i].name, &x) &&
+                     (planned_input_used(&r->planned, &x) || x.storage == r->planned.graph.sequence.ranges);
         w->sample[i] = w->used[i] ? x.sample : 0;
         w->sequence[i] = w->used[i] && x.axis == 1 && r->planned.graph.sequence.ranges && x.outer == 1 ? x.entry : 0;
     }

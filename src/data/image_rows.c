@@ -2,6 +2,7 @@
  * image_rows.c: see image_rows.h.
  */
 #include "data/image_rows.h"
+#include "data/formats/packed.h"
 #include "data/text/records.h"
 
 #include <stddef.h>
@@ -38,7 +39,8 @@ struct worker {
 static uint64_t image_rows_each(const struct image_rows_options *o)
 {
     const struct patch_rules *p = o->reader.patches;
-    if (p) return (uint64_t)(o->most_patches ? o->most_patches : p->merge * p->merge) * patch_floats(p) * sizeof(float);
+    if (p && !o->embedding)
+        return (uint64_t)(o->most_patches ? o->most_patches : p->merge * p->merge) * patch_floats(p) * sizeof(float);
     return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float);
 }
 
@@ -129,9 +131,24 @@ static enum data_fault read_patches(struct worker *w, const struct image_rows_so
     return fault;
 }
 
+/* Copies what the store has of an image of any size. */
+static enum data_fault read_outputs(const struct worker *w, const struct image_rows_source *source,
+                                    struct sample_image x, char *to, struct image_grid *grid, struct error *e)
+{
+    struct packed_output stored;
+    uint32_t none;
+    const enum data_fault fault =
+        image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, &none, e);
+    const uint32_t merge = w->o.reader.patches->merge;
+    if (fault || image_files_output(source->files, x.reference, &stored, e)) return fault ? fault : FAULT_READ;
+    *grid = (struct image_grid){.t = 1, .h = stored.rows * merge, .w = stored.columns * merge};
+    return FAULT_NONE;
+}
+
 static enum data_fault read_image(struct worker *w, const struct image_rows_source *source, struct sample_image x,
                                   char *to, struct image_grid *grid, uint32_t *replaced, struct error *e)
 {
+    if (w->o.reader.patches && w->o.embedding) return read_outputs(w, source, x, to, grid, e);
     if (w->o.reader.patches) return read_patches(w, source, x, to, grid, replaced, e);
     if (w->o.embedding)
         return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, replaced, e);

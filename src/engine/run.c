@@ -201,8 +201,12 @@ id run_clip(const struct run *r)
 
 int run_read(struct run *r, id tensor, void *to, struct error *e)
 {
-    return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor),
-                               tensor_bytes(tensor_at(&r->planned.graph, tensor)), e);
+    return run_read_first(r, tensor, tensor_bytes(tensor_at(&r->planned.graph, tensor)), to, e);
+}
+
+int run_read_first(struct run *r, id tensor, uint64_t bytes, void *to, struct error *e)
+{
+    return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), bytes, e);
 }
 
 /* --- prefetching a batch ------------------------------------------------------------------- */
@@ -251,8 +255,9 @@ int run_write_bytes(struct run *r, const char *input, uint64_t from, const void 
 {
     struct planned_input x;
     CHECK(planned_input(&r->planned, input, &x), "no input %s", input);
-    /* if no program reads it, it has no storage in the arena */
-    return planned_input_used(&r->planned, &x) ? write_bytes(r, x.storage, from, data, bytes, e) : PL_OK;
+    if (planned_input_used(&r->planned, &x)) return write_bytes(r, x.storage, from, data, bytes, e);
+    trips_count(r, x.storage, from, data, bytes); /* no program reads it: it has no storage in the arena */
+    return PL_OK;
 }
 
 /* Writes n samples, starting at sample `at`, from an array [outer][stride samples][entries of a

@@ -55,6 +55,7 @@ int run_failed(struct run *r, enum program p, const struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
+int run_read_first(struct run *r, id tensor, uint64_t bytes, void *to, struct error *e);
 /* Writes samples of an input, one after the other, starting at row `at` of it. The input must
  * exist, and the samples must be within it (planned_input). A shared input is written whole. Only
  * the batch writer calls this and the next two (batch/writer.h). */

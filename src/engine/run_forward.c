@@ -70,13 +70,12 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
 {
     const struct graph *g = &r->planned.graph;
     for (id s = 1; s < g->storages.n && micro_batch; s++) {
-        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED ||
-            !planned_input_used(&r->planned, &(struct planned_input){.storage = s}))
-            continue;
+        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED) continue;
+        trips_swap(r, s, micro_batch);
+        if (!planned_input_used(&r->planned, &(struct planned_input){.storage = s})) continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)micro_batches(r);
         char *first = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[s];
         TRY(swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e));
-        trips_swap(r, s, micro_batch);
     }
     return PL_OK;
 }

@@ -34,7 +34,7 @@ static int check_model(const struct model *m, const char *folder, int64_t side, 
                          "%s: a %s has no image embeddings; expected a mask model, such as sam, or a model of images "
                          "and text, such as llava",
                          folder, m->family->model_type);
-    if (prs_model(m) || images_single(m))
+    if (prs_model(m) || images_single(m) || image_chooses(m))
         return error_set(e, PL_USAGE,
                          "%s: a %s takes the pixels of its images besides the embeddings of its vision tower: it is "
                          "trained on images",
@@ -46,18 +46,24 @@ static int check_model(const struct model *m, const char *folder, int64_t side, 
     return PL_OK;
 }
 
+int embed_model(const struct config *c, const char *folder, int64_t *side, struct model *m, struct error *e)
+{
+    TRY(config_open_model(c, m, e));
+    if (!*side || (model_takes_images(m) && !images_grids(m))) *side = m->image;
+    const int rc = check_model(m, folder, *side, e);
+    if (rc) model_close(m);
+    return rc;
+}
+
 /* Chooses the batch that builds only the encoder; side 0: the model's. */
 static int choose_batch(const struct config *c, const char *folder, int64_t *side, struct encoder_batch *out,
                         struct error *e)
 {
     struct model m;
-    int rc = config_open_model(c, &m, e);
-    if (rc) return rc;
-    if (!*side || model_takes_images(&m)) *side = m.image;
-    rc = check_model(&m, folder, *side, e);
+    TRY(embed_model(c, folder, side, &m, e));
     *out = embed_batch(&m, *side);
     model_close(&m);
-    return rc;
+    return PL_OK;
 }
 
 static int start(struct embedder *m, const char *folder, int64_t side, struct error *e)
@@ -72,15 +78,16 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     rc = run_plan(r, &m->config, &o, e);
     if (!rc) rc = run_start(r, NULL, true, e);
     if (!rc) rc = run_put_step(r, &b, e);
-    if (!rc) rc = embed_describe(&m->config, &r->planned.model, side, &m->about, e);
+    const bool any_size = !rc && images_grids(&r->planned.model); /* the description is that of one token */
+    if (!rc) rc = embed_describe(&m->config, &r->planned.model, any_size ? 0 : side, &m->about, e);
     if (rc) return rc;
     m->side = side;
     m->output = graph_find_output(&r->planned.graph, PROGRAM_STEP, "image_embeddings");
     m->about.type = r->planned.plan.settings.precision == DT_BF16 ? PACKED_BF16 : PACKED_F32;
     m->bytes = packed_embedding_bytes(&m->about);
     snprintf(m->about.model, sizeof m->about.model, "%s", folder);
-    CHECK(tensor_elements(tensor_at(&r->planned.graph, m->output)) * dtype_size(packed_dtype(m->about.type)) ==
-          (int64_t)m->bytes);
+    CHECK(tensor_elements(tensor_at(&r->planned.graph, m->output)) * dtype_size(packed_dtype(m->about.type)) %
+              (int64_t)m->bytes == 0);
     return PL_OK;
 }
 
@@ -94,17 +101,17 @@ int embed_open(struct embedder *m, const char *folder, int64_t side, const char 
     return rc ? error_prepend(e, "--embeddings") : PL_OK;
 }
 
-/* Runs the encoder on what was written, and reads the embedding. */
-static int encode(struct embedder *m, void *to, struct error *e)
+/* Runs the encoder on what was written, and reads the first n embeddings. */
+static int encode(struct embedder *m, uint32_t n, void *to, struct error *e)
 {
     struct run *r = &m->run;
     const enum dtype kept = packed_dtype(m->about.type), made = tensor_at(&r->planned.graph, m->output)->dtype;
+    const int64_t elements = (int64_t)(n * (m->bytes / dtype_size(kept)));
     int rc = run_program(r, PROGRAM_STEP, e);
-    if (rc || made == kept) return rc ? rc : run_read(r, m->output, to, e);
-    int64_t n = tensor_elements(tensor_at(&r->planned.graph, m->output));
-    void *raw = mem_alloc((size_t)n * dtype_size(made));
-    rc = run_read(r, m->output, raw, e);
-    if (!rc) dtype_convert(to, kept, raw, made, n);
+    if (rc || made == kept) return rc ? rc : run_read_first(r, m->output, n * m->bytes, to, e);
+    void *raw = mem_alloc((size_t)elements * dtype_size(made));
+    rc = run_read_first(r, m->output, (uint64_t)elements * dtype_size(made), raw, e);
+    if (!rc) dtype_convert(to, kept, raw, made, elements);
     mem_free(raw);
     return rc;
 }
@@ -114,13 +121,31 @@ int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_
     const int32_t valid[2] = {(int32_t)rows, (int32_t)columns};
     const struct batch_record row = {.is = {[ROW_IMAGES] = {image}, [ROW_IMAGE_VALID] = {valid}}};
     int rc = batch_write_once(&m->run, 0, &row, e);
-    return rc ? rc : encode(m, to, e);
+    return rc ? rc : encode(m, 1, to, e);
 }
 
 int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e)
 {
     int rc = batch_write_once(&m->run, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
-    return rc ? rc : encode(m, to, e);
+    return rc ? rc : encode(m, 1, to, e);
+}
+
+int embed_patches(struct embedder *m, const float *patches, struct image_grid grid, void *to, struct error *e)
+{
+    const struct grid_model *g = images_grids(&m->run.planned.model);
+    const int64_t n = grid_patches(&grid), unit = g->merge * g->merge;
+    const size_t each = m->bytes / (size_t)unit;
+    const struct batch_record row = {.is = {[ROW_PIXELS] = {patches}}, .grids = &grid, .n_grids = 1};
+    TRY(batch_write_once(&m->run, 0, &row, e));
+    char *outputs = mem_alloc((size_t)n * each);
+    int32_t *order = mem_alloc((size_t)n * sizeof *order);
+    int rc = encode(m, (uint32_t)(n / unit), outputs, e);
+    grid_lay_out(g, &grid, 1, n, &(struct grid_row){.order = order});
+    for (int64_t p = 0; p < n && !rc; p++)
+        memcpy((char *)to + (size_t)order[p] * each, outputs + (size_t)p * each, each);
+    mem_free(order);
+    mem_free(outputs);
+    return rc;
 }
 
 int embed_finite(const struct embedder *m, const void *embedding, const char *name, struct error *e)

@@ -6,7 +6,8 @@
  *     image at a time ─ store
  *
  * Images are read with the loader's own code. One that cannot be read is in the store with its
- * reason, so that training replaces its conversation as it would without the store.
+ * reason, so that training replaces its conversation as it would without the store. Where images
+ * have any size, the sizes are read first: the tower has room for the largest.
  */
 #include "base/progress.h"
 #include "data/images/image_source.h"
@@ -23,6 +24,8 @@
 enum { BLOCK = 16, BLOCK_IMAGES = 64 }; /* references, and images for the tower, of a block */
 
 struct image_packer {
+    struct config config;
+    struct model model;
     struct embedder tower;
     struct image_source source;
     struct image_reader_options reader;
@@ -37,7 +40,8 @@ struct image_packer {
 struct packable {
     const char *reference;
     struct packed_output out;
-    float *pixels;               /* [out.count] */
+    struct patch_grid grid;      /* of an image of any size */
+    float *pixels;               /* [out.count], or [patches] */
     struct error e;
     bool missing;                /* how many images it has is not known: it is not stored */
 };
@@ -127,15 +131,36 @@ static void measure(const struct image_packer *p, const char *reference, struct 
     struct image_tiles t;
     *x = (struct packable){.reference = reference};
     x->missing = image_source_tiles(&p->source, reference, NULL, &t, &x->e);
+    if (p->source.text.any_size) {
+        x->out.count = t.tokens;
+        return;
+    }
     const uint32_t tiles = t.rows * t.columns;
     x->out = (struct packed_output){.count = media_is_video(reference) ? t.frames : tiles + 1,
                                     .rows = t.rows,
                                     .columns = t.columns};
 }
 
+/* Reads the patches of an image of any size. */
+static void read_patches(const struct image_packer *p, struct image_reader *r, struct packable *x)
+{
+    const struct patch_rules *rules = p->reader.patches;
+    const uint64_t patches = (uint64_t)x->out.count * rules->merge * rules->merge;
+    struct patches_read read = {.tokens = x->out.count};
+    read.to = x->pixels = mem_alloc(patches * patch_floats(rules) * sizeof *x->pixels);
+    x->out.fault = image_reader_patches(r, p->source.files, x->reference, &read, &x->e);
+    x->grid = read.grid;
+    x->out.rows = read.grid.h / rules->merge;
+    x->out.columns = read.grid.w / rules->merge;
+}
+
 static void read_pixels(const struct image_packer *p, struct image_reader *r, struct packable *x)
 {
     if (x->missing) return;
+    if (p->reader.patches) {
+        read_patches(p, r, x);
+        return;
+    }
     x->pixels = mem_alloc(x->out.count * image_reader_floats(&p->reader) * sizeof *x->pixels);
     if (media_is_video(x->reference))
         x->out.fault = image_reader_video(r, p->source.files, x->reference, x->out.count,
@@ -165,15 +190,23 @@ static void report(struct image_packer *p, const struct packable *x)
     log_note("%s: %s", x->missing ? "not stored" : "broken", x->e.text);
 }
 
+/* Computes the embeddings of a reference. */
+static int encode(struct image_packer *p, const struct packable *x, char *to, struct error *e)
+{
+    const uint64_t floats = p->reader.patches ? 0 : image_reader_floats(&p->reader);
+    const struct image_grid grid = {x->grid.t, x->grid.h, x->grid.w, false, 0};
+    int rc = p->reader.patches ? embed_patches(&p->tower, x->pixels, grid, to, e) : PL_OK;
+    for (uint32_t i = 0; i < x->out.count && !rc; i++, to += p->tower.bytes) {
+        if (!p->reader.patches) rc = embed_pixels(&p->tower, x->pixels + i * floats, to, e);
+        if (!rc) rc = embed_finite(&p->tower, to, x->reference, e);
+    }
+    return rc;
+}
+
 static int write_output(struct image_packer *p, struct packable *x, struct error *e)
 {
-    const uint64_t floats = image_reader_floats(&p->reader);
     char *all = mem_alloc(x->out.count * p->tower.bytes);
-    int rc = PL_OK;
-    for (uint32_t i = 0; i < x->out.count && !rc && !x->out.fault; i++) {
-        rc = embed_pixels(&p->tower, x->pixels + i * floats, all + i * p->tower.bytes, e);
-        if (!rc) rc = embed_finite(&p->tower, all + i * p->tower.bytes, x->reference, e);
-    }
+    int rc = x->out.fault ? PL_OK : encode(p, x, all, e);
     p->images++;
     if (x->out.fault) x->out.why = x->e.text, p->broken++, report(p, x);
     else x->out.at = all, p->embeddings += x->out.count;
@@ -217,8 +250,8 @@ static int encode_all(struct image_packer *p, struct error *e)
 /* Finds where images are, as in the run: --images, data.images, or the folder of the first file. */
 static int open_source(struct image_packer *p, const char *where, const struct names *files, struct error *e)
 {
-    const struct config *c = &p->tower.config;
-    const struct model *m = &p->tower.run.planned.model;
+    const struct config *c = &p->config;
+    const struct model *m = &p->model;
     char folder[4096];
     if (!where) where = c->data_images;
     if (!where && path_dir(files->at[0], folder, sizeof folder, e)) return e->code;
@@ -226,11 +259,14 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                                       .anywhere = c->data_outside_images,
                                       .tables = files->at,
                                       .n_tables = files->n,
-                                      .room = batch_room(c)};
-    if (images_grids(m))
+                                      .room = batch_room(c),
+                                      .min_pixels = (uint64_t)c->data_min_pixels,
+                                      .max_pixels = (uint64_t)c->data_max_pixels};
+    if (images_grids(m) && c->data_max_frames)
         return error_set(e, PL_USAGE,
-                         "a %s takes images of any size, and stored embeddings are for images of one size: train on "
-                         "the images", m->family->model_type);
+                         "data.max_frames is %lld, and the tokens of a %s depend on the times of a video's frames, "
+                         "which a store does not have: set it to 0, and train on the videos themselves",
+                         (long long)c->data_max_frames, m->family->model_type);
     if (image_source_open(&p->source, m, NULL, NULL, &scope, e)) return error_prepend(e, "data.images");
     if (image_files_store(p->source.files))
         return error_set(e, PL_USAGE,
@@ -238,6 +274,7 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                          where);
     p->reader = (struct image_reader_options){.processor = p->source.processor,
                                               .frame_processor = p->source.frame_processor,
+                                              .patches = images_grids(m) ? &p->source.patches : NULL,
                                               .range = feed_range(c),
                                               .room = batch_room(c),
                                               .fps = c->data_fps,
@@ -247,13 +284,35 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                          "data.max_frames is %lld, and the text of a %s names the times of a video's frames, which a "
                          "store does not have: set it to 0",
                          (long long)c->data_max_frames, m->family->model_type);
-    return image_source_frame_processor(&p->reader.frame_processor, m, e) ? e->code
-                                                                          : text_take_videos(&p->source, c, m, e);
+    if (!images_grids(m)) TRY(image_source_frame_processor(&p->reader.frame_processor, m, e));
+    return text_take_videos(&p->source, c, m, e);
+}
+
+/* Opens the tower. For images of any size it has room for the patches of the largest. */
+static int open_tower(struct image_packer *p, const struct pack_options *o, struct error *e)
+{
+    const uint32_t merge = p->source.patches.merge;
+    struct packable x;
+    int64_t most = 0;
+    for (uint32_t i = 0; merge && i < p->references.n; i++) {
+        measure(p, p->references.at[i], &x);
+        if (!x.missing) most = max_i64(most, (int64_t)x.out.count * merge * merge);
+    }
+    return embed_open(&p->tower, o->encoder, most, o->dtype, o->keys, e);
+}
+
+static int open_model(struct image_packer *p, const struct pack_options *o, struct error *e)
+{
+    int64_t side = 0;
+    int rc = embed_config(&p->config, o->encoder, o->dtype, o->keys, e);
+    if (!rc) rc = embed_model(&p->config, o->encoder, &side, &p->model, e);
+    return rc ? error_prepend(e, "--embeddings") : PL_OK;
 }
 
 static int write_store(struct image_packer *p, const char *output, struct error *e)
 {
-    int rc = packed_create(&p->store, output, (uint32_t)p->tower.side, 0, e);
+    const struct grid_model *g = images_grids(&p->model);
+    int rc = packed_create(&p->store, output, (uint32_t)(g ? g->patch : p->tower.side), 0, e);
     if (rc) return rc;
     packed_embed(p->store, &p->tower.about);
     rc = encode_all(p, e);
@@ -270,9 +329,10 @@ int pack_images(const struct pack_options *o, struct pack_result *out, struct er
     struct image_packer p = {0};
     struct names files = {0};
     int rc = tokenize_files(o->paths->at, o->paths->n, &files, e);
-    if (!rc) rc = embed_open(&p.tower, o->encoder, 0, o->dtype, o->keys, e);
+    if (!rc) rc = open_model(&p, o, e);
     if (!rc) rc = open_source(&p, o->set->images, &files, e);
     if (!rc) rc = list_references(&p, &files, e);
+    if (!rc) rc = open_tower(&p, o, e);
     if (!rc) rc = write_store(&p, o->output, e);
     *out = (struct pack_result){.samples = p.conversations,
                                 .images = p.images,
@@ -283,6 +343,8 @@ int pack_images(const struct pack_options *o, struct pack_result *out, struct er
                                 .seconds = clock_seconds() - from};
     image_source_close(&p.source);
     embed_close(&p.tower);
+    model_close(&p.model);
+    config_free(&p.config);
     names_free(&p.references);
     names_free(&files);
     return rc;

@@ -140,7 +140,8 @@ static void describe(struct model *m, const struct qwen_vl *c)
     const int64_t K = grid_values(g);
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = g->image, .channels = g->channels, .layout = IMAGE_AS_TOKENS,
-                                      .tower = m->family->model_type, .grids = g, .width = c->out};
+                                      .tower = m->family->model_type, .grids = g, .tokens = g->merge * g->merge,
+                                      .width = (c->n_deep + 1) * c->width};
     const struct port ports[] = {
         {"pixel_values", VALUES_REAL, 2, {OPEN_PATCHES, K}, true},
         {"image_grid_thw", VALUES_GRIDS, 2, {OPEN_IMAGES, 3}, true},
@@ -301,7 +302,14 @@ struct tower {
     int64_t bucket; /* the patches of a sample are rounded up to a multiple of it, in the sequence */
     bool any;     /* the batch has room for images; else their features are built for the parameters only */
     bool shared;  /* the batch says how many patches there are, of all samples */
+    enum dtype stored; /* what the blocks give is an input of this dtype; DT_NONE: they run */
     id ranges, windows, positions, inv_freq;
+};
+
+/* What the blocks give, which may be computed once and kept: the last one, and those of deepstack
+ * before it. */
+struct tower_output {
+    id last, deep[FEATURES_MOST];
 };
 
 static id input(const struct tower *t, const char *name, enum dtype type, int64_t width)
@@ -402,13 +410,14 @@ static id merge(const struct tower *t, id x, const char *name, bool norm_joined,
     return x;
 }
 
-/* Returns the features, and those of the blocks of deepstack. *patches is what they are made of. */
-static id encode_rows(const struct tower *t, struct token_rows *rows, id *patches)
+/* Returns the outputs of the blocks. */
+static struct tower_output run_blocks(const struct tower *t)
 {
     const struct qwen_vl *c = t->c;
     struct graph *g = t->g;
+    struct tower_output out = {0};
     char name[96];
-    id x = 0, deep[FEATURES_MOST] = {0};
+    id x = 0;
     snprintf(name, sizeof name, "%spatch_embed", c->prefix);
     IN_SCOPE(g, name, 0) x = embed(t);
     snprintf(name, sizeof name, "%sblocks", c->prefix);
@@ -417,22 +426,60 @@ static id encode_rows(const struct tower *t, struct token_rows *rows, id *patche
             x = op_add(g, x, attend(t, norm(t, x, layer.prefix, "norm1"), layer.prefix, c->full[layer.i]));
         IN_SCOPE(g, "mlp", 0) x = op_add(g, x, mlp(t, norm(t, x, layer.prefix, "norm2"), layer.prefix));
         for (int i = 0; i < c->n_deep; i++)
-            if (c->deep[i] == layer.i) deep[i] = x;
+            if (c->deep[i] == layer.i) out.deep[i] = x;
     }
-    for (int i = 0; i < c->n_deep; i++) {
-        snprintf(name, sizeof name, "deepstack_merger_list.%d", i);
-        rows->features[i] = merge(t, deep[i], name, true, NULL);
-    }
-    return merge(t, x, "merger", false, patches);
+    out.last = x;
+    return out;
 }
 
-/* Does so for each row by itself: images of different rows are independent. */
+/* Returns it as one tensor [R,P,image_model.width]. */
+static id join_output(const struct tower *t, const struct tower_output *o)
+{
+    id parts[FEATURES_MOST + 1];
+    for (int i = 0; i < t->c->n_deep; i++) parts[i] = o->deep[i];
+    parts[t->c->n_deep] = o->last;
+    return t->c->n_deep ? op_concat(t->g, parts, t->c->n_deep + 1, 2) : op_dense(t->g, o->last);
+}
+
+/* Returns what was kept of it. */
+static struct tower_output read_output(const struct tower *t)
+{
+    const int64_t width = t->c->width;
+    struct tower_output out = {0};
+    id x = input(t, "image_embeddings", t->stored, (t->c->n_deep + 1) * width);
+    if (t->stored != DT_F32) x = op_cast(t->g, x, DT_NONE);
+    for (int i = 0; i < t->c->n_deep; i++) out.deep[i] = op_dense(t->g, op_slice(t->g, x, 2, i * width, width));
+    out.last = op_dense(t->g, op_slice(t->g, x, 2, t->c->n_deep * width, width));
+    return out;
+}
+
+/* Returns the features, and those of the blocks of deepstack. *patches is what they are made of. */
+static id merge_all(const struct tower *t, const struct tower_output *o, struct token_rows *rows, id *patches)
+{
+    char name[96];
+    for (int i = 0; i < t->c->n_deep; i++) {
+        snprintf(name, sizeof name, "deepstack_merger_list.%d", i);
+        rows->features[i] = merge(t, o->deep[i], name, true, NULL);
+    }
+    return merge(t, o->last, "merger", false, patches);
+}
+
+/* Returns the name of the tower's scope. Images of different rows are independent in it. */
+static const char *scope_name(const struct tower *t, char out[96])
+{
+    snprintf(out, 96, "%.*s", (int)strlen(t->c->prefix) - 1, t->c->prefix);
+    return out;
+}
+
 static id encode(const struct tower *t, struct token_rows *rows, id *patches)
 {
     char name[96];
     id x = 0;
-    snprintf(name, sizeof name, "%.*s", (int)strlen(t->c->prefix) - 1, t->c->prefix);
-    IN_SCOPE(t->g, name, SCOPE_IMAGES) x = encode_rows(t, rows, patches);
+    IN_SCOPE(t->g, scope_name(t, name), SCOPE_IMAGES)
+    {
+        const struct tower_output o = t->stored == DT_NONE ? run_blocks(t) : read_output(t);
+        x = merge_all(t, &o, rows, patches);
+    }
     return x;
 }
 
@@ -452,12 +499,13 @@ static struct tower begin(const struct model *m, struct graph *g, const struct b
     /* tokens that were generated: the images are before them */
     t.any = t.P && !program_is(g->at.program, PROGRAM_SINGLE);
     if (!t.any) t.R = 1, t.P = c->grid.merge * c->grid.merge;
+    if (t.any && own && own->part == PART_REST) t.stored = own->embeddings;
     float *table = mem_alloc((size_t)(D / 2) * sizeof *table);
     for (int64_t i = 0; i < D / 2; i++)
         table[i] = (float)pow(TOWER_THETA, -2.0 * (double)(i % (D / 4)) / (double)(D / 2));
     t.inv_freq = graph_const(g, "rope.inv_freq.tower", DT_F32, 1, (int64_t[]){D / 2}, table);
     mem_free(table);
-    t.ranges = input(&t, "patch_ranges", DT_I32, 2);
+    t.ranges = input(&t, "patch_ranges", DT_I32, 2); /* which says where the sequence ends, even if no block runs */
     if (t.any && !c->grid.tokens) graph_set_sequence(g, t.ranges, batch->size ? 1 : batch->B, t.bucket);
     if (c->grid.window) t.windows = input(&t, "window_ranges", DT_I32, 2);
     t.positions = input(&t, "patch_positions", DT_I32, 3);
@@ -499,9 +547,29 @@ static id allocate(const struct tower *t, const struct batch *batch, id embeddin
     return tokens;
 }
 
+/* Builds only the blocks of the tower, with their output. */
+static void build_tower(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct tower t = begin(m, g, batch);
+    char name[96];
+    id x = 0;
+    IN_SCOPE(g, scope_name(&t, name), SCOPE_IMAGES)
+    {
+        const struct tower_output o = run_blocks(&t);
+        x = join_output(&t, &o);
+    }
+    graph_set_along(g, x, 1); /* the host reads as many as there are */
+    graph_output(g, "image_embeddings", x);
+}
+
 static void build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct qwen_vl *c = m->config;
+    const struct image_batch *own = batch->own;
+    if (own && own->part == PART_IMAGE && !batch->size) {
+        build_tower(m, g, batch);
+        return;
+    }
     const struct model *decoder = model_part(m, c->decoder);
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct token_rows rows = token_rows(g, batch);

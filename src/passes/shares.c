@@ -110,6 +110,9 @@ static void advance_inputs(struct shares *s, int count)
             x->advance = (int64_t)each[x->storage];
         }
     }
+    /* as in accumulate.c */
+    const id ranges = g->sequence.ranges;
+    if (ranges && !each[ranges]) g->storages.at[ranges].bytes *= (uint64_t)count;
     mem_free(each);
     mem_free(seen);
 }

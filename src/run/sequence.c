@@ -197,7 +197,8 @@ static bool find_node(struct finder *f, id node)
     return is_by_rows(n, &sums) && any ? follow(f, node) : by_index(f, node);
 }
 
-/* Finds the nodes of a program. Outputs that the host reads are not along the sequence. */
+/* Finds the nodes of a program. Outputs that the host reads are not along the sequence, or are
+ * declared to be. */
 static bool find_program(struct finder *f, enum program p)
 {
     const struct order *order = &f->g->order[p];
@@ -207,7 +208,9 @@ static bool find_program(struct finder *f, enum program p)
     for (uint32_t k = 0; k < order->nodes.n; k++)
         if (!find_node(f, order->nodes.at[k])) return false;
     for (uint32_t i = 0; i < f->g->outputs.n; i++)
-        if (f->g->outputs.at[i].program == p && is_undefined(f, f->g->outputs.at[i].tensor)) return false;
+        if (f->g->outputs.at[i].program == p && is_undefined(f, f->g->outputs.at[i].tensor) &&
+            !tensor_at(f->g, f->g->outputs.at[i].tensor)->along)
+            return false;
     return true;
 }
 
@@ -218,9 +221,10 @@ static bool declare(struct sequence *s, const struct graph *g)
 {
     for (id t = 1; t < g->tensors.n; t++) {
         const struct tensor *x = tensor_at(g, t);
-        if (x->storage != g->sequence.ranges) continue;
-        if (x->loop) s->loop = x->loop;
-        if (x->along) s->whole = x->dim[1];
+        const bool ranges = x->storage == g->sequence.ranges;
+        /* no node may read the ranges: other inputs are in the same loop */
+        if (x->loop && (ranges || (!s->loop && x->along && storage_of(g, t)->kind == KIND_INPUT))) s->loop = x->loop;
+        if (x->along && ranges) s->whole = x->dim[1];
     }
     const int64_t n = g->sequence.samples, each = g->sequence.section ? g->sequence.section : n;
     s->sections = (n + each - 1) / each;

@@ -26,21 +26,24 @@ _Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample
 
 /* --- checking -------------------------------------------------------------------------- */
 
+/* Reports whether a store has embeddings and nothing else. */
+static bool is_alone(const struct packed_header *h) { return h->version >= PACKED_EMBEDDINGS_ALONE; }
+
 static int check_header(const struct packed_header *h, size_t n, struct error *e)
 {
     if (n < PACKED_DATA || memcmp(h->magic, PACKED_MAGIC, sizeof h->magic))
         return error_set(e, PL_USAGE,
                          "it does not begin like a packed store; it is another file, or was never finished");
-    if (h->version < PACKED_VERSION || h->version > PACKED_EMBEDDINGS_ALONE)
+    if (h->version < PACKED_VERSION || h->version > PACKED_ANY_SIZE)
         return error_set(e, PL_USAGE,
                          "the packed store has version %u, this program reads versions %d to %d: write it again with "
-                         "`plimsoll data pack`", h->version, PACKED_VERSION, PACKED_EMBEDDINGS_ALONE);
+                         "`plimsoll data pack`", h->version, PACKED_VERSION, PACKED_ANY_SIZE);
     if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum)))
         return error_set(e, PL_USAGE, "its header is damaged: the checksum is wrong");
     if (h->bytes != n)
         return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was truncated, or copied in part", n,
                          (unsigned long long)h->bytes);
-    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    const bool alone = is_alone(h);
     if (alone && (h->cells || h->masks))
         return error_set(e, PL_USAGE, "it has only embeddings, and its header speaks of masks");
     if (!h->side || h->side > PACKED_MAX_SIDE || (!h->cells && !alone) || h->cells > PACKED_MAX_SIDE)
@@ -59,7 +62,7 @@ enum dtype packed_dtype(uint32_t type) { return type == PACKED_F32 ? DT_F32 : ty
 
 static int check_embeddings(const struct packed_embeddings *x, const struct packed_header *h, struct error *e)
 {
-    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    const bool alone = is_alone(h);
     const uint32_t side = h->side;
     if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum)))
         return error_set(e, PL_USAGE, "the description of its embeddings is damaged: the checksum is wrong");
@@ -71,6 +74,9 @@ static int check_embeddings(const struct packed_embeddings *x, const struct pack
         return error_set(e, PL_USAGE,
             "its embeddings have %u channels of %u tokens on a grid of %u; expected 1 to %d, and 1 to %d or 1 to %u",
             x->channels, x->tokens, x->grid, PACKED_MAX_CHANNELS, PACKED_MAX_TOKENS, side);
+    if (x->any_size != (h->version == PACKED_ANY_SIZE))
+        return error_set(e, PL_USAGE, "its version %u and its embeddings do not say the same of the size of images",
+                         h->version);
     if (x->model[sizeof x->model - 1])
         return error_set(e, PL_USAGE, "the name of its embeddings' model is not terminated");
     return PL_OK;
@@ -123,7 +129,15 @@ static bool check_sample(const struct packed_file *f, const struct packed_sample
            s->group <= h->names;
 }
 
-/* Checks a store of version 3. Names are ascending, each once. */
+/* Reports whether an image has as many embeddings as its tiles, or its tokens, are. */
+static bool check_shape(const struct packed_header *h, const struct packed_sample *s)
+{
+    const uint64_t cells = (uint64_t)s->rows * s->columns;
+    if (h->version == PACKED_ANY_SIZE) return s->fault || cells == s->count;
+    return !(s->rows || s->columns) || cells + 1 == s->count;
+}
+
+/* Checks a sample that has only embeddings. Names are ascending, each once. */
 static bool check_output(const struct packed_file *f, uint64_t i)
 {
     const struct packed_header *h = &f->header;
@@ -134,8 +148,7 @@ static bool check_output(const struct packed_file *f, uint64_t i)
     if (!s->count || (!s->fault && s->count > (h->index - s->at) / packed_embedding_bytes(f->embeddings)) ||
         s->replaced > s->count)
         return false;
-    if (s->rows || s->columns ? (uint64_t)s->rows * s->columns + 1 != s->count : false) return false;
-    return s->name < h->names && s->key < h->names &&
+    return check_shape(h, s) && s->name < h->names && s->key < h->names &&
            (!before || strcmp(f->names + before->name, f->names + s->name) < 0);
 }
 
@@ -153,7 +166,7 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     memcpy(&f->header, bytes, sizeof f->header);
     if (check_header(&f->header, n, e) || locate_index(f, n, e)) return e->code;
     const struct packed_header *h = &f->header;
-    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    const bool alone = is_alone(h);
     f->encoded_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
     if (h->version != PACKED_VERSION) {
         f->embeddings = (const void *)(f->at + sizeof *h);
@@ -294,7 +307,7 @@ static void note_range(struct dataset *d, const struct packed_part *part, bool f
 
 static int check_kind(const struct packed_header *h, const struct dataset_options *o, const char *path, struct error *e)
 {
-    const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
+    const bool alone = is_alone(h);
     if (alone == o->embeddings_alone) return PL_OK;
     if (alone)
         return error_set(e, PL_USAGE,
@@ -357,7 +370,7 @@ static bool packed_split_group(const struct dataset *d, uint64_t i, char *out, s
 {
     struct packed_sample s;
     const struct packed_file *f = &find(d, i, &s)->file;
-    if (f->header.version == PACKED_EMBEDDINGS_ALONE || !s.group) return false;
+    if (is_alone(&f->header) || !s.group) return false;
     snprintf(out, room, "%s", f->names + s.group - 1);
     return true;
 }
@@ -498,9 +511,9 @@ static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
     const uint64_t k = i - part->first;
     const unsigned char bit = (unsigned char)(1u << k % 8);
     if (atomic_load_explicit(&part->checked[k / 8], memory_order_relaxed) & bit) return PL_OK;
-    const size_t bytes = f->header.version != PACKED_EMBEDDINGS_ALONE ? f->head_bytes + s.masks * f->mask_bytes
-                         : s.fault                                    ? 0
-                                                                      : s.count * packed_embedding_bytes(f->embeddings);
+    const size_t bytes = !is_alone(&f->header) ? f->head_bytes + s.masks * f->mask_bytes
+                         : s.fault             ? 0
+                                               : s.count * packed_embedding_bytes(f->embeddings);
     const bool equal = crc32c(0, f->at + s.at, bytes) == s.sum;
     if (mapped_check(&part->map, part->path, e)) return e->code;
     if (!equal)

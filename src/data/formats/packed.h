@@ -21,6 +21,10 @@
  * of the video's frames. Samples are sorted by name, each name once. An image that could not be
  * read is in the index, with the reason, and has no embedding.
  *
+ * Version 4 does the same for images of any size. An embedding is that of one token, the outputs of
+ * its patches: an image of rows x columns tokens has as many embeddings, in the order of the image
+ * processors.
+ *
  * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system
  * call. Opening checks everything in the index, and the checksums of header and index. The checksum
  * of a sample is compared when it is first read, by training as by `plimsoll data verify`. The
@@ -42,6 +46,7 @@ enum {
     PACKED_VERSION = 1,
     PACKED_WITH_EMBEDDINGS = 2,
     PACKED_EMBEDDINGS_ALONE = 3,
+    PACKED_ANY_SIZE = 4,
     PACKED_MAX_CHANNELS = 1 << 16,
     PACKED_MAX_TOKENS = 1 << 16,
     PACKED_DATA = 4096,
@@ -54,7 +59,7 @@ struct packed_header {
     char magic[8];      /* PACKED_MAGIC */
     uint32_t version;
     uint32_t side;      /* side of the images */
-    uint32_t cells;     /* side of the masks; version 3: 0 */
+    uint32_t cells;     /* side of the masks; from version 3 on: 0 */
     uint32_t index_sum; /* CRC32C of the index */
     uint64_t samples, masks, categories;
     uint64_t names;     /* bytes */
@@ -68,12 +73,12 @@ struct packed_header {
 enum packed_type { PACKED_F32 = 1, PACKED_BF16 = 2 };
 struct packed_embeddings {
     uint32_t type;      /* enum packed_type */
-    uint32_t channels, grid; /* grid 0: version 3, with... */
+    uint32_t channels, grid; /* grid 0: from version 3 on, with... */
     uint32_t tokens;    /* ...number of vectors of `channels` numbers; else 0 */
     uint64_t weights;   /* hash of the encoder's weights ... */
     uint64_t layers;    /* ... and of its layers and the image preprocessing */
     char model[152];    /* the folder of the weights as the user named it; for messages */
-    uint32_t zero2;
+    uint32_t any_size;  /* 1: version 4 */
     uint32_t sum;       /* CRC32C of all bytes before it */
 };
 /* How images of 16 bits became those of the store, at PACKED_RANGE of the file; zeros: there were
@@ -92,13 +97,13 @@ size_t packed_embedding_bytes(const struct packed_embeddings *e);
 enum dtype packed_dtype(uint32_t type);
 
 struct packed_sample {
-    uint64_t at;        /* offset of the image in the file; version 3: of its embeddings */
+    uint64_t at;        /* offset in the file, of the image; from version 3 on, of its embeddings */
     uint64_t first;     /* its first mask */
     uint32_t masks;
     union {
         uint32_t empty; /* masks without pixels, which are not stored */
-        /* version 3: enum data_fault of an image that could not be read; FAULT_NONE: its embeddings
-         * are here */
+        /* from version 3 on: enum data_fault of an image that could not be read; FAULT_NONE: its
+         * embeddings are here */
         uint32_t fault;
     };
     union {
@@ -106,12 +111,15 @@ struct packed_sample {
             uint32_t h, w; /* size before resizing */
         };
         struct {
-            uint32_t count;    /* version 3: embeddings */
-            uint32_t replaced; /* version 3: frames of a video that could not be decoded (video.h) */
+            uint32_t count;    /* from version 3 on: embeddings */
+            uint32_t replaced; /* and frames of a video that could not be decoded (video.h) */
         };
     };
-    uint32_t rows, columns; /* of the canvas that the image covers; version 3: of its tiles, 0: it has none */
-    uint32_t name, key; /* offsets in the names; version 3: the key of an image with a fault is the reason */
+    /* of the canvas that the image covers; version 3: of its tiles, 0: it has none; version 4: of
+     * its tokens */
+    uint32_t rows, columns;
+    /* offsets in the names; from version 3 on the key of an image with a fault is the reason */
+    uint32_t name, key;
     uint32_t sum;       /* CRC32C of image, embeddings and masks */
     /* offset + 1 in the names of the volume, patient or video that it is a part of
      * (dataset_split_group); 0: none */
@@ -159,8 +167,8 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
 
 /* --- embeddings by reference -------------------------------------------------------- */
 
-/* The name of a sample of version 3: the reference; a long one, such as a data: URL, by its hash,
- * in `room`. */
+/* The name of a sample from version 3 on: the reference; a long one, such as a data: URL, by its
+ * hash, in `room`. */
 enum { PACKED_NAME = 48 };
 const char *packed_name(const char *reference, char room[PACKED_NAME]);
 
@@ -200,8 +208,8 @@ struct packed_new {
     uint32_t n, empty;
 };
 int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e);
-/* Adds a sample of version 3, after packed_embed with tokens; in the order of packed_name. `at`
- * NULL: with a fault and its reason. */
+/* Adds a sample from version 3 on, after packed_embed with tokens; in the order of packed_name.
+ * `at` NULL: with a fault and its reason. */
 int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e);
 /* Adds a category name for dataset_category. */
 void packed_category(struct packed_writer *w, int32_t number, const char *name);

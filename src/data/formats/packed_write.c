@@ -62,9 +62,8 @@ void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
           w->samples.n);
     CHECK(!e->tokens == (w->header.cells > 0), "embeddings of %u tokens beside masks of side %u", e->tokens,
           w->header.cells);
-    w->header.version = e->tokens ? PACKED_EMBEDDINGS_ALONE : PACKED_WITH_EMBEDDINGS;
+    w->header.version = e->any_size ? PACKED_ANY_SIZE : e->tokens ? PACKED_EMBEDDINGS_ALONE : PACKED_WITH_EMBEDDINGS;
     w->embeddings = *e;
-    w->embeddings.zero2 = 0;
     w->embeddings.sum = crc32c(0, &w->embeddings, offsetof(struct packed_embeddings, sum));
 }
 

@@ -443,12 +443,17 @@ int image_source_read(const struct image_source *s, const char *reference, bool 
 static int stored_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {
     struct packed_output x;
-    if (!image_is_tiled(s->text.layout) && !media_is_video(reference)) return PL_OK;
-    if (s->text.timed && media_is_video(reference))
+    if (!image_is_tiled(s->text.layout) && !s->text.any_size && !media_is_video(reference)) return PL_OK;
+    if ((s->text.timed || s->text.any_size) && media_is_video(reference))
         return error_set(e, PL_USAGE,
-            "%.100s: the text names the times of a video's frames, which a store of embeddings does not have",
-            reference);
+            "%.100s: %s, which a store of embeddings does not have", reference,
+            s->text.any_size ? "where its tokens are depends on the times of its frames"
+                             : "the text names the times of a video's frames");
     if (image_files_output(s->files, reference, &x, e)) return e->code;
+    if (s->text.any_size) {
+        *out = (struct image_tiles){.tokens = x.count};
+        return PL_OK;
+    }
     *out =
         (struct image_tiles){.rows = x.rows, .columns = x.columns, .frames = media_is_video(reference) ? x.count : 0};
     return PL_OK;

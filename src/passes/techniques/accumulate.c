@@ -137,6 +137,9 @@ static void advance_inputs(struct carry *c, int count)
             x->advance = (int64_t)each[x->storage];
         }
     }
+    /* the host counts the entries of a sequence by its ranges, also where no node reads them */
+    const id ranges = g->sequence.ranges;
+    if (ranges && !each[ranges]) g->storages.at[ranges].bytes *= (uint64_t)count;
     mem_free(each);
 }
 
