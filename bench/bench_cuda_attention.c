@@ -16,9 +16,6 @@
  * PyTorch.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "graph/ops.h"

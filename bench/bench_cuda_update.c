@@ -12,9 +12,6 @@
  * two builds only, since a NaN has other bits on a CPU.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "graph/ops.h"

@@ -12,9 +12,6 @@
 #pragma GCC optimize("fp-contract=fast")
 
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "cpu/cpu.h"

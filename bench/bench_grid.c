@@ -7,9 +7,6 @@
  * One thread; CPU time of that thread; the kernels interleaved, the best of each: so the ratios are
  * reliable on a shared machine too.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "cpu/cpu.h"

@@ -3,8 +3,6 @@
  * times of decoding and resizing. The image is textured so that its file is as large as a
  * photograph of that size (about 1 MB at 2250x1500, quality 95).
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "data/images/jpeg.h"

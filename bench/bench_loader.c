@@ -11,9 +11,6 @@
  * of other programs. Resident memory is read after the first hundredth of the images, when every
  * buffer has been used, and at the end.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "data/images/jpeg.h"

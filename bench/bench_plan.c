@@ -4,8 +4,6 @@
  *
  *     build/bench/bench_plan [PRESET...]        (sam-vit-b sam-vit-h llama-7b)
  */
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "models/masks.h"

@@ -7,9 +7,6 @@
  * for each: BYTES, MB/s of encoding the first time (the cache of words is empty), MB/s of the best
  * of three later times, MB/s of decoding, tokens.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "io/file.h"

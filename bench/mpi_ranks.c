@@ -10,9 +10,6 @@
  */
 #include <math.h>
 #include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cpu/cpu.h"
 #include "dist/dist.h"

@@ -4,8 +4,6 @@
  */
 #pragma once
 
-#include <string.h>
-
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "io/file.h"

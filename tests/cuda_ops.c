@@ -33,9 +33,6 @@
  *
  * cuda_ops --real [OP...] times memory-bound kernels at the shapes of training (cuda_real.inc).
  */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* Replaces the cmocka macros that harness.h uses, so that a machine without cmocka can build
  * this. */
@@ -48,7 +45,6 @@
 
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "cuda/cuda.h"
 #include "passes/passes.h"

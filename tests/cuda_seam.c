@@ -18,8 +18,6 @@
  * exit code is 0. A failure exits with 1.
  */
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "cuda/cuda.h"
 #include "graph/ops.h"

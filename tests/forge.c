@@ -11,9 +11,6 @@
  * The first three write files that are well formed and wrong; the others damage the bytes.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "io/file.h"
 #include "io/safetensors.h"

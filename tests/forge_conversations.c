@@ -7,9 +7,6 @@
  *     DIR/images/I_K.png      8 x 8 pixels: four cells of 4 x 4, each bright or dark, of any colour
  *     DIR/blank/I_K.png       the same names: all cells are grey
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "io/file.h"

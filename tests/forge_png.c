@@ -2,8 +2,6 @@
  * forge_png.c: writes a mask image for test scripts, a white area in the middle of black: forge_png
  * PATH [WIDTH HEIGHT].
  */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "io/png.h"
 

@@ -4,9 +4,6 @@
  *   forge_pth make LIST OUT.pth    a tensor of zeros for each line "NAME 3,4" ("-": no dimension)
  *   forge_pth list FILE            "NAME TYPE 3,4 HASH" of each tensor of a .pth or .safetensors, in order
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "io/file.h"
 #include "io/pth.h"

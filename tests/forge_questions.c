@@ -14,9 +14,6 @@
  * halves. Questions ask for the shape at the top or at the bottom, and the answer is its
  * colour. DIR/mute.csv has the same rows with a question that says neither.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "io/file.h"

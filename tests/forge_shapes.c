@@ -14,9 +14,6 @@
  * DIR/chats.json that asks for it: "what?", and the first letter of the colour.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "io/file.h"

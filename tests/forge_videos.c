@@ -9,9 +9,6 @@
  *     DIR/videos/I.png         the image
  *     DIR/blank/...            the same names: all are grey
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "io/file.h"

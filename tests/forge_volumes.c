@@ -10,9 +10,6 @@
  *     DIR/flat.nii, DIR/holes.nii    a file of two dimensions; a volume with values that are no numbers
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "io/file.h"

@@ -8,7 +8,6 @@
  * file, true, false, null; a map or a list as its number of members. Exit code 1 when the file is
  * no object or lacks a path.
  */
-#include <stdio.h>
 
 #include "io/json.h"
 

@@ -15,9 +15,6 @@
  * that are taken. The last two read lines, and print the grid or the frames of each, or 0 where it
  * is refused: FRAMES WIDTH HEIGHT, of an image if FRAMES is 0; FRAMES FPS SET_FPS SET_MAX_FRAMES.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/images/patches.h"
 #include "io/file.h"

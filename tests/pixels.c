@@ -12,9 +12,6 @@
  *     pixels frames FOLDER SIDE FRAMES RATE FPS MOST  prints which frames of a video are taken
  *     pixels tokens FOLDER WIDTH HEIGHT             prints the tokens of an image, of a model
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/images/image.h"
 #include "data/images/image_processor.h"

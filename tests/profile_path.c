@@ -1,6 +1,4 @@
 /* profile_path.c THREADS: prints the path of this machine's profile. */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "cost/profile.h"
 

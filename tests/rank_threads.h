@@ -6,9 +6,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "run/ranks.h"

@@ -8,7 +8,6 @@
  * TEMPLATE is a file, a folder, or the name of a built-in template. Exit code 2 with the message
  * when the template is refused, 1 when a rendering failed.
  */
-#include <stdio.h>
 
 #include "io/file.h"
 #include "io/json.h"

@@ -5,8 +5,6 @@
 #include "harness.h"
 #include "text/template/anyres.h"
 
-#include <math.h>
-
 enum { TOKEN = 7, VIDEO = 8, FIRST = 1000 };
 
 /* Makes LLaVA-OneVision as published, or LLaVA-NeXT. */

@@ -3,7 +3,6 @@
  * against PyTorch: tests/golden/volume_patches.safetensors, by make_volume_patches.py there. Then
  * what is no volume of a modality, references, and modalities of a configuration.
  */
-#include <math.h>
 
 #include "data/volumes/dicom.h"
 #include "data/volumes/volume_patches.h"

@@ -6,8 +6,6 @@
  * prints "COUNT frames, REPLACED replaced, WIDTHxHEIGHT, at SECOND... of DURATION s:" and the mean
  * of each frame's pixels, 0 to 255.
  */
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "data/images/video.h"
 

@@ -3,8 +3,6 @@
  */
 #include "adapter/adapter.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "io/file.h"

@@ -24,8 +24,6 @@
 #include "adapter/adapter.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/ops.h"
 #include "passes/uses.h"

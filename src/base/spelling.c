@@ -3,9 +3,6 @@
  */
 #include "base/spelling.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/base.h"
 
 int spelling_count(const struct spelling *s)

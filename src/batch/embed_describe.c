@@ -4,9 +4,6 @@
  */
 #include "batch/embed.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/images/image_source.h"
 #include "planning/parameter_groups.h"
 #include "folder/weights_4bit.h"

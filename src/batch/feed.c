@@ -6,9 +6,6 @@
 #include "batch/batch_plan.h"
 #include "run/ranks.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "data/order.h"
 
 /* Returns the feed that fills the model's inputs. A model that a program defines has no ports: the

@@ -9,7 +9,6 @@
  * same time.
  */
 #include <inttypes.h>
-#include <string.h>
 
 #include "data/dataset.h"
 #include "data/text/records.h"

@@ -12,8 +12,6 @@
  * Training and validation share one loader.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/formats/queries.h"
 #include "batch/batch_plan.h"

@@ -10,7 +10,6 @@
  * Training and validation share the threads: they never read at the same time.
  */
 #include <inttypes.h>
-#include <string.h>
 
 #include "batch/batch_plan.h"
 #include "batch/captions.h"

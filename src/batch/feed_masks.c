@@ -17,7 +17,6 @@
  * between them is a seek.
  */
 #include <inttypes.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "batch/batch_plan.h"

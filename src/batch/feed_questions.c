@@ -14,9 +14,6 @@
  * (data/question_rows.h); training and validation share them: they never read at the same time.
  */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "batch/batch_plan.h"
 #include "batch/feed.h"

@@ -3,7 +3,6 @@
  * them. A padding row at the end of the data has the label -100 everywhere.
  */
 #include <inttypes.h>
-#include <string.h>
 
 #include "data/text/tokens.h"
 #include "batch/batch_plan.h"

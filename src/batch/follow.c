@@ -17,8 +17,6 @@
  */
 #include "batch/follow.h"
 
-#include <string.h>
-
 #include "base/random.h"
 #include "data/images/image_processor.h"
 #include "models/allocator.h"

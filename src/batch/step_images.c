@@ -3,7 +3,6 @@
  * tokens that follow from them, and where the features of each lie.
  */
 #include <inttypes.h>
-#include <string.h>
 
 #include "batch/step_inputs.h"
 #include "models/allocator.h"

@@ -13,8 +13,6 @@
 #include "batch/step_inputs.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "graph/sizes.h"

@@ -3,7 +3,6 @@
  * (step_inputs.h).
  */
 #include <math.h>
-#include <string.h>
 
 #include "batch/batch_plan.h"
 #include "batch/step_inputs.h"

@@ -2,8 +2,6 @@
  * step_tensors.c: the tensors of IN.safetensors: which there are, whether their shapes agree with
  * the model's ports and with each other, and their rows.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "batch/step_inputs.h"
 

@@ -3,9 +3,6 @@
  */
 #include "batch/text_facts.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "batch/batch_plan.h"
 #include "io/json.h"
 #include "io/temporary.h"

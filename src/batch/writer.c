@@ -3,8 +3,6 @@
  */
 #include "batch/writer.h"
 
-#include <string.h>
-
 #include "batch/follow.h"
 #include "models/heads.h"
 

@@ -2,9 +2,6 @@
  * bench.c: see bench.h.
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "base/system.h"

@@ -3,9 +3,6 @@
  */
 #include "data/image_list.h"
 
-#include <stddef.h>
-#include <string.h>
-
 #include "data/order.h"
 
 struct image_slot {

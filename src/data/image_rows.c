@@ -5,10 +5,6 @@
 #include "data/formats/packed.h"
 #include "data/text/records.h"
 
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "data/order.h"
 
 struct row_slot {

@@ -3,10 +3,6 @@
  */
 #include "data/loader.h"
 
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "data/fill.h"
 
 #define LISTS "; `plimsoll data verify` lists all"

@@ -3,9 +3,6 @@
  */
 #include "data/question_rows.h"
 
-#include <stddef.h>
-#include <string.h>
-
 #include "data/fill.h"
 
 struct row_slot {

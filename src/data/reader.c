@@ -3,8 +3,6 @@
  */
 #include "data/reader.h"
 
-#include <string.h>
-
 struct reader {
     const struct reader_kind *kind;
     void *options;

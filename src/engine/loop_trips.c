@@ -17,8 +17,6 @@
  */
 #include "engine/run.h"
 
-#include <string.h>
-
 enum { IGNORED = -100 };
 
 /* Returns a loop that depends on the input, or NULL if none does. All that do count the same. */

@@ -3,9 +3,6 @@
  */
 #include "engine/run.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "dist/agree.h"

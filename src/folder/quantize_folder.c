@@ -13,10 +13,6 @@
  */
 #include "folder/quantize_folder.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/nf4.h"
 #include "base/progress.h"
 #include "folder/transfer.h"

@@ -12,9 +12,6 @@
 #include "folder/weights.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/coding.h"
 #include "io/file.h"

@@ -7,9 +7,6 @@
 #include "folder/weights_4bit.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/coding.h"
 #include "base/nf4.h"

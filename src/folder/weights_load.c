@@ -6,7 +6,6 @@
  * weights_open has found every tensor, so only values and system calls can fail here.
  */
 #include <math.h>
-#include <string.h>
 
 #include "base/coding.h"
 #include "base/progress.h"

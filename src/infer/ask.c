@@ -4,7 +4,6 @@
 #include "infer/ask.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "batch/writer.h"
 #include "models/model.h"

@@ -4,8 +4,6 @@
  * It is a run like any other, forward only, with the same image bytes as input: its program is
  * training's own program up to the embedding.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "models/model.h"
 #include "batch/writer.h"

@@ -7,8 +7,6 @@
  */
 #include "infer/generator.h"
 
-#include <string.h>
-
 #include "models/model.h"
 #include "dist/agree.h"
 

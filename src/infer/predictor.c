@@ -8,8 +8,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "batch/writer.h"
 #include "models/model.h"

@@ -4,7 +4,6 @@
 #include "infer/text_request.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/progress.h"

@@ -3,7 +3,6 @@
  */
 #include "io/pth.h"
 
-
 #include "io/file.h"
 #include "io/pickle.h"
 #include "base/base.h"

@@ -7,8 +7,6 @@
 #include "plimsoll.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "batch/writer.h"

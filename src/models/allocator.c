@@ -20,7 +20,6 @@
 #include "models/allocator.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "graph/ops.h"
 #include "models/images.h"

@@ -19,7 +19,6 @@
 #include "models/decoder.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "graph/ops.h"
 #include "models/layers.h"

@@ -2,7 +2,6 @@
  * images.c: see images.h.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "models/images.h"
 

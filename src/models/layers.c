@@ -4,8 +4,6 @@
 #include "models/layers.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/emit.h"
 

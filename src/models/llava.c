@@ -8,8 +8,6 @@
  */
 #include "models/llava.h"
 
-#include <string.h>
-
 #include "graph/emit.h"
 #include "io/json.h"
 #include "models/images.h"

@@ -6,8 +6,6 @@
  *
  * All three are sums of up to four features with weights: tables of the batch, as image_index is.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "models/layers.h"
 #include "models/llava.h"

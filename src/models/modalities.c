@@ -5,8 +5,6 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "graph/emit.h"
 #include "models/layers.h"

@@ -12,7 +12,6 @@
  * layers (deepstack).
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "graph/emit.h"
 #include "io/file.h"

@@ -4,8 +4,6 @@
  */
 #include "planning/stages.h"
 
-#include <string.h>
-
 #include "models/images.h"
 #include "adapter/adapter.h"
 #include "planning/parameter_groups.h"

@@ -11,8 +11,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "batch/batch_plan.h"
 #include "infer/loss_sums.h"

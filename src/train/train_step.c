@@ -25,7 +25,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/system.h"
 #include "planning/parameter_groups.h"

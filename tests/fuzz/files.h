@@ -3,10 +3,6 @@
  */
 #pragma once
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "io/file.h"
 
 static char fuzz_dir[64]; /* empty before fuzz_begin */

@@ -3,7 +3,6 @@
  * however its expressions are written, and what is written from its values is read back with the
  * same answers.
  */
-#include <string.h>
 
 #include "adapter/adapter.h"
 

@@ -8,7 +8,6 @@
  *     byte 1     n: the ranges of the data; 2 n bytes: the gap before each, and its length
  *     the rest   the text
  */
-#include <string.h>
 
 #include "text/template/chat.h"
 

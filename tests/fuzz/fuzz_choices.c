@@ -2,7 +2,6 @@
  * fuzz_choices.c: any bytes into choices_parse. Each accepted choice is found by its key and
  * survives being written and read back; their number stays within CHOICES_MOST.
  */
-#include <string.h>
 
 #include "cuda/products/autotune_file.h"
 

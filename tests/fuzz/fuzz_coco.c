@@ -2,7 +2,6 @@
  * fuzz_coco.c: any bytes as an instances file. Every annotation that is kept lies in the text and
  * belongs to an image; its shape becomes a mask or a fault.
  */
-#include <string.h>
 
 #include "data/masks/annotation.h"
 #include "data/formats/coco.h"

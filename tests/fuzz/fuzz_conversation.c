@@ -4,7 +4,6 @@
  * its images and videos find their places in these, or are refused. As plain text the file is given
  * back whole.
  */
-#include <string.h>
 
 #include "data/text/conversation.h"
 #include "data/text/records.h"

@@ -2,7 +2,6 @@
  * fuzz_csv.c: any bytes as a CSV table. Every field lies within the text, and the rows come to an
  * end.
  */
-#include <string.h>
 
 #include "data/formats/csv.h"
 

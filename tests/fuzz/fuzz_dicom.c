@@ -1,7 +1,6 @@
 /*
  * fuzz_dicom.c: any bytes as a DICOM file: its header, and its pixels in every encoding.
  */
-#include <string.h>
 
 #include "data/volumes/dicom.h"
 

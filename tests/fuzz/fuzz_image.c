@@ -3,7 +3,6 @@
  * becomes of alpha. A decoded image has the size that image_peek found, in a buffer of the bytes
  * that it asked for. What base64 gives survives being encoded and decoded. Built like fuzz_json.c.
  */
-#include <string.h>
 
 #include "base/coding.h"
 #include "data/images/image.h"

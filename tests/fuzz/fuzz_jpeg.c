@@ -4,7 +4,6 @@
  * exactly the files that the tolerant one decodes without a warning, and both give the same pixels.
  * Built like fuzz_json.c.
  */
-#include <string.h>
 
 #include "data/images/jpeg.h"
 

@@ -5,7 +5,6 @@
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c11 -D_GNU_SOURCE -Isrc \
  *       tests/fuzz/fuzz_json.c src/base/?*.c src/io/?*.c src/graph/dtype.c -lcjson -lyaml -lm
  */
-#include <string.h>
 
 #include "io/json.h"
 #include "io/yaml.h"

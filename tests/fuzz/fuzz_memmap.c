@@ -2,9 +2,6 @@
  * fuzz_memmap.c: any bytes as the index of a memory map, with a file of masks beside it. Every mask
  * of an accepted index is read.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/formats/memmap.h"
 #include "io/file.h"

@@ -2,7 +2,6 @@
  * fuzz_png.c: any bytes as a PNG, in all modes of png_decode. A decoded image must have the size in
  * its header and survive being written and read back. Built like fuzz_json.c.
  */
-#include <string.h>
 
 #include "io/png.h"
 

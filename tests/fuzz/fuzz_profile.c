@@ -4,7 +4,6 @@
  * back.
  */
 #include <math.h>
-#include <string.h>
 
 #include "cost/profile.h"
 #include "cost/calibration.h"

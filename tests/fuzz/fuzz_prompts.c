@@ -4,7 +4,6 @@
  * id among them once; a failure has a message.
  */
 #include <math.h>
-#include <string.h>
 
 #include "infer/image_prompts.h"
 

@@ -3,7 +3,6 @@
  * element of every tensor lies inside the input (else the sanitizer reports the read), and every
  * tensor is found by its name. Built like fuzz_json.c.
  */
-#include <string.h>
 
 #include "io/pth.h"
 

@@ -2,7 +2,6 @@
  * fuzz_queries.c: any bytes as a file of queries, a table or JSON. Every query has an image and a
  * text, and a failure has a message.
  */
-#include <string.h>
 
 #include "data/formats/queries.h"
 

@@ -3,7 +3,6 @@
  * width; the rest is the text. An accepted mask covers exactly h * w pixels, is the same for every
  * reader, survives encoding, and keeps its pixels when resampled to its own size.
  */
-#include <string.h>
 
 #include "data/masks/grid.h"
 

@@ -3,7 +3,6 @@
  * the data, the rest is the JSON. An accepted header must keep the invariants of safetensors.c: the
  * entries tile the data, and every name is found. Built like fuzz_json.c.
  */
-#include <string.h>
 
 #include "io/safetensors.h"
 

@@ -2,7 +2,6 @@
  * fuzz_tar.c: any bytes as a tar archive. Every member lies inside the archive, members do not
  * overlap, and reading comes to an end.
  */
-#include <string.h>
 
 #include "data/formats/tar.h"
 

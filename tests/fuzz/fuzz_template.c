@@ -2,7 +2,6 @@
  * fuzz_template.c: any bytes as a chat template, rendered with a conversation. Whatever is rendered
  * must be UTF-8, and its ranges must be ascending, apart and within the text.
  */
-#include <string.h>
 
 #include "io/json.h"
 #include "text/template/template.h"

@@ -2,7 +2,6 @@
  * fuzz_tiff.c: any bytes as a TIFF: every page that is listed has a size, and its decoding stays
  * inside of the room that it asked for.
  */
-#include <string.h>
 
 #include "data/images/tiff.h"
 

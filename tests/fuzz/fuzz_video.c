@@ -3,9 +3,6 @@
  * next two are max_frames and fps. Chosen frames ascend, begin with the first and are no more than
  * max_frames; decoding gives as many frames as the scan says. Built like fuzz_json.c.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

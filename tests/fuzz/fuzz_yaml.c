@@ -2,7 +2,6 @@
  * fuzz_yaml.c: any bytes into yaml_parse. A parsed value must survive being written and read back.
  * Built like fuzz_json.c.
  */
-#include <string.h>
 
 #include "io/yaml.h"
 

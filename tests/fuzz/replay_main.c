@@ -2,7 +2,6 @@
  * replay_main.c: runs a fuzz target over the files and folders given as arguments, so that the
  * corpus can be replayed with any compiler, without libFuzzer. Linked with one fuzz_*.c.
  */
-#include <stdio.h>
 
 #include "io/file.h"
 

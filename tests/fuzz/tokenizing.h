@@ -3,8 +3,6 @@
  */
 #pragma once
 
-#include <string.h>
-
 #include "files.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/unicode.h"

@@ -25,8 +25,6 @@
  * experts; rules choose by the name of the layer, or of a module around it. Weights that the
  * model's folder has in 4 bits (param.form) are kept so in any case.
  */
-#include <stdio.h>
-#include <string.h>
 
 #include "base/nf4.h"
 #include "graph/ops.h"
