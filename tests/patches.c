@@ -18,7 +18,7 @@
 
 #include "data/images/patches.h"
 #include "io/file.h"
-#include "text/template/vision_text.h"
+#include "text/template/chat_images.h"
 
 struct job {
     struct patch_rules rules;

@@ -4,7 +4,7 @@
  * tested in test_loader.c.
  */
 #include "base/random.h"
-#include "data/augment.h"
+#include "data/loader.h"
 #include "data/masks/grid.h"
 
 #include "harness.h"

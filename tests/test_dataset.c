@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 #include "data/masks/label.h"
 #include "data/masks/polygon.h"
-#include "data/masks/sampler.h"
+#include "data/masks/mask.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/png.h"

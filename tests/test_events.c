@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "io/file.h"
-#include "train/events.h"
+#include "train/folder.h"
 
 #include "harness.h"
 

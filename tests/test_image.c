@@ -7,7 +7,7 @@
 #include "data/masks/annotation.h"
 #include "data/images/jpeg.h"
 #include "data/images/resize.h"
-#include "data/formats/synth.h"
+#include "data/prepare/prepare.h"
 #include "io/file.h"
 #include "io/gunzip.h"
 #include "io/png.h"

@@ -9,7 +9,7 @@
 #include "data/images/jpeg.h"
 #include "data/loader.h"
 #include "data/images/resize.h"
-#include "data/formats/synth.h"
+#include "data/prepare/prepare.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/png.h"

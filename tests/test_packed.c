@@ -9,7 +9,7 @@
 #include "data/masks/grid.h"
 #include "data/loader.h"
 #include "data/formats/packed.h"
-#include "data/formats/synth.h"
+#include "data/prepare/prepare.h"
 #include "data/formats/tar.h"
 #include "data/images/image_files.h"
 #include "io/file.h"

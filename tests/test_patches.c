@@ -9,7 +9,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/png.h"
-#include "text/template/vision_text.h"
+#include "text/template/chat_images.h"
 
 #include "harness.h"
 

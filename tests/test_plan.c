@@ -13,7 +13,7 @@
 #include "cost/calibration.h"
 #include "io/json.h"
 #include "models/model.h"
-#include "plan/plan_file.h"
+#include "plan/plan.h"
 
 /* --- errors of the graph builder ------------------------------------------------------------- */
 

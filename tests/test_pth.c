@@ -4,7 +4,6 @@
  * damaged ones; and files of the project's own writer.
  */
 #include "io/file.h"
-#include "io/pickle.h"
 #include "io/pth.h"
 #include "io/temporary.h"
 

@@ -4,7 +4,7 @@
  */
 #include "base/random.h"
 #include "infer/score.h"
-#include "infer/surface.h"
+#include "infer/own_size.h"
 
 #include "harness.h"
 

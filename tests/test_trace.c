@@ -6,7 +6,7 @@
 #include "batch/batch_plan.h"
 #include "batch/feed.h"
 #include "io/json.h"
-#include "io/pickle.h"
+#include "io/pth.h"
 #include "report/trace.h"
 #include "calibrate/bench.h"
 

@@ -1,11 +1,11 @@
 /*
- * test_volume_patches.c: volumes as the patches of a modality (data/volumes/volume_patches.h)
+ * test_volume_patches.c: volumes as the patches of a modality (data/volumes/volume.h)
  * against PyTorch: tests/golden/volume_patches.safetensors, by make_volume_patches.py there. Then
  * what is no volume of a modality, references, and modalities of a configuration.
  */
 
 #include "data/volumes/dicom.h"
-#include "data/volumes/volume_patches.h"
+#include "data/volumes/volume.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 

@@ -1,6 +1,6 @@
 /*
  * merge.c: opens and checks a base and its adapter, and writes the merged model folder (see
- * merge.h).
+ * adapter_folder.h).
  *
  *     base's file   [ length | header | W0 | W1 | W2 | ... ]
  *     written file  [  the same bytes | W0'| W1 | W2'| ... ]
@@ -9,7 +9,7 @@
  * f32. Only the file that gets the head of an untied model has another header: one more tensor,
  * behind the others.
  */
-#include "adapter/merge.h"
+#include "adapter/adapter_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>

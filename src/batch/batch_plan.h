@@ -6,11 +6,9 @@
  */
 #pragma once
 
-#include "data/image_list.h"
 #include "data/image_rows.h"
 #include "data/loader.h"
 #include "data/formats/packed.h"
-#include "data/question_rows.h"
 #include "engine/run.h"
 #include "models/images.h"
 #include "models/grounding.h"

@@ -2,7 +2,7 @@
  * feed_labelled.c: images with a class or a text each, for a vision tower with a head
  * (models/heads.h).
  *
- *     list of images ─ threads (data/image_list.h) ─ pixel_values
+ *     list of images ─ threads (data/image_rows.h) ─ pixel_values
  *     classes ────────────────────────────────────── labels
  *     texts ─ tokenized when opened ──────────────── input_ids, text_end
  *     which rows are samples ─────────────────────── pair_labels, pair_mask

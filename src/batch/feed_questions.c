@@ -11,7 +11,7 @@
  * `prepare` writes the texts as conversations into the run's folder, and tokenizes them as any
  * others: with the chat template of the model's folder or of data.template, else as in
  * train_prs_med.py. A conversation is a row, without packing. Rows come from threads
- * (data/question_rows.h); training and validation share them: they never read at the same time.
+ * (data/image_rows.h); training and validation share them: they never read at the same time.
  */
 #include <inttypes.h>
 

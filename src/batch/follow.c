@@ -1,5 +1,5 @@
 /*
- * follow.c: see follow.h.
+ * follow.c: see writer.h.
  *
  *     image_index,           which feature takes the place of each image token (models/images.h): of
  *     volume_index           an image, or of a volume
@@ -15,7 +15,7 @@
  *     candidates, answers    which masks are matched with which texts (models/grounding.h)
  *     text_end               where CLIP pools each text (models/heads.h)
  */
-#include "batch/follow.h"
+#include "batch/writer.h"
 
 #include "base/random.h"
 #include "data/images/image_processor.h"

@@ -1,7 +1,7 @@
 /*
- * text_facts.c: see text_facts.h.
+ * text_facts.c: see text_source.h.
  */
-#include "batch/text_facts.h"
+#include "batch/text_source.h"
 
 #include "batch/batch_plan.h"
 #include "io/json.h"

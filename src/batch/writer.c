@@ -3,7 +3,6 @@
  */
 #include "batch/writer.h"
 
-#include "batch/follow.h"
 #include "models/heads.h"
 
 #define READER FILLED_BY_READER

@@ -102,3 +102,15 @@ int batch_write_part(struct run *r, const char *input, uint64_t from, const void
  * not make whole images. */
 bool batch_index(const struct model *m, const struct batch_record *x, int32_t *ids, int64_t T, int32_t *index,
                  int32_t *volumes);
+
+/* --- follow ---------------------------------------------------------------------------------- */
+
+/* The inputs that follow from what a record holds. */
+struct follow;
+/* Makes room for what follows in a run; `used` says which inputs are written. */
+struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS]);
+void follow_free(struct follow *f);
+void follow_set_pixels(struct follow *f, const struct image_processor *p);
+/* Adds to the record what follows from it; pointers into `f`, valid until the next call. Returns
+ * false if its image tokens and its images do not match. */
+bool follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x);

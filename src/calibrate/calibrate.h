@@ -9,9 +9,9 @@
 #include "cost/calibration.h"
 #include "engine/run.h"
 #include "models/model.h"
+#include "planning/planned.h"
 #include "run/kernel.h"
 #include "run/ranks.h"
-#include "planning/planned.h"
 
 /* Fills `p` and `c`, which `p` points to. threads 0: all. Takes about a minute and 2 GiB. */
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e);
@@ -124,3 +124,17 @@ int calibrate_profile(const struct config *c, const char *output, struct ranks *
 double time_factor(const struct planned *r);
 /* Does as time_factor, but returns 1 where nothing is measured. */
 double time_scale(const struct planned *r);
+
+/* --- leaks ----------------------------------------------------------------------------------- */
+
+/* Growth of memory, allocations, descriptors and threads over steps. */
+struct leaks {
+    int64_t steps, resident, device, allocations;
+    int descriptors, threads;
+};
+/* Runs steps of a configuration on synthetic inputs. Writes no files. */
+int leaks_measure(const struct config *c, int64_t steps, struct leaks *out, struct error *e);
+/* Returns the number of steps that run, those before the first reading included. */
+int64_t leaks_steps(int64_t steps);
+/* Runs one step. */
+int leaks_try_step(const struct config *c, struct error *e);

@@ -1,7 +1,7 @@
 /*
- * leaks.c: see leaks.h.
+ * leaks.c: see calibrate.h.
  */
-#include "calibrate/leaks.h"
+#include "calibrate/calibrate.h"
 
 #include "base/system.h"
 #include "batch/feed.h"

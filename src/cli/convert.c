@@ -1,13 +1,11 @@
 /*
  * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back
- * (folder/checkpoint.h), adapters merged into their base (adapter/merge.h), and weights in 4 bits
- * (folder/quantize_folder.h).
+ * (folder/new_folder.h), adapters merged into their base (adapter/adapter_folder.h), and weights in
+ * 4 bits.
  */
-#include "adapter/merge.h"
+#include "adapter/adapter_folder.h"
 #include "cli/cli.h"
-#include "folder/checkpoint.h"
 #include "folder/new_folder.h"
-#include "folder/quantize_folder.h"
 #include "io/table.h"
 
 struct request {

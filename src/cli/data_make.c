@@ -1,9 +1,9 @@
 /*
  * data_make.c: the list of `plimsoll data`'s subcommands, and the first of them, `data make`: a
- * synthetic dataset in SA-1B's format (data/prepare/make.h).
+ * synthetic dataset in SA-1B's format (data/prepare/prepare.h).
  */
 #include "cli/data.h"
-#include "data/prepare/make.h"
+#include "data/prepare/prepare.h"
 
 struct make_options {
     struct options o;

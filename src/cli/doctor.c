@@ -5,7 +5,7 @@
 #include "calibrate/bench.h"
 #include "cli/cli.h"
 #include "compare/advice.h"
-#include "planning/this_machine.h"
+#include "planning/planned.h"
 
 struct doctor_options {
     struct options o;

@@ -1,10 +1,10 @@
 /*
- * eval.c: `plimsoll eval`: scores a model on held-out data (report/evaluation.h).
+ * eval.c: `plimsoll eval`: scores a model on held-out data (report/requests.h).
  */
 #include "batch/batch_plan.h"
 #include "cli/cli.h"
 #include "data/text/tokens.h"
-#include "report/evaluation.h"
+#include "report/requests.h"
 
 struct eval {
     struct options o;

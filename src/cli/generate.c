@@ -1,11 +1,11 @@
 /*
  * generate.c: `plimsoll generate`: a language model continues prompts, which may have images
- * (infer/text_request.h).
+ * (infer/prompts.h).
  */
 #include <math.h>
 
 #include "cli/cli.h"
-#include "infer/text_request.h"
+#include "infer/prompts.h"
 
 struct generation {
     struct options o;

@@ -17,7 +17,7 @@
 #include "cli/cli.h"
 #include "dist/dist.h"
 #include "io/temporary.h"
-#include "planning/this_machine.h"
+#include "planning/planned.h"
 
 #define COMMAND(name, what) &command_##name,
 static const struct command *const commands[] = {

@@ -1,11 +1,11 @@
 /*
- * modules.c: `plimsoll modules`: the modules of a model (planning/modules.h).
+ * modules.c: `plimsoll modules`: the modules of a model (planning/parameter_groups.h).
  */
 #include <inttypes.h>
 
 #include "cli/cli.h"
 #include "io/table.h"
-#include "planning/modules.h"
+#include "planning/parameter_groups.h"
 
 static const struct report_column MODULES[] = {
     {"name", "module"}, {"type", "type"}, {"shape"}, {NULL, "shape"}, {NULL, "count", ""}, {"bias"},

@@ -1,10 +1,10 @@
 /*
- * predict.c: `plimsoll predict`: inference: masks of images (report/mask_request.h), or their
- * classes (infer/classifier.h).
+ * predict.c: `plimsoll predict`: inference: masks of images (report/requests.h), or their
+ * classes (infer/predictor.h).
  */
 #include "cli/cli.h"
-#include "infer/classifier.h"
-#include "report/mask_request.h"
+#include "infer/predictor.h"
+#include "report/requests.h"
 
 struct predict {
     struct options o;

@@ -1,8 +1,8 @@
 /*
- * tokenize.c: `plimsoll tokenize` (report/token_request.h).
+ * tokenize.c: `plimsoll tokenize` (report/requests.h).
  */
 #include "cli/cli.h"
-#include "report/token_request.h"
+#include "report/requests.h"
 
 struct tokenizing {
     struct options o;

@@ -13,7 +13,6 @@
 #include "base/system.h"
 #include "batch/feed.h"
 #include "calibrate/calibrate.h"
-#include "calibrate/leaks.h"
 #include "compare/advice.h"
 #include "graph/ops.h"
 #include "io/table.h"

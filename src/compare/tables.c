@@ -1,7 +1,7 @@
 /*
- * tables.c: see tables.h.
+ * tables.c: see plan_request.h.
  */
-#include "compare/tables.h"
+#include "compare/plan_request.h"
 
 #include <strings.h>
 

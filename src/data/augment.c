@@ -1,11 +1,11 @@
 /*
- * augment.c: see augment.h.
+ * augment.c: see loader.h.
  *
  * The map goes from the result to the canvas as it was filled, about the centres of both images: it
  * undoes the rotation, then the vertical flip, then the turn. Without a rotation the map has whole
  * coefficients, so that every pixel of the result is one of the canvas.
  */
-#include "data/augment.h"
+#include "data/loader.h"
 
 #include <math.h>
 

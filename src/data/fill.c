@@ -30,7 +30,7 @@ struct filler {
     size_t resize_room;
     uint8_t *row;             /* one decoded row of a JPEG */
     uint16_t *distance;       /* [(cells + 2)^2] distance of each cell to a mask's edge */
-    uint8_t *before;          /* the image, or a mask, before it is moved (augment.h) */
+    uint8_t *before;          /* the image, or a mask, before it is moved (loader.h) */
     struct augment augment;   /* of the current sample */
     struct grid grid;
     struct polygon_scratch polygons;

@@ -1,7 +1,7 @@
 /*
- * image_list.c: see image_list.h.
+ * image_list.c: see image_rows.h.
  */
-#include "data/image_list.h"
+#include "data/image_rows.h"
 
 #include "data/order.h"
 

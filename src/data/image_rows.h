@@ -17,9 +17,11 @@
  */
 #pragma once
 
-#include "data/text/conversations.h"
+#include "data/formats/labelled.h"
 #include "data/images/image_reader.h"
+#include "data/loader.h"
 #include "data/reader.h"
+#include "data/text/conversations.h"
 #include "models/image_grid.h"
 
 /* The options that determine the memory. */
@@ -70,3 +72,82 @@ uint32_t image_rows_media(const struct image_rows_options *o);
 /* Readers of such rows: of struct image_rows_options and image_rows_source; a slot begins with a
  * struct image_row. Samples are conversations. */
 extern const struct reader_kind image_rows_kind;
+
+/* --- question rows --------------------------------------------------------------------------- */
+
+/* Samples of PRS-Med, prepared by threads, in order: an image with its mask, and
+ * its question and answer as tokens, with the same image for the language model's tower.
+ *
+ *     ring (ring.h) ─ threads ─┬─ image and mask on a canvas (fill.h)
+ *                              ├─ the row of tokens (conversations.h)
+ *                              └─ the tower's pixel values (image_reader.h)
+ *
+ * Image and mask decide which sample a position has: one that cannot be used is replaced, as in
+ * loader.h, and the texts are those of the sample that takes its place. If the tower's reader finds
+ * the image broken after all, the sample has neither a mask nor labels.
+ */
+/* The options that determine the memory. */
+struct question_rows_options {
+    struct loader_options masks; /* of one mask; its threads and slots are the ring's */
+    struct image_reader_options reader;
+    uint32_t sequence;
+};
+
+/* Where samples come from. The caller owns it and must not change it while samples are read from
+ * it. */
+struct question_rows_source {
+    struct loader_source masks;       /* its order and counts are those of all */
+    const struct conversations *set;  /* one conversation a row */
+    const uint32_t *row_of;           /* by sample of masks.set: the conversation, an index into set->used */
+    struct image_files *files;
+    bool reads_answers;               /* the mask is read from the answer too */
+};
+
+struct question_row {
+    struct token_row tokens;
+    int32_t question[2];              /* the tokens that the mask is read from: the first, and one past the last */
+    const float *pixels;              /* [3][side][side] */
+    const struct loader_sample *image;
+};
+
+/* Readers of such samples: of struct question_rows_options and question_rows_source; a slot begins
+ * with a struct question_row. */
+extern const struct reader_kind question_rows_kind;
+
+/* --- image list ------------------------------------------------------------------------------ */
+
+/* The images of a list, prepared for a vision tower by threads, in order.
+ *
+ *     ring (ring.h) ─ threads: read an image (image_reader.h) ─ reader_next
+ *
+ * An image that is missing or broken is replaced by another one of the list, drawn by seed and
+ * position, so that no other position changes. A source with `once` (validation) returns it as
+ * broken, without weight.
+ *
+ * All memory is one block of reader_bytes from the caller, plus the allocations of the image
+ * libraries (image_reader.h).
+ */
+/* The options that determine the memory. */
+struct image_list_options {
+    uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
+    struct image_reader_options reader;
+};
+
+/* Where images come from, and in which order. The caller owns it and must not change it while they
+ * are read. Only the consumer changes the counts. */
+struct image_list_source {
+    struct sample_order order;
+    const struct labelled *set;
+    struct image_files *files;
+};
+
+struct list_image {
+    uint64_t position;
+    uint64_t sample;       /* in the list */
+    const float *pixels;   /* [3][side][side]; zeros: it is broken */
+    bool broken;
+};
+
+/* Readers of images: of struct image_list_options and image_list_source; a slot begins with a
+ * struct list_image. */
+extern const struct reader_kind image_list_kind;

@@ -1,7 +1,7 @@
 /*
- * question_rows.c: see question_rows.h.
+ * question_rows.c: see image_rows.h.
  */
-#include "data/question_rows.h"
+#include "data/image_rows.h"
 
 #include "data/fill.h"
 

@@ -4,7 +4,7 @@
  *     source ─ ring (ring.h) ─ threads: fill a slot ─ reader_next: the slot, counted
  *
  * One reader serves all kinds of samples: images with masks (loader.h), rows of conversations with
- * images (image_rows.h), questions about images (question_rows.h), lists of images (image_list.h).
+ * images, questions about images and lists of images (image_rows.h).
  * A kind says how a slot is filled and how the consumer counts it.
  */
 #pragma once

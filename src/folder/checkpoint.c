@@ -1,7 +1,6 @@
 /*
- * checkpoint.c: see checkpoint.h.
+ * checkpoint.c: see new_folder.h.
  */
-#include "folder/checkpoint.h"
 
 #include "base/progress.h"
 #include "folder/new_folder.h"

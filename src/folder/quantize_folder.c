@@ -1,5 +1,5 @@
 /*
- * quantize_folder.c: see quantize_folder.h.
+ * quantize_folder.c: see new_folder.h.
  *
  *     read      [ W0 | W1 | norm ]
  *     written   [ norm | tables and absmax of W0, W1 | codes, scales and state of W0 | of W1 ]
@@ -11,7 +11,7 @@
  * Memory: CHUNK weights, the scales of one weight, and an absmax for each 16384 weights of the
  * model.
  */
-#include "folder/quantize_folder.h"
+#include "folder/new_folder.h"
 
 #include "base/nf4.h"
 #include "base/progress.h"

@@ -1,11 +1,11 @@
 /*
- * classifier.c: see classifier.h.
+ * classifier.c: see predictor.h.
  */
-#include "infer/classifier.h"
+#include "infer/predictor.h"
 
 #include <math.h>
 
-#include "data/image_list.h"
+#include "data/image_rows.h"
 #include "batch/batch_plan.h"
 #include "batch/captions.h"
 #include "batch/feed.h"

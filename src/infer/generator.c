@@ -1,11 +1,11 @@
 /*
- * generator.c: see generator.h.
+ * generator.c: see generate.h.
  *
  * A chunk shorter than the planned one is padded with tokens at position -1 that see no key: they
  * are not written to the cache, and no other token sees them. So is the row of a text without a
  * next token.
  */
-#include "infer/generator.h"
+#include "infer/generate.h"
 
 #include "models/model.h"
 #include "dist/agree.h"

@@ -1,7 +1,7 @@
 /*
- * image_prompts.c: see image_prompts.h.
+ * image_prompts.c: see many.h.
  */
-#include "infer/image_prompts.h"
+#include "infer/many.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
- * mask_table.c: see mask_table.h.
+ * mask_table.c: see own_size.h.
  */
-#include "infer/mask_table.h"
+#include "infer/own_size.h"
 
 #include <math.h>
 

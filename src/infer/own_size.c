@@ -6,7 +6,6 @@
 #include "data/dataset.h"
 #include "data/images/resize.h"
 #include "batch/batch_plan.h"
-#include "infer/surface.h"
 #include "infer/predictor.h"
 #include "io/file.h"
 

@@ -3,7 +3,7 @@
  *
  *     picked logits of the batch ─ upsampled ─┐
  *     masks of the sample, rasterised at the ─┴─ Dice, IoU, HD95, NSD ─ a row of the table
- *     (mask_table.h)
+ *     (surface.c)
  *     image's own size
  *
  * The same four are computed at the loss's resolution, with the spacing of its cells. The
@@ -14,10 +14,112 @@
  */
 #pragma once
 
+#include "base/base.h"
+#include "batch/feed.h"
 #include "data/masks/grid.h"
 #include "data/masks/polygon.h"
-#include "batch/feed.h"
-#include "infer/mask_table.h"
+#include "infer/score.h"
+#include "io/table.h"
+
+/* --- surface --------------------------------------------------------------------------------- */
+
+/* Distances between the surfaces of a predicted mask and its target: HD95 and NSD.
+ *
+ *     HD95   the 95th percentile of the distances from each surface to the other, the larger of
+ *            both directions, in mm (robust Hausdorff distance)
+ *     NSD    normalised surface Dice: the share of both surfaces that lies within a tolerance,
+ *            in mm, of the other
+ *
+ * A surface cell is a cell of the mask with a neighbour along an axis that is outside of it; what
+ * is beyond the image's border is outside. Both are defined as in MONAI: a percentile interpolates
+ * linearly; if one mask is empty, HD95 is NaN and NSD 0; if both are, both are NaN.
+ *
+ * Memory: 9 bytes for each cell of the box around both masks, 8 for each cell of the larger
+ * surface, and a line.
+ */
+struct cell_box {
+    uint32_t w, h, d;  /* d 1: an image */
+    double spacing[3]; /* along x, y and z; above 0 */
+};
+static inline size_t box_cells(const struct cell_box *b) { return (size_t)b->w * b->h * b->d; }
+
+/* Returns the bytes of scratch: a line of the longest side. */
+size_t distance_scratch(const struct cell_box *b);
+/* Computes squared distances. On entry to[i] is 0 at features and INFINITY elsewhere; then it is
+ * the squared distance to the nearest feature, INFINITY without any. */
+void distance_squared(const struct cell_box *b, double *to, void *scratch);
+
+struct surface_scores {
+    double hd95, nsd;
+};
+/* Compares masks of box_cells bytes; nonzero is inside. Uses the heap. */
+struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target,
+                                      double tolerance);
+
+/* --- mask table ------------------------------------------------------------------------------ */
+
+/* The scores of every mask of an evaluation, and their means by structure (category).
+ *
+ *     mask_table_add       one mask by one prompt: Dice, IoU, HD95 and NSD, at the image's own
+ *                          size and at the loss's
+ *     mask_table_csv       a row for each of them
+ *     mask_table_lines     mean, deviation and count for each prompt and structure
+ *
+ * A score that does not exist, as the HD95 of an empty mask, is NaN: it is left out of the mean,
+ * and the count says so. Memory: sizeof(struct mask_row) for each mask and prompt.
+ */
+enum mask_metric { METRIC_DICE, METRIC_IOU, METRIC_HD95, METRIC_NSD, METRICS };
+enum mask_size { SIZE_OWN, SIZE_LOSS, SIZES };
+extern const char *const metric_names[METRICS]; /* "dice", ... */
+extern const char *const size_names[SIZES];     /* "own", "loss" */
+
+struct mask_row {
+    uint64_t sample;
+    int64_t mask;     /* id in the file */
+    int32_t category;
+    uint32_t prompt;
+    double value[SIZES][METRICS];
+};
+
+struct mask_table {
+    VEC(struct mask_row) rows;
+    const char *const *prompts; /* names; not owned */
+    score_name *name;           /* of categories; NULL: numbers */
+    const void *names_of;
+    double spacing[2];          /* mm of a pixel along x and y */
+    bool of_volumes;            /* instead of `spacing`, that of each volume */
+    double tolerance;           /* of NSD, mm */
+};
+
+void mask_table_add(struct mask_table *t, const struct mask_row *row);
+void mask_table_free(struct mask_table *t);
+
+struct mask_mean {
+    double mean, deviation; /* NaN without a value, or without two */
+    uint64_t n;             /* values */
+};
+struct mask_line {
+    uint32_t prompt;
+    bool all;               /* of all structures */
+    int32_t category;
+    uint64_t masks;
+    struct mask_mean of[SIZES][METRICS];
+};
+/* Lists all structures, then each of them, for each prompt; the caller frees the list. */
+struct mask_line *mask_table_lines(const struct mask_table *t, uint32_t *n);
+
+/* Lists the scores at the image's own size, for text and HTML; the caller frees the table. */
+struct report_table mask_table_list(const struct mask_table *t);
+/* Writes CSV: prompt,category,size,masks, then for each metric its mean, sd and n; size is own or
+ * loss. */
+void mask_table_structures(const struct mask_table *t, struct text *out);
+/* image,prompt,category,mask,dice,iou,hd95,nsd,loss_dice,...: an empty field is a score that does
+ * not exist. `image` names a sample. */
+typedef void table_image_name(const void *of, uint64_t sample, char *out, size_t room);
+void mask_table_csv(const struct mask_table *t, table_image_name *image, const void *of, struct text *out);
+/* The lists "structures" and "images" of a map. */
+struct json_writer;
+void mask_table_json(const struct mask_table *t, table_image_name *image, const void *of, struct json_writer *w);
 
 struct own_size {
     struct mask_table table;

@@ -24,9 +24,11 @@
 #pragma once
 
 #include "base/base.h"
+#include "config/config.h"
 #include "data/dataset.h"
 #include "data/images/image.h"
 #include "engine/run.h"
+#include "io/file.h"
 #include "models/masks.h"
 
 /* --- masks at the size of the image ---------------------------------------------------------- */
@@ -134,3 +136,15 @@ void image_reading_find(struct image_reading *out, const struct config *c);
 int predictor_output(struct run *r, const char *name, float *to, struct error *e);
 /* Returns the number of elements of an output. */
 int64_t predictor_output_elements(const struct run *r, const char *name);
+
+/* --- classifier ------------------------------------------------------------------------------ */
+
+/* A vision tower with a head: the classes of images, or which of some texts belong to
+ * them.
+ */
+/* Reports whether the configured model is a vision tower with a head. */
+bool classifier_applies(const struct config *c);
+/* Predicts the classes of images, files or folders of them, or with texts which of those belong to
+ * each image; prints a line for each, and writes a JSON list to a path (NULL: nowhere). */
+int classify(const struct config *c, const struct names *paths, const struct names *texts, const char *json,
+             struct error *e);

@@ -1,10 +1,10 @@
 /*
- * surface.c: see surface.h.
+ * surface.c: see own_size.h.
  *
  * Everything happens in the box around both masks. For each direction one distance map is made, of
  * the surface that is measured against, and read at the cells of the other surface.
  */
-#include "infer/surface.h"
+#include "infer/own_size.h"
 
 #include <math.h>
 

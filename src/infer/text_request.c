@@ -1,7 +1,7 @@
 /*
- * text_request.c: see text_request.h.
+ * text_request.c: see prompts.h.
  */
-#include "infer/text_request.h"
+#include "infer/prompts.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /*
- * validate_answers.c: see validate_answers.h.
+ * validate_answers.c: see validate.h.
  */
-#include "infer/validate_answers.h"
+#include "infer/validate.h"
 
 #include "base/progress.h"
 #include "data/dataset.h"

@@ -1,5 +1,5 @@
 /*
- * pickle.c: see pickle.h. Protocols 0 to 5, limited to the opcodes that build data: all that
+ * pickle.c: see pth.h. Protocols 0 to 5, limited to the opcodes that build data: all that
  * torch.save has ever written, and containers around it.
  *
  * Sharing. A memo may reference one value several times, and a damaged pickle may put a list into
@@ -9,7 +9,7 @@
  * because a few bytes could copy a name many times. So memory is at most the length of the input
  * times a constant, and never more than PICKLE_VALUES allows.
  */
-#include "io/pickle.h"
+#include "io/pth.h"
 
 struct pickle_machine {
     const uint8_t *bytes;

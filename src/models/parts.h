@@ -41,7 +41,7 @@ id decoder_embed(const struct model *m, struct graph *g, const char *part, id id
  * slots. */
 enum { FEATURES_MOST = 8 };
 struct token_rows {
-    id positions;  /* i32 [B,T]; `three`: [B,T,3], of a decoder with sections (rotary.h) */
+    id positions;  /* i32 [B,T]; `three`: [B,T,3], of a decoder with sections (decoder.h) */
     bool three;
     id ranges;     /* i32 [B,T,2] */
     id windows;    /* i32 [B,T,2]: the ranges in layers with a sliding window; 0: the last tokens of `ranges` */

@@ -1,7 +1,7 @@
 /*
- * rotary.c: tables of rotary positions by the keys of a config.json (see rotary.h).
+ * rotary.c: tables of rotary positions by the keys of a config.json (see decoder.h).
  */
-#include "models/rotary.h"
+#include "models/decoder.h"
 
 #include <math.h>
 

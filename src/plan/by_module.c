@@ -1,12 +1,12 @@
 /*
- * by_module.c: see by_module.h.
+ * by_module.c: see explain.h.
  *
  * A weight belongs to the module that its name begins with, and so do its gradient and optimizer
  * state. A transient storage belongs to the module of the node that writes it first. Names are cut
  * before the first number ("model.layers.3.mlp" belongs to "model.layers") and after the second
  * word.
  */
-#include "plan/by_module.h"
+#include "plan/explain.h"
 
 #include <ctype.h>
 

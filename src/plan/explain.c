@@ -3,7 +3,6 @@
  */
 #include "plan/explain.h"
 
-#include "plan/by_module.h"
 
 enum { TENSORS = 16, WEIGHTS = 10, PARTS = 28, MODULES = 24, KERNELS = 8, BAR = 30 };
 

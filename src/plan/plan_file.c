@@ -1,7 +1,6 @@
 /*
- * plan_file.c: writing and reading plans (see plan_file.h).
+ * plan_file.c: writing and reading plans (see plan.h).
  */
-#include "plan/plan_file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +8,7 @@
 #include "graph/ops.h"
 #include "io/json.h"
 #include "cost/links.h"
-#include "plan/by_module.h"
+#include "plan/explain.h"
 #include "plan/plan.h"
 #include "cost/calibration.h"
 

@@ -3,7 +3,6 @@
  */
 #include "cost/links.h"
 #include "graph/ops.h"
-#include "plan/by_module.h"
 #include "plan/explain.h"
 #include "plan/plan.h"
 #include "cost/calibration.h"

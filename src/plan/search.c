@@ -1,7 +1,7 @@
 /*
  * search.c: finds the fastest settings that fit a budget.
  *
- * The choices (search_space.h) do not depend on the budget. Each has predicted seconds and a bound:
+ * The choices (survey.h) do not depend on the budget. Each has predicted seconds and a bound:
  * no placement of it needs fewer bytes. For a budget, the search visits the choices in order of
  * seconds. It skips those whose bound is too large, compiles and places the others, and takes the
  * first whose arena fits. A choice needs the larger of its bound and its arena, and no budget
@@ -18,7 +18,6 @@
 
 #include "plan/plan.h"
 #include "graph/ops.h"
-#include "plan/search_space.h"
 #include "plan/survey.h"
 
 /* Sums of seconds in another order differ in their last bits; choices this close are both

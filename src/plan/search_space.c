@@ -1,5 +1,5 @@
 /*
- * search_space.c: see search_space.h.
+ * search_space.c: see survey.h.
  *
  *     split   all surveys of one micro-batch:
  *
@@ -21,7 +21,6 @@
  * They compute no less than with only the optimizer state divided, keep no fewer bytes but for
  * whole gradients, and send what a few surveys of their own say.
  */
-#include "plan/search_space.h"
 
 #include "plan/survey.h"
 

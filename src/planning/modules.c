@@ -1,7 +1,6 @@
 /*
- * modules.c: see modules.h.
+ * modules.c: see parameter_groups.h.
  */
-#include "planning/modules.h"
 
 #include "adapter/adapter.h"
 #include "graph/ops.h"

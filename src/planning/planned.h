@@ -13,8 +13,9 @@
 #include "config/config.h"
 #include "folder/weights_4bit.h"
 #include "models/model.h"
-#include "plan/plan_file.h"
+#include "plan/plan.h"
 #include "run/device.h"
+#include <stdbool.h>
 
 enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
 
@@ -251,3 +252,10 @@ struct planned_part {
     int64_t first, n;
 };
 struct planned_part planned_part(const struct planned *r);
+
+/* --- this machine ---------------------------------------------------------------------------- */
+
+/* What this build can use, and the machine that it runs on. */
+/* Print the version and the libraries, and this machine. */
+void environment_print_version(bool json);
+void environment_print_machine(bool json);

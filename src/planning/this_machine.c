@@ -1,9 +1,8 @@
 /*
- * this_machine.c: see this_machine.h.
+ * this_machine.c: see planned.h.
  */
 #include "plimsoll.h"
 
-#include "planning/this_machine.h"
 
 #include <sys/resource.h>
 

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "batch/text_facts.h"
+#include "batch/text_source.h"
 #include "data/prepare/facts.h"
 #include "data/samples.h"
 

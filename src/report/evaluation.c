@@ -1,7 +1,7 @@
 /*
- * evaluation.c: see evaluation.h.
+ * evaluation.c: see requests.h.
  */
-#include "report/evaluation.h"
+#include "report/requests.h"
 
 #include <math.h>
 

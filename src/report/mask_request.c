@@ -1,7 +1,7 @@
 /*
- * mask_request.c: see mask_request.h.
+ * mask_request.c: see requests.h.
  */
-#include "report/mask_request.h"
+#include "report/requests.h"
 
 #include "base/progress.h"
 #include "data/masks/annotation.h"

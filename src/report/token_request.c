@@ -1,7 +1,7 @@
 /*
- * token_request.c: see token_request.h.
+ * token_request.c: see requests.h.
  */
-#include "report/token_request.h"
+#include "report/requests.h"
 
 #include <errno.h>
 #include <inttypes.h>

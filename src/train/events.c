@@ -12,7 +12,7 @@
  * Invariant: a file consists of whole records, except that a kill may truncate the last one. The
  * steps of its events ascend, so that removing later steps is a truncation.
  */
-#include "train/events.h"
+#include "train/folder.h"
 
 #include <errno.h>
 #include <fcntl.h>

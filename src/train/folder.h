@@ -7,7 +7,7 @@
  *     DIR/metrics.jsonl          one line per step
  *     DIR/answers/step-N.jsonl   the answers of an evaluation (train.eval_samples)
  *     DIR/train.tokenized        the token store of conversations, and validation.tokenized
- *     DIR/tb/                    the same for TensorBoard (events.h)
+ *     DIR/tb/                    the same for TensorBoard (events.c)
  *     DIR/checkpoints/step-N/    a model folder, the training state, DONE
  *     DIR/checkpoints/best/      the model folder of the best evaluation, eval.json
  *     DIR/model/                 the final model folder
@@ -94,3 +94,41 @@ int folder_model_begin(struct folder *f, enum folder_model which, const char **p
 int folder_model_publish(struct folder *f, enum folder_model which, struct error *e);
 /* Prints the path that publish renames to; true if the folder exists. */
 bool folder_model_path(const struct folder *f, enum folder_model which, char path[FOLDER_PATH]);
+
+/* --- events ---------------------------------------------------------------------------------- */
+
+/* The run's metrics as TensorBoard event files.
+ *
+ *     DIR/events.out.tfevents.0000000000.plimsoll    from step 1 on
+ *     DIR/events.out.tfevents.0000000400.plimsoll    of a run resumed after step 400
+ *
+ * Like metrics.jsonl, the files are truncated to the checkpoint that a run resumes from. Later
+ * events go into a file of their own. Its first event invalidates everything from its step on: a
+ * running TensorBoard drops the steps that are repeated, and never sees a file change behind its
+ * read position.
+ */
+enum { EVENTS_PATH = 4200 };
+
+struct events {
+    char dir[EVENTS_PATH]; /* empty: not open */
+    int64_t start;         /* steps done before the first event of this process */
+    int fd;                /* -1: nothing written yet */
+};
+
+struct scalar {
+    const char *tag;
+    double value;          /* written as a float */
+};
+
+/* Opens DIR for events after `step` (0: a new run): truncates its files, creates none. The parent
+ * folder of DIR exists. */
+int events_open(struct events *w, const char *dir, int64_t step, struct error *e);
+/* Appends one event with a step's scalars in one write, without allocation. The first call creates
+ * the folder and the file. */
+int events_write(struct events *w, int64_t step, const struct scalar *scalars, int n, struct error *e);
+/* Flushes everything written to disk. */
+int events_sync(struct events *w, struct error *e);
+/* Closes, removes the file that this process created, and DIR if it is empty then. */
+void events_abandon(struct events *w);
+/* Closes the file. A zeroed struct is allowed. */
+void events_close(struct events *w);

@@ -16,7 +16,6 @@
 
 #include "base/progress.h"
 #include "dist/agree.h"
-#include "train/events.h"
 #include "batch/feed.h"
 #include "train/folder.h"
 #include "infer/questions.h"

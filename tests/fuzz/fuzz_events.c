@@ -3,7 +3,7 @@
  * is the step. What is kept is a beginning of the file, and cutting it again keeps all of it. A Git
  * LFS pointer is refused.
  */
-#include "train/events.h"
+#include "train/folder.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

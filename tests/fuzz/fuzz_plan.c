@@ -1,7 +1,7 @@
 /*
  * fuzz_plan.c: any bytes as a stored plan, plan.json.
  */
-#include "plan/plan_file.h"
+#include "plan/plan.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

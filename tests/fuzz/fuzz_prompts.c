@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "infer/image_prompts.h"
+#include "infer/many.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -18,7 +18,7 @@
 #include "io/file.h"
 
 enum { DEPTH = 6, FOLDERS = 24, TEXTS = 8 };
-enum kind { UNKNOWN, IMAGES, MASKS };
+enum layout_kind { UNKNOWN, IMAGES, MASKS };
 enum part { NONE, TRAIN, VALIDATION, TEST, PARTS };
 
 /* --- the words of a path ---------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static enum part part_of(const char *name, size_t n)
     return found;
 }
 
-static enum kind kind_of(const char *name, size_t n)
+static enum layout_kind kind_of(const char *name, size_t n)
 {
     const char *end = name + n;
     if (names_masks(name, n)) return MASKS;
@@ -93,7 +93,7 @@ static enum kind kind_of(const char *name, size_t n)
 
 struct seen_folder {
     char *path; /* relative; "." is the root */
-    enum kind kind;
+    enum layout_kind kind;
     enum part part;
     struct image_tree tree;
     bool read;
@@ -142,7 +142,7 @@ static void add_folder(struct search *s, const char *path)
     size_t end = 0;
     for (const char *at = path; *at;) {
         size_t n = strcspn(at, "/");
-        enum kind kind = kind_of(at, n);
+        enum layout_kind kind = kind_of(at, n);
         enum part part = part_of(at, n);
         if (kind) f.kind = kind;
         if (part) f.part = part;

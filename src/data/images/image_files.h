@@ -8,7 +8,7 @@
  *     data:image/png;base64,iVBO    the image itself
  *     parquet:a.parquet/12/3/1      a cell of a Parquet table (io/parquet_rows.h), by a path
  *     video:clips/1.mp4             a video, a file or a folder of images, by any of these paths
- *     volume:T1:7/T1.nii.gz         a volume, a file or the folder of a DICOM series (data/volumes/volume_patches.h)
+ *     volume:T1:7/T1.nii.gz         a volume, a file or the folder of a DICOM series (data/volumes/volume.h)
  *
  * data.images may also be a packed store with the embeddings that a vision tower computes of the
  * images (data/formats/packed.h): then there are no bytes of images, and a reference of any kind is
@@ -21,7 +21,7 @@
 
 #include "data/images/video.h"
 #include "data/masks/mask.h"
-#include "data/volumes/volume_patches.h"
+#include "data/volumes/volume.h"
 
 #define VIDEO_REFERENCE "video:"
 bool media_is_video(const char *reference);

@@ -58,7 +58,7 @@ struct frames_to {
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
                                    uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
 
-/* Reads a volume of a modality, into to[modality_floats] (volume_patches.h). Its list of files and
+/* Reads a volume of a modality, into to[modality_floats] (volume.h). Its list of files and
  * a path are on the heap while it is read. */
 enum data_fault image_reader_volume(struct image_reader *r, struct image_files *files, const char *reference,
                                     float *to, struct error *e);

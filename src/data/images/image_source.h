@@ -64,7 +64,7 @@ struct image_pixels {
     bool video;
     double seconds;      /* of a video, that one of grid.t lasts */
     uint64_t used;       /* bytes of memory that reading took, at most */
-    int modality;        /* of a volume, whose values are patches (volume_patches.h); below 0: an image or a video */
+    int modality;        /* of a volume, whose values are patches (volume.h); below 0: an image or a video */
 };
 int image_source_read(const struct image_source *s, const char *reference, bool beside, image_take *take, void *user,
                       struct image_pixels *out, struct error *e);

@@ -1,10 +1,10 @@
 /*
  * sampler.c: filters, then one function per strategy over the remaining candidates (see
- * sampler.h). Random decisions use ranks: each candidate has a random number, drawn from the
+ * mask.h). Random decisions use ranks: each candidate has a random number, drawn from the
  * sample's stream by the mask's index in the file, and the lowest numbers win. So a filter that
  * drops some masks does not reshuffle the others.
  */
-#include "data/masks/sampler.h"
+#include "data/masks/mask.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
- * make.c: see make.h.
+ * make.c: see prepare.h.
  */
-#include "data/prepare/make.h"
+#include "data/prepare/prepare.h"
 
 #include <unistd.h>
 

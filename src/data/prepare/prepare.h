@@ -4,9 +4,9 @@
  */
 #pragma once
 
+#include "base/base.h"
 #include "base/progress.h"
 #include "io/file.h"
-#include "base/base.h"
 
 struct prepare {
     const char *out;    /* folder */
@@ -43,3 +43,64 @@ struct embedding_counts {
 };
 /* Counts them. `check`: compares the checksums, and prints what cannot be used. */
 void verify_embeddings(const struct dataset *d, bool check, struct embedding_counts *n);
+
+/* --- make ------------------------------------------------------------------------------------ */
+
+/* A synthetic dataset in SA-1B's format (prepare/synth.h), as tar shards or folders.
+ *
+ * All threads draw the samples of a block, which is then written in order: the dataset is the
+ * same for any number of threads, and memory holds one block. Unless `sorted`, the files of a block
+ * (.jpg and .json) are shuffled, as in SA-1B's shards.
+ *
+ * DIR/.make holds the options until the dataset is whole: after a kill the same options continue,
+ * with the same bytes as if it had not been killed.
+ */
+/* --- synth ----------------------------------------------------------------------------------- */
+
+/* Synthetic images with exact masks: overlapping textured shapes on a textured ground,
+ * and the mask of the visible part of each shape, in SA-1B's format.
+ *
+ * Image `id` of a seed is a pure function of the options: any thread can draw any image, and the
+ * result is always the same.
+ */
+struct synth_options {
+    uint64_t seed;
+    uint32_t width, height;
+    uint32_t masks; /* shapes that are drawn; a shape that is hardly visible gets no annotation */
+};
+
+struct synth_scene {
+    struct synth_options options;
+    uint64_t id;
+    uint8_t *rgb;    /* [height][width][3] */
+    uint16_t *owner; /* [height][width]: 0 is the ground, i + 1 shape i */
+    struct synth_shape *shapes;
+};
+
+enum { SYNTH_MAX_MASKS = 4096, SYNTH_MAX_SIDE = 16384 };
+
+/* Returns PL_USAGE when the options are invalid. */
+int synth_check(const struct synth_options *o, struct error *e);
+void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t id);
+void synth_free(struct synth_scene *s);
+/* Returns the annotation file, with SA-1B's keys in SA-1B's order; returns the number of masks.
+ * bbox is one pixel short in width and height, as in SA-1B. */
+uint32_t synth_json(const struct synth_scene *s, struct text *out);
+/* Encodes the image as in SA-1B: JPEG, quality 95, 4:2:0. */
+int synth_jpeg(const struct synth_scene *s, struct text *out, struct error *e);
+
+struct make_set {
+    const char *dir;
+    struct synth_options synth;
+    uint64_t images, shards;
+    bool sorted, extracted;
+    /* the result */
+    uint64_t masks, bytes; /* that were written */
+    uint64_t there;        /* shards of an earlier process that was killed */
+    /* private */
+    uint64_t key;          /* of the order */
+    struct text options;   /* that determine the dataset; of DIR/.make */
+    struct progress progress;
+};
+/* Writes the dataset. PL_USAGE: the folder has another one. */
+int make_set(struct make_set *m, struct error *e);

@@ -1,10 +1,10 @@
 /*
- * volume_patches.c: see volume_patches.h.
+ * volume_patches.c: see volume.h.
  *
  * A slice is read, resampled along its rows and columns, and added to the slices of the result that
  * it takes part in. So memory is that of a few slices, and the result itself.
  */
-#include "data/volumes/volume_patches.h"
+#include "data/volumes/volume.h"
 
 #include <math.h>
 

@@ -13,7 +13,7 @@
  *
  * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
  * described instead, each frame by its time and as an image without tiles, and InternVL's by the
- * numbers of its frames; Idefics3 takes none. Videos of Qwen-VL (vision_text.h) and of
+ * numbers of its frames; Idefics3 takes none. Videos of Qwen-VL (below) and of
  * LLaVA-OneVision have a token of their own.
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts
@@ -22,6 +22,7 @@
  */
 #pragma once
 
+#include "base/base.h"
 #include "text/template/anyres.h"
 #include "text/template/template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -124,3 +125,26 @@ int image_text_encode(const struct text_images *images, const struct tokenizer *
 
 /* Writes a number in English words, as num2words does: "one thousand, two hundred and five". */
 void number_words(uint32_t n, struct text *out);
+
+/* --- vision text ----------------------------------------------------------------------------- */
+
+/* The text that takes the place of <|image_pad|> or <|video_pad|> in a rendered
+ * conversation of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The template writes <|vision_start|> before it
+ * and <|vision_end|> behind it.
+ *
+ *     image, and Qwen2-VL's and 2.5's video   the token, once for each feature
+ *     Qwen3-VL's video                        for each grid in time its own text:
+ *                                             <0.3 seconds><|vision_start|><|video_pad|>...<|vision_end|>
+ */
+struct vision_text {
+    const char *token;       /* <|image_pad|> or <|video_pad|> */
+    const char *start, *end; /* <|vision_start|> and <|vision_end|> */
+    uint32_t grids;          /* of a video; an image has 1 */
+    uint64_t tokens;         /* of each grid */
+    const double *seconds;   /* [grids] times that the text names; NULL: it names none */
+};
+
+/* Appends the text to `out`. */
+void vision_text_put(const struct vision_text *v, struct text *out);
+/* Returns the tokens that vision_text_put repeats, grids * tokens: those that features replace. */
+uint64_t vision_text_features(const struct vision_text *v);

@@ -6,7 +6,7 @@
  *     shapes (ellipse, rectangle, polygon, star)  ->  owner map  ->  colours  ->  JPEG
  *                                                          \->  runs per shape  ->  JSON
  */
-#include "data/formats/synth.h"
+#include "data/prepare/prepare.h"
 
 #include <math.h>
 
