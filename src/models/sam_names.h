@@ -43,8 +43,9 @@ struct sam_names {
     bool tiny;                    /* has a TinyViT encoder; model_type tinysam */
     struct bump memory;
     VEC(struct sam_tensor) found; /* sorted by `original` after sam_names_resolve */
-    VEC(struct sam_part) parts;   /* in the published order */
-    int64_t size[128];            /* indexed by the letters of sam_names.c's tables */
+    VEC(struct sam_part) parts;   /* in the order of the source */
+    const char *missing;          /* a tensor that is not there, without which a size is not known; NULL: none */
+    int64_t size[128];            /* indexed by the letters of sam_names.c */
     int64_t window;               /* window size of the blocks that are not global */
     int64_t table[SAM_BLOCKS];    /* by block: length of its relative-position tables */
     struct sam_stage stage[SAM_STAGES];
