@@ -119,10 +119,13 @@ losses() {
             near[word[1]] = 20 * (word[4] > least ? word[4] : least) + 4 / 8388608
         }
     }
-    # The bound of a number in ROUNDING. A number that is exact in every precision is not listed
-    # there.
-    function bound_of(name, most) {
-        if (column < 4) return most + room[name]
+    # The bound of a step in ROUNDING; below f32 that of an earlier step if it is larger, because
+    # what rounding has moved stays in the weights. A number that is exact in every precision is
+    # not listed there.
+    function bound_of(key, step, most,    name) {
+        name = key "." step
+        if (room[name] > moved[key]) moved[key] = room[name]
+        if (column < 4) return most + moved[key]
         return name in known && near[name] < most ? near[name] : most
     }
     function number(line, key,    at) {
@@ -141,7 +144,7 @@ losses() {
             printf "step %d: %s has no bound in %s\n", step, key, rounding
             return bad++
         }
-        bound = bound_of(key "." step, bound)
+        bound = bound_of(key, step, bound)
         off = got - want
         if (off < 0) off = -off
         if (want != 0) off /= want < 0 ? -want : want

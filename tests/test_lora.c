@@ -39,6 +39,23 @@ static id input_of(const struct planned_preset *p, const char *weight)
     return tensor_at(&p->r.planned.graph, product(&p->r.planned.graph, weight)->in[0])->storage;
 }
 
+/* The storage that the first factor of a module reads: that of the product of its group
+ * (passes/rewrites/group_lora.c). */
+static id input_of_first(const struct planned_preset *p, const char *module)
+{
+    const struct graph *g = &p->r.planned.graph;
+    char name[128];
+    snprintf(name, sizeof name, "%s.lora_A.weight", module);
+    for (uint32_t k = 0; k < turn_of(g); k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        const struct node *w = n->op == OP_LINEAR ? node_at(g, tensor_at(g, n->in[1])->node) : NULL;
+        for (int i = 0; w && w->op == OP_CONCAT && i < w->nin; i++)
+            if (!strcmp(graph_name(g, tensor_at(g, w->in[i])->name), name)) return tensor_at(g, n->in[0])->storage;
+    }
+    fail_msg("no group with %s", name);
+    return 0;
+}
+
 #define LAYER "model.layers.1."
 
 /* A frozen linear without an adapter keeps no input; linears that share an input keep it once. */
@@ -48,8 +65,7 @@ TEST(test_kept)
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=[q_proj, k_proj]", PLAIN, NULL});
     assert_true(keeps_input(&p, LAYER "self_attn.q_proj.weight"));
     assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"), input_of(&p, LAYER "self_attn.k_proj.weight"));
-    assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"),
-                     input_of(&p, LAYER "self_attn.q_proj.lora_A.weight"));
+    assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"), input_of_first(&p, LAYER "self_attn.q_proj"));
     assert_false(keeps_input(&p, LAYER "mlp.gate_proj.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.up_proj.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.down_proj.weight"));
@@ -57,6 +73,25 @@ TEST(test_kept)
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=[down_proj]", PLAIN, NULL});
     assert_true(keeps_input(&p, LAYER "mlp.down_proj.weight"));
     assert_false(keeps_input(&p, LAYER "self_attn.q_proj.weight"));
+    planned_preset_free(&p);
+}
+
+/* Gradients of adapters are sums in f32, of grouped first factors too. */
+TEST(test_gradients)
+{
+    struct planned_preset p;
+    plan_preset(&p, "llama-tiny",
+                (const char *const[]){"adapter.target_modules=all-linear", "memory.precision=bf16",
+                                      "memory.recompute=none", NULL});
+    const struct graph *g = &p.r.planned.graph;
+    uint32_t products = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op != OP_MATMUL || !n->attr.matmul.ta) continue;
+        products++;
+        assert_int_equal(tensor_at(g, n->out[0])->dtype, DT_F32);
+    }
+    assert_int_equal(products, 4 * (7 + 4)); /* of each layer seven second factors; two groups, o_proj and down_proj */
     planned_preset_free(&p);
 }
 

@@ -9,12 +9,21 @@
  */
 #include "graph/rules.h"
 
+/* Reports whether `x` is a weight, or several weights one after the other. */
+static bool is_weight(const struct graph *g, id x)
+{
+    const struct node *n = node_at(g, tensor_at(g, x)->node);
+    if (storage_of(g, x)->kind == KIND_PARAM) return true;
+    for (int i = 0; i < n->nin; i++)
+        if (n->op != OP_CONCAT || storage_of(g, n->in[i])->kind != KIND_PARAM) return false;
+    return n->op == OP_CONCAT;
+}
+
 /* Returns the dtype of the gradient of `x`: gradients of weights accumulate in f32. */
 static enum dtype gradient_dtype(struct vjp *v, id x)
 {
     enum dtype t = tensor_at(v->g, x)->dtype;
-    bool weight = storage_of(v->g, x)->kind == KIND_PARAM;
-    return weight && t != DT_F64 ? DT_F32 : t;
+    return is_weight(v->g, x) && t != DT_F64 ? DT_F32 : t;
 }
 
 /* Sums `gradient`, which has x's broadcast shape, to x's own shape. */
