@@ -134,13 +134,8 @@ static void bench_shape(const struct shape *s, enum dtype t)
     const struct tensor w = tensor_new(t, O, s->depthwise ? 1 : C, s->k, s->k);
     struct tensor dw = w;
     dw.dtype = DT_F32;
-    const union attr attr = {.conv = {.stride = s->stride,
-                                      .pad = s->pad,
-                                      .groups = s->depthwise ? (int32_t)C : 1,
-                                      .kh = s->k,
-                                      .kw = s->k,
-                                      .H = H,
-                                      .W = H}};
+    const union attr attr = {.conv = {.stride = s->stride, .pad = s->pad, .groups = s->depthwise ? (int32_t)C : 1,
+                                      .kh = s->k, .kw = s->k, .H = H, .W = H}};
     bench_print(name, &(struct bench){OP_CONV, attr, {x, w}, y});
     bench_print(name, &(struct bench){OP_CONV_DX, attr, {y, w}, x});
     bench_print(name, &(struct bench){OP_CONV_DW, attr, {y, x}, dw});

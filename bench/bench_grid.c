@@ -41,8 +41,7 @@ static struct tensor dense(enum dtype t, int rank, const int64_t *dim)
 static struct operand filled(const struct tensor *t)
 {
     static uint64_t state = 88172645463325252u;
-    struct operand x = {.dtype = t->dtype,
-                        .rank = t->rank,
+    struct operand x = {.dtype = t->dtype, .rank = t->rank,
                         .data = aligned_alloc(64, align_up(tensor_bytes(t) + 64, 64))};
     memcpy(x.dim, t->dim, sizeof x.dim);
     memcpy(x.stride, t->stride, sizeof x.stride);

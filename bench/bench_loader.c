@@ -144,12 +144,8 @@ static int measure(const struct options *o, struct error *e)
     struct dataset_options d = {.format = is_pack(o->paths[0]) ? "packed" : "sa1b",
                                 .paths = o->paths,
                                 .n_paths = o->n_paths};
-    struct loader_options lo = {.side = SIDE,
-                                .cells = CELLS,
-                                .masks = o->masks,
-                                .threads = o->threads,
-                                .slots = SLOTS + o->threads,
-                                .room = ROOM};
+    struct loader_options lo = {.side = SIDE, .cells = CELLS, .masks = o->masks, .threads = o->threads,
+                                .slots = SLOTS + o->threads, .room = ROOM};
     struct dataset *set;
     struct reader *l = NULL;
     int rc = dataset_open(&set, &d, e);

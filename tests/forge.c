@@ -85,9 +85,7 @@ static int forge(int argc, char **argv, struct error *e)
 {
     if (argc < 5) return error_set(e, PL_USAGE, "usage: forge IN OUT drop|flatten|set|cut|length|offsets ARGUMENT...");
     const char *how = argv[3];
-    struct change c = {.name = argv[4],
-                       .drop = !strcmp(how, "drop"),
-                       .flatten = !strcmp(how, "flatten"),
+    struct change c = {.name = argv[4], .drop = !strcmp(how, "drop"), .flatten = !strcmp(how, "flatten"),
                        .set = !strcmp(how, "set")};
     if (!c.drop && !c.flatten && !c.set) return damage(argv[1], argv[2], how, argv[4], e);
     if (c.set && argc == 7) c.index = strtoll(argv[5], NULL, 10), c.value = strtod(argv[6], NULL);

@@ -66,8 +66,7 @@ static int write_sample(const char *dir, const char *part, uint32_t i, bool alon
     struct shape s[2];
     for (uint32_t k = 0; k < 2; k++) {
         const uint32_t r = 7 + draw(key, &at, 5);
-        s[k] = (struct shape){.r = r,
-                              .y = k * HALF + r + 1 + draw(key, &at, HALF - 2 - 2 * r),
+        s[k] = (struct shape){.r = r, .y = k * HALF + r + 1 + draw(key, &at, HALF - 2 - 2 * r),
                               .x = r + 1 + draw(key, &at, SIDE - 2 - 2 * r),
                               .colour = k ? (s[0].colour + 1 + draw(key, &at, 2)) % 3 : draw(key, &at, 3),
                               .round = draw(key, &at, 2)};

@@ -93,15 +93,9 @@ static inline void rank_threads_open(struct ranks *r, int n, double timeout)
     pthread_cond_init(&t->all_here, NULL);
     t->n = n;
     for (int i = 0; i < n; i++)
-        r[i] = (struct ranks){.n = n,
-                              .rank = i,
-                              .local = n,
-                              .timeout = timeout,
-                              .host = "here",
-                              .exchange = rank_threads_exchange,
-                              .gather = rank_threads_gather,
-                              .abort = rank_threads_abort,
-                              .state = t};
+        r[i] = (struct ranks){.n = n, .rank = i, .local = n, .timeout = timeout, .host = "here",
+                              .exchange = rank_threads_exchange, .gather = rank_threads_gather,
+                              .abort = rank_threads_abort, .state = t};
 }
 
 static inline void rank_threads_close(struct ranks *r)

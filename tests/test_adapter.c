@@ -322,9 +322,7 @@ TEST(test_written)
     static const int64_t layers[] = {0, 3};
     static const char *const layers_pattern[] = {"layers"};
     const struct adapter plain = {.r = 8, .alpha = 8, .target = {targets, 1, NULL}};
-    const struct adapter full = {.r = 16,
-                                 .alpha = 32,
-                                 .dropout = 0.05,
+    const struct adapter full = {.r = 16, .alpha = 32, .dropout = 0.05,
                                  .target = {targets, 1, NULL},
                                  .exclude.regex = ".*\\.x\"y",
                                  .save = saved,
@@ -342,11 +340,7 @@ TEST(test_written)
                                  .n_layers_pattern = 1,
                                  .init = ADAPTER_INIT_GAUSSIAN,
                                  .task_type = "CAUSAL_LM"};
-    const struct adapter all = {.r = 4,
-                                .alpha = 1.5,
-                                .dropout = 0.5,
-                                .all_linear = true,
-                                .init = ADAPTER_INIT_RANDOM,
+    const struct adapter all = {.r = 4, .alpha = 1.5, .dropout = 0.5, .all_linear = true, .init = ADAPTER_INIT_RANDOM,
                                 .bias = ADAPTER_BIAS_ALL};
     check_written("tests/golden/peft_config/plain.json", &plain, NULL, NULL, 0);
     check_written("tests/golden/peft_config/full.json", &full, "meta/llama \"x\"", NULL, 0);

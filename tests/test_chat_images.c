@@ -204,9 +204,7 @@ TEST(test_token)
     struct image_text x = {.token = right, .features = 2};
     assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "the tokenizer lacks the image token"));
-    x = (struct image_text){.layout = IMAGE_AS_PIECES,
-                            .token = -200,
-                            .features = 2,
+    x = (struct image_text){.layout = IMAGE_AS_PIECES, .token = -200, .features = 2,
                             .around = {"<im_start>", "<im_end>"}};
     assert_int_equal(image_text_open(&x, without, f.template, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "<im_start>"));
@@ -255,12 +253,9 @@ TEST(test_labels_of_all)
     f.options.paths = paths, f.options.n_paths = 1;
     snprintf(store, sizeof store, "/tmp/plimsoll-chat-images-%ld", (long)getpid());
     if (tokenize_build(&f.options, &key, store, &e)) fail_msg("%s", e.text);
-    const struct conversations_options o = {.sequence = 192,
-                                            .train_on = TRAIN_ON_ALL,
-                                            .packing = true,
+    const struct conversations_options o = {.sequence = 192, .train_on = TRAIN_ON_ALL, .packing = true,
                                             .vocabulary = f.model.vocabulary,
-                                            .images = {.features = f.images.text.features,
-                                                       .token = f.images.text.token,
+                                            .images = {.features = f.images.text.features, .token = f.images.text.token,
                                                        .most = 8}};
     if (conversations_open(&c, store, &o, &e)) fail_msg("%s", e.text);
     assert_int_equal(c.used.n, 6);

@@ -669,10 +669,7 @@ TEST(test_schedule_step)
     const int64_t milestones[] = {4, 5, 9};
     for (int64_t warmup = 0; warmup < 4; warmup++) {
         struct schedule every = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .every = 3};
-        struct schedule listed = {.kind = SCHEDULE_STEP,
-                                  .warmup = warmup,
-                                  .gamma = 0.5,
-                                  .milestones = milestones,
+        struct schedule listed = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .milestones = milestones,
                                   .n_milestones = 3};
         double a = 1, b = 1; /* halves are exact */
         for (int64_t step = 0; step < 20; step++) {

@@ -655,9 +655,7 @@ static void random_masks(struct mask *m, uint32_t n, uint64_t seed)
         double u = (double)(random_bits(key, 3 * i) >> 11) * 0x1p-53,
                v = (double)(random_bits(key, 3 * i + 1) >> 11) * 0x1p-53;
         double side = exp(log(4) + u * log(100));
-        m[i] = (struct mask){.id = i,
-                             .area = side * side,
-                             .predicted_iou = (float)(0.8 + 0.2 * v),
+        m[i] = (struct mask){.id = i, .area = side * side, .predicted_iou = (float)(0.8 + 0.2 * v),
                              .stability = (float)(0.9 + 0.1 * u),
                              .box = {(float)(v * 500), (float)(u * 500), (float)side, (float)side}};
     }

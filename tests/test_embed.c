@@ -32,11 +32,7 @@ static int teardown(void **state)
 
 static struct packed_embeddings about(uint64_t weights)
 {
-    return (struct packed_embeddings){.type = PACKED_F32,
-                                      .channels = C,
-                                      .grid = GRID,
-                                      .weights = weights,
-                                      .layers = 5,
+    return (struct packed_embeddings){.type = PACKED_F32, .channels = C, .grid = GRID, .weights = weights, .layers = 5,
                                       .model = "some/model"};
 }
 
@@ -63,16 +59,8 @@ static char *write_store(const char *name, const struct packed_embeddings *x, ch
         embedding(i, values);
         random_words((uint32_t *)(void *)image, random_key(3, "pixels"), i * sizeof image / 4, sizeof image / 4);
         snprintf(key, sizeof key, "%d", (int)i);
-        struct packed_new s = {.name = key,
-                               .key = key,
-                               .h = SIDE,
-                               .w = SIDE,
-                               .rows = SIDE,
-                               .columns = SIDE,
-                               .image = image,
-                               .embedding = values,
-                               .masks = masks,
-                               .bits = (const uint8_t *)bits,
+        struct packed_new s = {.name = key, .key = key, .h = SIDE, .w = SIDE, .rows = SIDE, .columns = SIDE,
+                               .image = image, .embedding = values, .masks = masks, .bits = (const uint8_t *)bits,
                                .n = M};
         if (packed_add(w, &s, &e)) fail_msg("%s", e.text);
     }
@@ -91,12 +79,7 @@ static struct dataset *open_sets(char *const *paths, uint32_t n)
 
 static struct loader_fixture open_loader(uint64_t embedding_bytes)
 {
-    struct loader_options o = {.side = SIDE,
-                               .cells = CELLS,
-                               .masks = M,
-                               .threads = 2,
-                               .slots = 3,
-                               .room = 1 << 16,
+    struct loader_options o = {.side = SIDE, .cells = CELLS, .masks = M, .threads = 2, .slots = 3, .room = 1 << 16,
                                .embedding = embedding_bytes};
     return loader_fixture_open(&o);
 }
@@ -116,10 +99,7 @@ TEST(test_loader)
     struct loader_fixture images = open_loader(0), other = open_loader(0),
                           embedded = open_loader(ELEMENTS * sizeof(float));
     assert_true(embedded.bytes < images.bytes);
-    struct loader_source s = {.set = a,
-                              .order.seed = 5,
-                              .order.shuffle = true,
-                              .interior = true,
+    struct loader_source s = {.set = a, .order.seed = 5, .order.shuffle = true, .interior = true,
                               .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M, .max_area = 1}},
                          t = s, u = s;
     u.set = b;

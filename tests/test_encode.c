@@ -121,8 +121,7 @@ static void plan_run(struct run *r, struct config *c, const struct task *t, cons
         if (sets[i]) must(config_set(c, sets[i], &e), &e);
     must(config_check(c, shape->config ? 0 : CONFIG_NEEDS_MODEL, &e), &e);
     must(run_plan(r, c,
-                  &(struct run_options){.train = true,
-                                        .describe = t->sparse_labels ? describe_few : describe_images,
+                  &(struct run_options){.train = true, .describe = t->sparse_labels ? describe_few : describe_images,
                                         .config_json = shape->config},
                   &e),
          &e);

@@ -189,11 +189,7 @@ static void *reduce_long(void *arg)
     const struct query q = {.attr = &a, .in = {&x}, .out = {&x}, .nin = 1, .nout = 1};
     float *data = malloc(4 * (size_t)n);
     for (int64_t i = 0; i < n; i++) data[i] = (float)(i % 1000) + 0.25f * (float)ranks->rank;
-    struct launch f = {.attr = &a,
-                       .nin = 1,
-                       .nout = 1,
-                       .threads = 1,
-                       .ranks = ranks,
+    struct launch f = {.attr = &a, .nin = 1, .nout = 1, .threads = 1, .ranks = ranks,
                        .work_bytes = cpu_kernels[OP_ALL_REDUCE]->workspace(&q)};
     assert_true(f.work_bytes < 9 << 20);
     f.work = malloc(f.work_bytes);

@@ -433,10 +433,8 @@ TEST(test_resize)
 TEST(test_resize_flat)
 {
     for (uint32_t trial = 0; trial < 200; trial++) {
-        struct resize_view v = {.width = 1 + trial * 7 % 61,
-                                .height = 1 + trial * 5 % 43,
-                                .to_width = 1 + trial * 11 % 53,
-                                .to_height = 1 + trial * 3 % 47};
+        struct resize_view v = {.width = 1 + trial * 7 % 61, .height = 1 + trial * 5 % 43,
+                                .to_width = 1 + trial * 11 % 53, .to_height = 1 + trial * 3 % 47};
         v.stride = v.to_width * 3;
         uint8_t *src = mem_alloc((size_t)v.width * v.height * 3), *to = mem_alloc(v.stride * v.to_height);
         memset(src, (int)trial + 55, (size_t)v.width * v.height * 3);

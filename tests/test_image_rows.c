@@ -59,15 +59,8 @@ static void add_sample(struct token_store_writer *w, uint32_t i)
         ids[t++] = (int32_t)(200 + i);
         ids[t++] = 99;
     }
-    const struct new_sample s = {.ids = ids,
-                                 .tokens = t,
-                                 .answers = answers,
-                                 .n_answers = turns,
-                                 .media = media,
-                                 .images = images,
-                                 .file = "chats.json",
-                                 .line = i + 1,
-                                 .number = i};
+    const struct new_sample s = {.ids = ids, .tokens = t, .answers = answers, .n_answers = turns, .media = media,
+                                 .images = images, .file = "chats.json", .line = i + 1, .number = i};
     if (token_store_add(w, &s, &e)) fail_msg("%s", e.text);
     bump_free(&b);
 }
@@ -99,9 +92,7 @@ struct fixture {
 
 static struct conversations_options row_options(uint32_t most, enum too_many too_many)
 {
-    return (struct conversations_options){.sequence = T,
-                                          .packing = true,
-                                          .max_bad = 1,
+    return (struct conversations_options){.sequence = T, .packing = true, .max_bad = 1,
                                           .images = {TOKEN, FEATURES, most, too_many}};
 }
 

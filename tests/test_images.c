@@ -104,9 +104,7 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
     snprintf(micro, sizeof micro, "memory.micro_batch=%d", micro_batch);
     must(config_set(&c, micro, &e), &e);
     must(run_plan(&r, &c,
-                  &(struct run_options){.train = true,
-                                        .own = room ? &own : NULL,
-                                        .own_bytes = sizeof own,
+                  &(struct run_options){.train = true, .own = room ? &own : NULL, .own_bytes = sizeof own,
                                         .size = room ? NULL : size},
                   &e),
          &e);
@@ -190,10 +188,7 @@ TEST(test_generation)
     must(config_set(&c, "model.path=" FOLDER, &e), &e);
     must(config_set(&c, "device.kind=cpu", &e), &e);
     must(run_plan(&r, &c,
-                  &(struct run_options){.forward = true,
-                                        .B = 1,
-                                        .T = 16,
-                                        .generate = &generation,
+                  &(struct run_options){.forward = true, .B = 1, .T = 16, .generate = &generation,
                                         .own = &(struct image_batch){2},
                                         .own_bytes = sizeof(struct image_batch)},
                   &e),

@@ -94,10 +94,7 @@ static struct loader_options options(uint32_t threads, uint32_t slots)
 
 static struct loader_source source_of(const struct dataset *d)
 {
-    return (struct loader_source){.set = d,
-                                  .order.seed = 5,
-                                  .order.shuffle = true,
-                                  .order.max_bad = 1,
+    return (struct loader_source){.set = d, .order.seed = 5, .order.shuffle = true, .order.max_bad = 1,
                                   .interior = true,
                                   .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M}};
 }
@@ -146,14 +143,8 @@ TEST(test_threads)
             struct loader_source s = source_of(d);
             if (augmented) s.augment = (struct loader_augment){0.5, 0.5, 0.5};
             if (augmented == 2)
-                s.augment = (struct loader_augment){.flip = 0.5,
-                                                    .scale = 0.9,
-                                                    .flip_vertical = 0.5,
-                                                    .turn = 0.5,
-                                                    .rotate = 10,
-                                                    .brightness = 0.1,
-                                                    .contrast = 0.1,
-                                                    .gamma = 0.2,
+                s.augment = (struct loader_augment){.flip = 0.5, .scale = 0.9, .flip_vertical = 0.5, .turn = 0.5,
+                                                    .rotate = 10, .brightness = 0.1, .contrast = 0.1, .gamma = 0.2,
                                                     .noise = 0.05};
             collect(&b, &s, 0, TAKEN, i ? got : want);
             if (i) assert_memory_equal(got, want, sizeof want);

@@ -9,8 +9,7 @@
 static void add(struct image_tree *t, const char *path)
 {
     const char *base = strrchr(path, '/');
-    struct image_file f = {.path = mem_string(path),
-                           .base = base ? (uint32_t)(base + 1 - path) : 0,
+    struct image_file f = {.path = mem_string(path), .base = base ? (uint32_t)(base + 1 - path) : 0,
                            .stem = (uint32_t)(strrchr(path, '.') - path)};
     vec_push(&t->files, f);
 }

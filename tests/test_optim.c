@@ -103,10 +103,7 @@ static struct operand operand(void *data, enum dtype t, int rank, const int64_t 
 static void launch_one(const struct kernel *k, enum op op, const union attr *attr, const struct operand *in, int nin,
                        int threads)
 {
-    struct launch l = {.attr = attr,
-                       .nin = nin,
-                       .nout = op_table[op].outs,
-                       .threads = threads,
+    struct launch l = {.attr = attr, .nin = nin, .nout = op_table[op].outs, .threads = threads,
                        .work_bytes = (1 << 16) * sizeof(double)};
     int alias[MAX_OUT] = {0};
     for (int i = 0; i < nin; i++) l.in[i] = in[i];

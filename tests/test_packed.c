@@ -79,9 +79,7 @@ static struct dataset *open_dataset(const char *format, char *path, double fract
 {
     struct dataset *d;
     struct error e;
-    struct dataset_options o = {.format = format,
-                                .paths = &path,
-                                .n_paths = 1,
+    struct dataset_options o = {.format = format, .paths = &path, .n_paths = 1,
                                 .split = {.fraction = fraction, .rest = true, .seed = 4}};
     if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
     return d;
@@ -89,14 +87,8 @@ static struct dataset *open_dataset(const char *format, char *path, double fract
 
 static struct loader_fixture open_loader(uint32_t side, uint32_t cells)
 {
-    struct loader_options o = {.side = side,
-                               .cells = cells,
-                               .masks = M,
-                               .threads = 2,
-                               .slots = 3,
-                               .room = 1 << 20,
-                               .least = 0.5,
-                               .moves = true};
+    struct loader_options o = {.side = side, .cells = cells, .masks = M, .threads = 2, .slots = 3, .room = 1 << 20,
+                               .least = 0.5, .moves = true};
     return loader_fixture_open(&o);
 }
 
@@ -110,14 +102,9 @@ TEST(test_same_batches)
     struct loader_fixture a = open_loader(SIDE, CELLS), b = open_loader(SIDE, CELLS);
     struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read a source until the next seek */
     for (size_t k = 0; k < COUNT(strategies); k++) {
-        s[k] = (struct loader_source){.set = from,
-                                      .order.seed = 5,
-                                      .order.shuffle = true,
-                                      .interior = true,
+        s[k] = (struct loader_source){.set = from, .order.seed = 5, .order.shuffle = true, .interior = true,
                                       .order.max_bad = 0,
-                                      .sampler = {.strategy = strategies[k],
-                                                  .max_masks = M,
-                                                  .min_iou = 0.9f,
+                                      .sampler = {.strategy = strategies[k], .max_masks = M, .min_iou = 0.9f,
                                                   .max_area = 0.5}};
         t[k] = s[k];
         t[k].set = to;
@@ -157,9 +144,7 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
 {
     struct dataset *from = open_dataset("sa1b", tar, 0), *to = open_dataset("packed", store, 0);
     struct loader_fixture a = open_loader(side, cells), b = open_loader(side, cells);
-    struct loader_source s = {.set = from,
-                              .order.seed = 9,
-                              .order.shuffle = true,
+    struct loader_source s = {.set = from, .order.seed = 9, .order.shuffle = true,
                               .sampler = {.strategy = SAMPLE_QUALITY, .max_masks = M, .min_area = 0.02},
                               .augment = augment};
     s.sampler.max_area = 1;
@@ -311,17 +296,9 @@ static void write_slices(const char *path, bool grouped)
         snprintf(group, sizeof group, "case_%d", i / 5);
         snprintf(name, sizeof name, "%s_z%03d", group, i % 5);
         assert_int_equal(packed_add(w,
-                                    &(struct packed_new){.name = name,
-                                                         .key = name,
-                                                         .group = grouped ? group : NULL,
-                                                         .h = 32,
-                                                         .w = 32,
-                                                         .rows = 32,
-                                                         .columns = 32,
-                                                         .image = image,
-                                                         .masks = &mask,
-                                                         .bits = (const uint8_t *)bits,
-                                                         .n = 1},
+                                    &(struct packed_new){.name = name, .key = name, .group = grouped ? group : NULL,
+                                                         .h = 32, .w = 32, .rows = 32, .columns = 32, .image = image,
+                                                         .masks = &mask, .bits = (const uint8_t *)bits, .n = 1},
                                     &e),
                          PL_OK);
     }
@@ -391,18 +368,13 @@ static void write_outputs(const char *path, const char *const *references, const
     struct packed_writer *w;
     struct error e;
     assert_int_equal(packed_create(&w, path, 32, 0, &e), PL_OK);
-    packed_embed(w, &(struct packed_embeddings){.type = PACKED_F32,
-                                                .channels = WIDTH,
-                                                .tokens = TOKENS,
-                                                .weights = 1,
+    packed_embed(w, &(struct packed_embeddings){.type = PACKED_F32, .channels = WIDTH, .tokens = TOKENS, .weights = 1,
                                                 .layers = 2,
                                                 .model = "tower"});
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < counts[i]; k++)
             for (uint32_t p = 0; p < TOKENS * WIDTH; p++) values[k][p] = (float)(10 * i + k);
-        const struct packed_output sound = {.at = values,
-                                            .count = counts[i],
-                                            .rows = counts[i] > 1,
+        const struct packed_output sound = {.at = values, .count = counts[i], .rows = counts[i] > 1,
                                             .columns = counts[i] > 1 ? counts[i] - 1 : 0};
         const struct packed_output broken = {.fault = FAULT_IMAGE, .why = "it is cut", .count = 1};
         assert_int_equal(packed_add_output(w, references[i], counts[i] ? &sound : &broken, &e), PL_OK);
@@ -535,14 +507,8 @@ TEST(test_memmap)
         assert_int_equal(dataset_masks(from, i, scratch, sizeof scratch, want, 64, &a, &e), FAULT_NONE);
         assert_int_equal(dataset_masks(to, i, NULL, 0, got, 64, &b, &e), FAULT_NONE);
         assert_true(a.h == b.h && a.w == b.w);
-        struct grid_geometry at = {.h = a.h,
-                                   .w = a.w,
-                                   .resized_w = CELLS,
-                                   .resized_h = CELLS,
-                                   .canvas_w = CELLS,
-                                   .canvas_h = CELLS,
-                                   .gw = CELLS,
-                                   .gh = CELLS};
+        struct grid_geometry at = {.h = a.h, .w = a.w, .resized_w = CELLS, .resized_h = CELLS, .canvas_w = CELLS,
+                                   .canvas_h = CELLS, .gw = CELLS, .gh = CELLS};
         assert_int_equal(grid_set(&g, &at, &e), PL_OK);
         for (uint32_t k = 0, m = 0; k < a.n; k++) {
             assert_int_equal(mask_raster(&want[k], &g, NULL, bits[0], &e), FAULT_NONE);

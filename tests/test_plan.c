@@ -273,14 +273,8 @@ static void open_language(struct language *l, int64_t T)
     must(model_preset(&l->model, "llama-tiny", &e), &e);
 }
 
-static const struct settings BASE = {.micro_batch = 2,
-                                     .accumulation = 2,
-                                     .precision = DT_F32,
-                                     .head_chunks = 1,
-                                     .train = true,
-                                     .beta1 = 0.9,
-                                     .beta2 = 0.95,
-                                     .eps = 1e-8};
+static const struct settings BASE = {.micro_batch = 2, .accumulation = 2, .precision = DT_F32, .head_chunks = 1,
+                                     .train = true, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 
 static void place(struct plan *p, struct graph *g, struct language *l, const struct settings *s, enum device_kind kind)
 {
@@ -911,12 +905,8 @@ struct found {
 static struct found search(struct language *l, uint64_t budget)
 {
     struct source source = {l, build_language};
-    struct freedom f = {.effective_batch = 4,
-                        .free[TECHNIQUE_micro_batch] = true,
-                        .free[TECHNIQUE_recompute] = true,
-                        .free[TECHNIQUE_offload] = true,
-                        .free[TECHNIQUE_head_chunks] = true,
-                        .budget = budget};
+    struct freedom f = {.effective_batch = 4, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true,
+                        .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true, .budget = budget};
     struct profile profile;
     struct plan p;
     struct graph g;

@@ -34,15 +34,8 @@ static void build(void *context, struct graph *g, int micro_batch)
 
 static struct settings settings_of(enum dtype precision, bool pure)
 {
-    return (struct settings){.micro_batch = SAMPLES,
-                             .accumulation = 1,
-                             .head_chunks = 1,
-                             .train = true,
-                             .precision = precision,
-                             .pure = pure,
-                             .beta1 = 0.9,
-                             .beta2 = 0.95,
-                             .eps = 1e-8};
+    return (struct settings){.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true,
+                             .precision = precision, .pure = pure, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 }
 
 static void open_model(struct source_model *m, const char *freeze)
@@ -351,8 +344,7 @@ static void build_masks(void *context, struct graph *g, int micro_batch)
 {
     const struct source_model *m = context;
     m->model.family->build(&m->model, g,
-                           &(struct batch){.B = micro_batch,
-                                           .bn_group = m->model.batch_norm ? 1 : 0,
+                           &(struct batch){.B = micro_batch, .bn_group = m->model.batch_norm ? 1 : 0,
                                            .own = &(struct prompting){
                                                .masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
 }

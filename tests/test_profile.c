@@ -197,10 +197,7 @@ TEST(test_path)
 
 static struct profile installed(const char *name, int capability, double gib)
 {
-    struct gpu c = {.capability = capability,
-                    .multiprocessors = 46,
-                    .clock = 1.725e9,
-                    .memory_bandwidth = 448e9,
+    struct gpu c = {.capability = capability, .multiprocessors = 46, .clock = 1.725e9, .memory_bandwidth = 448e9,
                     .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
     struct profile p;
     snprintf(c.name, sizeof c.name, "%s", name);

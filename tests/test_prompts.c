@@ -47,23 +47,14 @@ static void make(struct scene *s)
     for (uint32_t y = 40; y < 48; y++)
         for (uint32_t x = 50; x < 64; x++) set(s, 1, x, y);
     s->masks[0].interior[0] = 10, s->masks[0].interior[1] = 24;
-    s->sample = (struct loader_sample){.n = MASKS,
-                                       .rows = 192,
-                                       .columns = 256,
-                                       .mask_rows = 48,
-                                       .mask_columns = 64,
-                                       .bits = s->bits,
-                                       .masks = s->masks};
+    s->sample = (struct loader_sample){.n = MASKS, .rows = 192, .columns = 256, .mask_rows = 48, .mask_columns = 64,
+                                       .bits = s->bits, .masks = s->masks};
 }
 
 static struct first_prompts prompts_with(double box, double jitter)
 {
-    return (struct first_prompts){.side = SIDE,
-                                  .cells = CELLS,
-                                  .masks = MASKS,
-                                  .key = random_key(3, "first prompts"),
-                                  .box = box,
-                                  .jitter = jitter};
+    return (struct first_prompts){.side = SIDE, .cells = CELLS, .masks = MASKS, .key = random_key(3, "first prompts"),
+                                  .box = box, .jitter = jitter};
 }
 
 TEST(test_points)

@@ -79,8 +79,7 @@ static void print_side(const struct side *x, char *out, size_t room)
 
 static struct recompute random_recompute(struct dice *d)
 {
-    struct recompute r = {.kind = (enum recompute_kind)throw_dice(d, RECOMPUTE_KINDS),
-                          .n = 1 + (int)throw_dice(d, 3),
+    struct recompute r = {.kind = (enum recompute_kind)throw_dice(d, RECOMPUTE_KINDS), .n = 1 + (int)throw_dice(d, 3),
                           .ratio = 0.25 * (double)throw_dice(d, 5)};
     if (r.kind == RECOMPUTE_NONE || r.kind == RECOMPUTE_SELECTIVE) return r;
     r.selective = chance(d, 40);
@@ -97,14 +96,8 @@ static struct side random_recipe(struct dice *d)
         bool pure;
     } precisions[] = {{DT_F32, false},  {DT_F32, false}, {DT_F32, false},
                       {DT_BF16, false}, {DT_BF16, true}, {DT_F16, false}};
-    struct side x = {.s = {.head_chunks = 1,
-                           .beta1 = 0.9,
-                           .beta2 = 0.99,
-                           .eps = 1e-8,
-                           .weight_decay = 0.01,
-                           .momentum = 0.9,
-                           .train = true,
-                           .sparse_labels = true}};
+    struct side x = {.s = {.head_chunks = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01,
+                           .momentum = 0.9, .train = true, .sparse_labels = true}};
     struct settings *s = &x.s;
     const int64_t p = throw_dice(d, COUNT(precisions));
     s->micro_batch = 1 + (int)throw_dice(d, 3);
@@ -141,8 +134,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
     if (chance(d, 20)) s->inputs_ahead = true;
     if (chance(d, 20)) s->loader_bytes = 1000;
     if (chance(d, 30)) {
-        x.rule = (struct module_rule){.match = &patterns[throw_dice(d, COUNT(patterns))],
-                                      .n_match = 1,
+        x.rule = (struct module_rule){.match = &patterns[throw_dice(d, COUNT(patterns))], .n_match = 1,
                                       .has_recompute = true};
         x.rule.recompute = random_recompute(d);
         s->n_modules = 1;

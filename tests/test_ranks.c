@@ -112,13 +112,8 @@ static void write_batch(struct run *r, int step)
 static void *run_step(void *arg)
 {
     struct member *m = arg;
-    struct step_block b = {.learning_rate = 1e-3f,
-                           .clip_norm = m->clip_norm,
-                           .loss_scale = 1,
-                           .seed = 3,
-                           .rng_step = 1,
-                           .step = 1,
-                           .adam_t = 1};
+    struct step_block b = {.learning_rate = 1e-3f, .clip_norm = m->clip_norm, .loss_scale = 1, .seed = 3, .rng_step = 1,
+                           .step = 1, .adam_t = 1};
     for (int i = 0; i < STEP_COUNTS; i++) b.inv_count[i] = 1.0f / 200;
     m->rc = run_put_step(&m->p.r, &b, &m->e);
     if (!m->rc) m->rc = run_program(&m->p.r, PROGRAM_STEP, &m->e);

@@ -61,11 +61,8 @@ TEST(test_reference)
         assert_int_equal(read_numbers(line[1], logits, V), V);
         const int n = read_numbers(line[2], seen, V);
         assert_int_equal(read_numbers(line[3], want, V), V);
-        check_case(&(struct sampling){.temperature = o[0],
-                                      .top_k = (int64_t)o[1],
-                                      .top_p = o[2],
-                                      .repetition_penalty = o[3],
-                                      .seed = 3},
+        check_case(&(struct sampling){.temperature = o[0], .top_k = (int64_t)o[1], .top_p = o[2],
+                                      .repetition_penalty = o[3], .seed = 3},
                    logits, seen, n, want);
         cases++;
     }

@@ -20,14 +20,8 @@
 
 #include "harness.h"
 
-static const struct settings BASE = {.micro_batch = 4,
-                                     .accumulation = 1,
-                                     .precision = DT_F32,
-                                     .head_chunks = 1,
-                                     .train = true,
-                                     .beta1 = 0.9,
-                                     .beta2 = 0.95,
-                                     .eps = 1e-8};
+static const struct settings BASE = {.micro_batch = 4, .accumulation = 1, .precision = DT_F32, .head_chunks = 1,
+                                     .train = true, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 
 /* --- models ------------------------------------------------------------------------------ */
 
@@ -117,20 +111,14 @@ static void build_heads(void *context, struct graph *g, int micro_batch)
 
 /* --- the whole space ------------------------------------------------------------------------ */
 
-static const struct freedom FREE = {.effective_batch = 4,
-                                    .free[TECHNIQUE_micro_batch] = true,
-                                    .free[TECHNIQUE_recompute] = true,
-                                    .free[TECHNIQUE_offload] = true,
+static const struct freedom FREE = {.effective_batch = 4, .free[TECHNIQUE_micro_batch] = true,
+                                    .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true,
                                     .free[TECHNIQUE_head_chunks] = true};
 /* All freedoms at once: master weights, formats of the optimizer state, the fused update. */
-static const struct freedom ALL_FREE = {.effective_batch = 3,
-                                        .free[TECHNIQUE_micro_batch] = true,
-                                        .free[TECHNIQUE_recompute] = true,
-                                        .free[TECHNIQUE_offload] = true,
-                                        .free[TECHNIQUE_head_chunks] = true,
-                                        .free[TECHNIQUE_fused_step] = true,
-                                        .allow_bf16 = true,
-                                        .allow_8bit = true};
+static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_micro_batch] = true,
+                                        .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true,
+                                        .free[TECHNIQUE_head_chunks] = true, .free[TECHNIQUE_fused_step] = true,
+                                        .allow_bf16 = true, .allow_8bit = true};
 
 /* Also a technique that the search does not know: its ladder is a dimension only by the table. How
  * many images a frozen tower encodes at once. Only the chunks of two heads. What is divided among

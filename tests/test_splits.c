@@ -136,17 +136,11 @@ static floats gradients(const struct task *t)
     struct config c;
     struct run r = {0};
     struct error e = {0};
-    const struct prompting asked = {.image = SIDE,
-                                    .masks = t->masks,
-                                    .points = 2 + t->rounds - 1,
-                                    .rounds = t->rounds,
-                                    .slots = true,
-                                    .targets = true};
+    const struct prompting asked = {.image = SIDE, .masks = t->masks, .points = 2 + t->rounds - 1, .rounds = t->rounds,
+                                    .slots = true, .targets = true};
     configure(&c, t);
     must(run_plan(&r, &c,
-                  &(struct run_options){.train = true,
-                                        .describe = feed_describe,
-                                        .own = t->masks ? &asked : NULL,
+                  &(struct run_options){.train = true, .describe = feed_describe, .own = t->masks ? &asked : NULL,
                                         .own_bytes = sizeof asked},
                   &e),
          &e);

@@ -83,13 +83,8 @@ static void check(struct model *m, const struct settings *s, const char *what)
 
 static void check_all(struct model *m, const char *what)
 {
-    struct settings s = {.micro_batch = SAMPLES,
-                         .accumulation = 1,
-                         .head_chunks = 1,
-                         .train = true,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .eps = 1e-8};
+    struct settings s = {.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true, .beta1 = 0.9,
+                         .beta2 = 0.95, .eps = 1e-8};
     for (int i = 0; i < 4; i++) {
         s.precision = i & 1 ? DT_BF16 : DT_F32;
         s.recompute.kind = i & 2 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;

@@ -55,9 +55,7 @@ static void start(struct trial *t, const char *model, const char *const *sets)
     *t = (struct trial){0};
     must(configure(&t->c, model, sets, &e), &e);
     must(run_plan(&t->r, &t->c,
-                  &(struct run_options){.train = true,
-                                        .describe = feed_describe,
-                                        .own = &asked,
+                  &(struct run_options){.train = true, .describe = feed_describe, .own = &asked,
                                         .own_bytes = sizeof asked},
                   &e),
          &e);

@@ -35,14 +35,9 @@ static void make_store(void)
     for (int i = 0; i < MADE; i++) {
         int32_t ids[64];
         for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);
-        const struct new_sample s = {.ids = ids,
-                                     .tokens = made[i].tokens,
-                                     .answers = made[i].answers,
-                                     .n_answers = made[i].n_answers,
-                                     .file = "chats.jsonl",
-                                     .line = (uint64_t)i + 1,
-                                     .number = (uint64_t)i,
-                                     .flags = made[i].plain ? STORED_PLAIN : 0};
+        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers,
+                                     .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1,
+                                     .number = (uint64_t)i, .flags = made[i].plain ? STORED_PLAIN : 0};
         assert_int_equal(token_store_add(w, &s, &e), 0);
     }
     struct sample_report *r = token_store_report(w);
@@ -169,12 +164,9 @@ TEST(test_rows)
             for (int packing = 0; packing < 2; packing++) {
                 struct conversations c;
                 struct error e;
-                const struct conversations_options o = {.sequence = T,
-                                                        .train_on = on,
+                const struct conversations_options o = {.sequence = T, .train_on = on,
                                                         .too_long = cut ? TOO_LONG_CUT : TOO_LONG_DROP,
-                                                        .packing = packing,
-                                                        .vocabulary = 1000,
-                                                        .max_bad = 0.2,
+                                                        .packing = packing, .vocabulary = 1000, .max_bad = 0.2,
                                                         .padding = 7};
                 uint64_t tokens = 0, with_labels = 0;
                 if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
@@ -202,9 +194,7 @@ TEST(test_split)
     uint32_t seen[40] = {0};
     make_store();
     for (int how = TOO_LONG_AUTO; how <= TOO_LONG_SPLIT; how += TOO_LONG_SPLIT) {
-        const struct conversations_options o = {.sequence = 8,
-                                                .train_on = TRAIN_ON_ASSISTANT,
-                                                .too_long = how,
+        const struct conversations_options o = {.sequence = 8, .train_on = TRAIN_ON_ASSISTANT, .too_long = how,
                                                 .max_bad = 1};
         if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
         memset(seen, 0, sizeof seen);
@@ -237,8 +227,7 @@ TEST(test_one_text)
     for (int i = 0; i < 101; i++) text[i] = i;
     assert_int_equal(token_store_create(&w, path, &key, 0, &e), 0);
     assert_int_equal(token_store_add(w,
-                                     &(struct new_sample){.ids = text,
-                                                          .tokens = 101,
+                                     &(struct new_sample){.ids = text, .tokens = 101,
                                                           .answers = (struct byte_range[]){{0, 101}},
                                                           .n_answers = 1,
                                                           .file = "a.txt",
@@ -289,13 +278,8 @@ TEST(test_holdout)
     uint32_t seen[MADE] = {0}, used = 0, held = 0, moved = 0;
     make_store();
     for (int i = 0; i < 2; i++) {
-        const struct conversations_options o = {.sequence = T,
-                                                .train_on = TRAIN_ON_ALL,
-                                                .too_long = TOO_LONG_CUT,
-                                                .packing = true,
-                                                .max_bad = 1,
-                                                .holdout = 0.3,
-                                                .split_seed = 5,
+        const struct conversations_options o = {.sequence = T, .train_on = TRAIN_ON_ALL, .too_long = TOO_LONG_CUT,
+                                                .packing = true, .max_bad = 1, .holdout = 0.3, .split_seed = 5,
                                                 .held = i};
         if (conversations_open(&part[i], path, &o, &e)) fail_msg("%s", e.text);
         for (uint64_t k = 0; k < part[i].used.n; k++) seen[part[i].used.at[k].sample]++;

@@ -796,12 +796,8 @@ static void build_model(void *model, struct graph *g, int micro_batch)
 /* Loaded, not trained, saved: the same files; and the state after them, byte for byte. */
 static void check_through_planner(const char *dir, enum dtype precision, bool offload)
 {
-    struct settings s = {.micro_batch = 1,
-                         .accumulation = 1,
-                         .precision = precision,
-                         .offload = offload ? OFFLOAD_STATE : 0,
-                         .head_chunks = 1,
-                         .train = true};
+    struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = precision,
+                         .offload = offload ? OFFLOAD_STATE : 0, .head_chunks = 1, .train = true};
     struct train_state at = {.step = 1}, back;
     const char *out = fresh("out"), *state = fresh("s1"), *again = fresh("s2");
     struct fixture w = {0};

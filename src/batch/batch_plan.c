@@ -73,16 +73,10 @@ struct volume_options batch_volumes(const struct config *c)
 
 struct loader_augment batch_augment(const struct config *c)
 {
-    return (struct loader_augment){.flip = c->data_flip,
-                                   .scale = c->data_scale,
-                                   .crop = c->data_crop,
-                                   .flip_vertical = c->data_flip_vertical,
-                                   .turn = c->data_turn,
-                                   .rotate = c->data_rotate,
-                                   .brightness = c->data_brightness,
-                                   .contrast = c->data_contrast,
-                                   .gamma = c->data_gamma,
-                                   .noise = c->data_noise};
+    return (struct loader_augment){.flip = c->data_flip, .scale = c->data_scale, .crop = c->data_crop,
+                                   .flip_vertical = c->data_flip_vertical, .turn = c->data_turn,
+                                   .rotate = c->data_rotate, .brightness = c->data_brightness,
+                                   .contrast = c->data_contrast, .gamma = c->data_gamma, .noise = c->data_noise};
 }
 
 enum config_key batch_augments(const struct config *c)
@@ -114,15 +108,11 @@ static bool batch_moves(const struct config *c)
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
-    return (struct loader_options){.side = (uint32_t)side,
-                                   .cells = (uint32_t)m->masks->side(m, side),
-                                   .masks = (uint32_t)c->data_max_masks,
-                                   .threads = (uint32_t)c->data_threads,
-                                   .slots = slots_of(c),
-                                   .room = batch_room(c),
+    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side),
+                                   .masks = (uint32_t)c->data_max_masks, .threads = (uint32_t)c->data_threads,
+                                   .slots = slots_of(c), .room = batch_room(c),
                                    .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
-                                   .least = c->data_scale,
-                                   .moves = batch_moves(c),
+                                   .least = c->data_scale, .moves = batch_moves(c),
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
@@ -229,14 +219,10 @@ static int describe_images(const struct config *c, const struct model *m, const 
         return e->code;
     const uint32_t type = b->embeddings.type;
     o = batch_loader(c, m, &b->embeddings);
-    b->prompts = (struct prompting){.part = type ? PART_REST : PART_ALL,
-                                    .embeddings = packed_dtype(type),
-                                    .image = o.side,
-                                    .masks = o.masks,
-                                    .points = FIRST_SLOTS + c->prompts_iterations - 1,
-                                    .rounds = c->prompts_iterations,
-                                    .slots = true,
-                                    .targets = true};
+    b->prompts = (struct prompting){.part = type ? PART_REST : PART_ALL, .embeddings = packed_dtype(type),
+                                    .image = o.side, .masks = o.masks,
+                                    .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
+                                    .slots = true, .targets = true};
     b->options = o;
     b->reading = (struct feed_reading){&loader_kind, &b->options};
     out->loader_bytes = reading_bytes(&b->reading);
@@ -338,10 +324,8 @@ static int describe_patches(const struct config *c, const struct model *m, const
                                           .images = (uint32_t)(b->batch.patches / unit),
                                           .threads = (uint32_t)c->data_threads,
                                           .slots = slots_of(c),
-                                          .reader = {.patches = &b->patches,
-                                                     .video_patches = &b->video_patches,
-                                                     .range = feed_range(c),
-                                                     .room = batch_room(c)}};
+                                          .reader = {.patches = &b->patches, .video_patches = &b->video_patches,
+                                                     .range = feed_range(c), .room = batch_room(c)}};
     TRY(describe_embeddings(c, m, options, b, out, e));
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     out->loader_bytes = reading_bytes(&b->reading);
@@ -401,15 +385,10 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
         return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->own = &b->batch;
     if (!conversations || !images_any(&b->batch)) return PL_OK;
-    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
-                                          .images = (uint32_t)b->batch.images,
-                                          .frames = (uint32_t)b->batch.frames,
-                                          .volumes = (uint32_t)b->batch.volumes[0],
-                                          .threads = (uint32_t)c->data_threads,
-                                          .slots = slots_of(c),
-                                          .reader = {.range = feed_range(c),
-                                                     .room = batch_room(c),
-                                                     .fps = c->data_fps,
+    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images,
+                                          .frames = (uint32_t)b->batch.frames, .volumes = (uint32_t)b->batch.volumes[0],
+                                          .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
+                                          .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps,
                                                      .max_frames = (uint32_t)c->data_max_frames,
                                                      .modalities = &m->images->modalities,
                                                      .volumes = batch_volumes(c)}};
@@ -455,15 +434,11 @@ static int describe_ground(const struct config *c, const struct model *m, struct
                   c->data_image_size, m->image);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    b->options = (struct loader_options){.side = (uint32_t)m->image,
-                                         .cells = (uint32_t)m->image,
-                                         .masks = (uint32_t)b->batch.masks,
-                                         .threads = (uint32_t)c->data_threads,
-                                         .slots = slots_of(c),
-                                         .room = batch_room(c),
+    b->options = (struct loader_options){.side = (uint32_t)m->image, .cells = (uint32_t)m->image,
+                                         .masks = (uint32_t)b->batch.masks, .threads = (uint32_t)c->data_threads,
+                                         .slots = slots_of(c), .room = batch_room(c),
                                          .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
-                                         .least = c->data_scale,
-                                         .moves = batch_moves(c)};
+                                         .least = c->data_scale, .moves = batch_moves(c)};
     out->own = &b->batch;
     out->feed = b;
     out->packed = true; /* a row of queries */
@@ -515,12 +490,9 @@ static int describe_questions(const struct config *c, const struct model *m, con
     if (c->data_format != FORMAT_CSV) return PL_OK;
     b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence,
                                              .reader = {.range = feed_range(c), .room = batch_room(c)},
-                                             .masks = {.side = (uint32_t)x->image,
-                                                       .cells = (uint32_t)x->mask,
-                                                       .masks = 1,
-                                                       .threads = (uint32_t)c->data_threads,
-                                                       .slots = slots_of(c),
-                                                       .room = batch_room(c)}};
+                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask,
+                                                       .masks = 1, .threads = (uint32_t)c->data_threads,
+                                                       .slots = slots_of(c), .room = batch_room(c)}};
     const struct model llava = prs_text_model(m);
     if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
     b->reading = (struct feed_reading){&question_rows_kind, &b->rows};

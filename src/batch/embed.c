@@ -80,10 +80,8 @@ static int refuse_shape(const struct model *m, const struct packed_embeddings *f
 {
     char here[64], there[64];
     if (found->channels != expected->channels || found->grid != expected->grid || found->tokens != expected->tokens) {
-        const struct packed_embeddings made = {.type = found->type,
-                                               .channels = expected->channels,
-                                               .grid = expected->grid,
-                                               .tokens = expected->tokens};
+        const struct packed_embeddings made = {.type = found->type, .channels = expected->channels,
+                                               .grid = expected->grid, .tokens = expected->tokens};
         return error_set(e, PL_USAGE,
                          "embeddings of %s, made with %s; this model's encoder makes %s: pack again with --embeddings "
                          "and this model, %s",

@@ -144,11 +144,8 @@ static int put_slots(struct feed *f, const struct batch_target *t, uint64_t posi
     f->broken = o->counts.broken;
     if (f->cells)
         f->left = (struct feed_left){.images = o->counts.seen - (f->role == FEED_TRAIN ? f->start : 0),
-                                     .small = o->counts.lost_masks,
-                                     .malformed = o->counts.bad_masks,
-                                     .without = o->counts.empty,
-                                     .queries = f->unmatched,
-                                     .cells = f->cells};
+                                     .small = o->counts.lost_masks, .malformed = o->counts.bad_masks,
+                                     .without = o->counts.empty, .queries = f->unmatched, .cells = f->cells};
     return rc;
 }
 
@@ -213,10 +210,8 @@ uint64_t feed_sample(const struct feed *f, uint64_t position)
 
 struct sample_order feed_order(const struct config *c, enum feed_role role)
 {
-    return (struct sample_order){.seed = (uint64_t)c->train_seed,
-                                 .shuffle = c->data_shuffle,
-                                 .once = role == FEED_VALIDATION,
-                                 .max_bad = c->data_max_bad};
+    return (struct sample_order){.seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle,
+                                 .once = role == FEED_VALIDATION, .max_bad = c->data_max_bad};
 }
 
 struct pixel_range feed_range(const struct config *c)
@@ -229,10 +224,7 @@ struct pixel_range feed_range(const struct config *c)
 
 struct slice_options feed_slices(const struct config *c)
 {
-    return (struct slice_options){.axis = (enum volume_axis)c->data_slice_axis,
-                                  .all = c->data_slices,
-                                  .neighbours = c->data_neighbours,
-                                  .modalities = c->data_modalities.at,
-                                  .n_modalities = c->data_modalities.n,
-                                  .cache = c->data_volume_cache};
+    return (struct slice_options){.axis = (enum volume_axis)c->data_slice_axis, .all = c->data_slices,
+                                  .neighbours = c->data_neighbours, .modalities = c->data_modalities.at,
+                                  .n_modalities = c->data_modalities.n, .cache = c->data_volume_cache};
 }

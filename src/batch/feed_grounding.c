@@ -91,10 +91,8 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
                          "there are no queries: set data.queries to a CSV or JSON file with image, query and mask_id");
     int rc = queries_read(&all, path, e);
     if (!rc) rc = open_tokenizer(c, &r->planned.model, &t, e);
-    const struct query_set_options o = {.queries = (uint32_t)s->Q,
-                                        .sequence = s->T,
-                                        .vocabulary = r->planned.model.vocabulary,
-                                        .tokenizer = t,
+    const struct query_set_options o = {.queries = (uint32_t)s->Q, .sequence = s->T,
+                                        .vocabulary = r->planned.model.vocabulary, .tokenizer = t,
                                         .room = s->options->room};
     if (!rc && (rc = query_set_open(&s->queries, s->set, &all, &o, e))) error_prepend(e, "%s", path);
     tokenizer_close(t);
@@ -104,16 +102,12 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
 
 static struct loader_source make_source(const struct config *c, const struct grounding_feed *s, enum feed_role role)
 {
-    struct loader_source x = {.order = feed_order(c, role),
-                              .set = s->set,
+    struct loader_source x = {.order = feed_order(c, role), .set = s->set,
                               .wanted = {s->queries.first.at, s->queries.mask.at},
                               .sampler = {.strategy = (enum sampler_strategy)c->data_strategy,
-                                          .max_masks = (uint32_t)s->M,
-                                          .min_iou = (float)c->data_min_iou,
-                                          .min_stability = (float)c->data_min_stability,
-                                          .min_area = c->data_area.low,
-                                          .max_area = c->data_area.high,
-                                          .crowds = c->data_crowds}};
+                                          .max_masks = (uint32_t)s->M, .min_iou = (float)c->data_min_iou,
+                                          .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low,
+                                          .max_area = c->data_area.high, .crowds = c->data_crowds}};
     if (role == FEED_TRAIN) x.augment = batch_augment(c);
     return x;
 }

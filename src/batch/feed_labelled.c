@@ -36,16 +36,11 @@ static int open_list(struct labelled *l, const struct config *c, enum feed_role 
 {
     const bool train = role == FEED_TRAIN || c->data_holdout > 0;
     const struct config_list *paths = train ? &c->data_train : &c->data_validation;
-    const struct labelled_options o = {.paths = paths->at,
-                                       .n_paths = paths->n,
-                                       .image_column = c->data_image_column,
+    const struct labelled_options o = {.paths = paths->at, .n_paths = paths->n, .image_column = c->data_image_column,
                                        .text_column = c->data_label_column,
-                                       .captions = c->data_format == FORMAT_CAPTIONS,
-                                       .room = batch_room(c),
-                                       .max_bad = c->data_max_bad,
-                                       .holdout = c->data_holdout,
-                                       .split_seed = (uint64_t)c->data_split_seed,
-                                       .held = role == FEED_VALIDATION};
+                                       .captions = c->data_format == FORMAT_CAPTIONS, .room = batch_room(c),
+                                       .max_bad = c->data_max_bad, .holdout = c->data_holdout,
+                                       .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
     return labelled_open(l, &o, e);
 }
 
@@ -57,11 +52,8 @@ static int open_files(struct labelled_feed *s, const struct config *c, enum feed
     if (named && s->set.folders)
         return error_set(e, PL_USAGE, "data.images is for tables, and the classes are folders of %s: leave it out",
                          paths->at[0]);
-    const struct image_scope scope = {.where = named ? named : s->set.where,
-                                      .anywhere = c->data_outside_images,
-                                      .tables = paths->at,
-                                      .n_tables = paths->n,
-                                      .room = batch_room(c)};
+    const struct image_scope scope = {.where = named ? named : s->set.where, .anywhere = c->data_outside_images,
+                                      .tables = paths->at, .n_tables = paths->n, .room = batch_room(c)};
     int rc = image_files_open(&s->files, &scope, e);
     for (uint32_t i = 0; i < s->set.samples.n && !rc; i++)
         rc = image_files_allow(s->files, s->set.samples.at[i].image, e);
@@ -160,9 +152,7 @@ static void labelled_start(struct feed *f, struct run *r)
     s->targets = mem_alloc((size_t)rows * sizeof *s->targets);
     s->is_sample = mem_alloc((size_t)(s->T ? B * B : 1) * sizeof *s->is_sample);
     s->row = mem_alloc((size_t)s->T * sizeof *s->row);
-    s->facts = (struct feed_queries){.M = s->T ? B : r->planned.model.head->classes,
-                                     .Q = 1,
-                                     .targets = s->targets,
+    s->facts = (struct feed_queries){.M = s->T ? B : r->planned.model.head->classes, .Q = 1, .targets = s->targets,
                                      .is_mask = s->T ? s->is_sample : NULL};
     f->queries = &s->facts;
 }

@@ -47,9 +47,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
 {
     bool train = role == FEED_TRAIN;
     const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;
-    return (struct dataset_options){.format = batch_format(c),
-                                    .paths = paths->at,
-                                    .n_paths = paths->n,
+    return (struct dataset_options){.format = batch_format(c), .paths = paths->at, .n_paths = paths->n,
                                     .images = !train && c->data_validation_images ? c->data_validation_images
                                                                                   : c->data_images,
                                     .masks =
@@ -81,16 +79,11 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
 
 struct loader_source feed_source(const struct config *c, const struct dataset *set, enum feed_role role)
 {
-    struct loader_source s = {.order = feed_order(c, role),
-                              .set = set,
-                              .interior = role == FEED_VALIDATION,
+    struct loader_source s = {.order = feed_order(c, role), .set = set, .interior = role == FEED_VALIDATION,
                               .sampler = {.strategy = (enum sampler_strategy)c->data_strategy,
-                                          .max_masks = (uint32_t)c->data_max_masks,
-                                          .min_iou = (float)c->data_min_iou,
-                                          .min_stability = (float)c->data_min_stability,
-                                          .min_area = c->data_area.low,
-                                          .max_area = c->data_area.high,
-                                          .crowds = c->data_crowds}};
+                                          .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
+                                          .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low,
+                                          .max_area = c->data_area.high, .crowds = c->data_crowds}};
     if (role == FEED_TRAIN) s.augment = batch_augment(c);
     return s;
 }
@@ -223,12 +216,9 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
                             .source = feed_source(c, set, role),
                             .o = &batches->options,
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
-    m->prompts = (struct first_prompts){.side = m->o->side,
-                                        .cells = m->o->cells,
-                                        .masks = m->o->masks,
+    m->prompts = (struct first_prompts){.side = m->o->side, .cells = m->o->cells, .masks = m->o->masks,
                                         .key = random_key((uint64_t)c->train_seed, "first prompts"),
-                                        .box = c->prompts_box,
-                                        .jitter = c->prompts_jitter};
+                                        .box = c->prompts_box, .jitter = c->prompts_jitter};
     m->coords = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->coords);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);

@@ -189,9 +189,7 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     if (rc) return rc;
     s->open = true;
     const size_t T = (size_t)o.sequence * sizeof(int32_t);
-    s->padding = (struct token_row){.ids = mem_alloc(T),
-                                    .labels = mem_alloc(T),
-                                    .positions = mem_alloc(T),
+    s->padding = (struct token_row){.ids = mem_alloc(T), .labels = mem_alloc(T), .positions = mem_alloc(T),
                                     .ranges = mem_alloc(2 * T)};
     if ((rc = match_rows(f, e))) return rc;
     s->source.set = &s->rows;

@@ -52,11 +52,8 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
 {
     const struct config *c = f->config;
     const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
-    struct tokens_options o = {.paths = paths->at,
-                               .n_paths = paths->n,
-                               .sequence = c->data_sequence,
-                               .dtype = c->data_token_dtype,
-                               .vocab_size = r->planned.model.vocabulary,
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = c->data_sequence,
+                               .dtype = c->data_token_dtype, .vocab_size = r->planned.model.vocabulary,
                                .bytes = c->data_format == FORMAT_BYTES};
     int rc = check_model(r, e);
     if (rc) return rc;

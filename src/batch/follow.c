@@ -354,8 +354,7 @@ static void follow_tokens(struct follow *f, struct batch_record *x)
     const int32_t first = (int32_t)(f->section ? x->patch / (g->merge * g->merge) : 0);
     const int64_t T = tokens_of(f, x);
     const int32_t *ids = x->is[ROW_IDS].at, *positions = x->is[ROW_POSITIONS].at;
-    struct grid_walk walk = {.model = g, .grids = x->grids, .n = x->n_grids,
-                             .feature = f->grid.feature};
+    struct grid_walk walk = {.model = g, .grids = x->grids, .n = x->n_grids, .feature = f->grid.feature};
     int32_t *index = f->room[ROW_INDEX];
     for (int64_t t = 0, end; t < T; t = end) {
         for (end = t + 1; end < T && !(positions && positions[end] == 0); end++) continue;

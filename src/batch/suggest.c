@@ -159,9 +159,7 @@ static int measure_images(struct suggestion *s, struct error *e)
 static int try_tokens(const struct suggestion *s, const struct names *paths, bool read, uint64_t *n, struct error *e)
 {
     struct tokens t;
-    struct tokens_options o = {.paths = paths->at,
-                               .n_paths = paths->n,
-                               .sequence = s->sequence,
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = s->sequence,
                                .vocab_size = s->model.vocabulary,
                                .bytes = !strcmp(s->data.set.format, "bytes")};
     *n = 0;

@@ -61,14 +61,10 @@ int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role
     if (tokenize_files(paths->at, paths->n, &s->tables, e)) return e->code;
     if (!named && path_dir(s->tables.at[0], folder, sizeof folder, e)) return e->code;
     text_printf(&s->where, "%s", named ? named : folder);
-    s->scope = (struct image_scope){.where = s->where.at,
-                                    .anywhere = c->data_outside_images,
-                                    .tables = s->tables.at,
-                                    .n_tables = s->tables.n,
-                                    .room = batch_room(c),
+    s->scope = (struct image_scope){.where = s->where.at, .anywhere = c->data_outside_images, .tables = s->tables.at,
+                                    .n_tables = s->tables.n, .room = batch_room(c),
                                     .min_pixels = (uint64_t)c->data_min_pixels,
-                                    .max_pixels = (uint64_t)c->data_max_pixels,
-                                    .volumes = batch_volumes(c),
+                                    .max_pixels = (uint64_t)c->data_max_pixels, .volumes = batch_volumes(c),
                                     .range = feed_range(c)};
     return PL_OK;
 }
@@ -81,8 +77,7 @@ void text_scope_close(struct text_scope *s)
 
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e)
 {
-    const struct video_options o = {.fps = c->data_fps,
-                                    .max_frames = (uint32_t)c->data_max_frames,
+    const struct video_options o = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames,
                                     .room = batch_room(c),
                                     .image = {.range = feed_range(c)}};
     if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, c->data_template, e))
@@ -171,19 +166,12 @@ static struct image_rule image_rule(const struct config *c, const struct text_so
     const int64_t unit = image_source_patches_per_token(&s->images);
     if (!x->features) return (struct image_rule){0};
     if (unit)
-        return (struct image_rule){.token = x->token,
-                                   .features = 1,
-                                   .patches = (uint32_t)unit,
-                                   .video = x->video,
+        return (struct image_rule){.token = x->token, .features = 1, .patches = (uint32_t)unit, .video = x->video,
                                    .most = (uint32_t)(batch_patches(c, unit) / unit),
                                    .too_many = (enum too_many)c->data_too_many_images};
-    return (struct image_rule){.token = x->token,
-                               .anyres = x->anyres,
-                               .features = x->features,
-                               .most = (uint32_t)batch_images(c, x->features),
-                               .frame_features = x->frame_features,
-                               .most_frames = (uint32_t)c->data_max_frames,
-                               .modalities = s->images.modalities,
+    return (struct image_rule){.token = x->token, .anyres = x->anyres, .features = x->features,
+                               .most = (uint32_t)batch_images(c, x->features), .frame_features = x->frame_features,
+                               .most_frames = (uint32_t)c->data_max_frames, .modalities = s->images.modalities,
                                .most_volumes = s->images.modalities.n ? (uint32_t)c->data_max_volumes : 0,
                                .too_many = (enum too_many)c->data_too_many_images};
 }
@@ -192,15 +180,11 @@ struct conversations_options text_rows(const struct config *c, const struct text
                                        int64_t vocabulary)
 {
     const int32_t pad = tokenizer_pad(s->tokenizer);
-    return (struct conversations_options){.sequence = c->data_sequence,
-                                          .train_on = (enum train_on)c->data_train_on,
-                                          .too_long = (enum too_long)c->data_too_long,
-                                          .packing = c->data_packing,
-                                          .vocabulary = vocabulary,
-                                          .max_bad = c->data_max_bad,
+    return (struct conversations_options){.sequence = c->data_sequence, .train_on = (enum train_on)c->data_train_on,
+                                          .too_long = (enum too_long)c->data_too_long, .packing = c->data_packing,
+                                          .vocabulary = vocabulary, .max_bad = c->data_max_bad,
                                           .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
-                                          .holdout = c->data_holdout,
-                                          .split_seed = (uint64_t)c->data_split_seed,
+                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed,
                                           .held = role == FEED_VALIDATION,
                                           .max_samples = role == FEED_TRAIN ? (uint32_t)c->data_max_samples : 0,
                                           .images = image_rule(c, s)};

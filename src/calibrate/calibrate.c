@@ -144,9 +144,7 @@ static int measure(struct rate_samples *s, const struct workload *w, enum dtype 
     struct timing least = {0};
     struct maps_config maps = w->maps;
     struct definition define = {&calibrate_maps_family, &maps, "{}"};
-    struct run_options o = {.train = true,
-                            .describe = feed_describe,
-                            .config_json = w->config,
+    struct run_options o = {.train = true, .describe = feed_describe, .config_json = w->config,
                             .define = w->config ? NULL : &define};
     config_init(&c);
     int rc = set_all(&c, w, precision, p->threads, e);

@@ -173,9 +173,7 @@ static int measure(struct ranks *part, const struct config *device, bool hosts, 
         rc = set_all(&c, device, part->n, hosts, e);
         if (!rc) {
             rc = bench_open(&b, &c,
-                            &(struct run_options){.train = true,
-                                                  .describe = feed_describe,
-                                                  .config_json = models[i],
+                            &(struct run_options){.train = true, .describe = feed_describe, .config_json = models[i],
                                                   .ranks = part},
                             e);
             if (!rc) rc = time_gathers(&b, p, out, e);

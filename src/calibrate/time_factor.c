@@ -41,9 +41,7 @@ static double measure(const struct planned *r)
     int rc = set_keys(&c, r, &e);
     if (!rc) {
         rc = bench_open(&b, &c,
-                        &(struct run_options){.train = true,
-                                              .describe = feed_describe,
-                                              .config_json = MODEL,
+                        &(struct run_options){.train = true, .describe = feed_describe, .config_json = MODEL,
                                               .probe = true},
                         &e);
         for (int i = 0; i < STEPS_MOST && !rc && bench_total(&b) < SECONDS_MOST; i++) rc = bench_run(&b, 1, &e);

@@ -389,9 +389,7 @@ id graph_rows_of(const struct graph *g, id scope)
 
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
-    vec_push(&g->loops, ((struct loop){.parent = g->at.loop,
-                                       .name = graph_intern(g, name),
-                                       .trip = trip,
+    vec_push(&g->loops, ((struct loop){.parent = g->at.loop, .name = graph_intern(g, name), .trip = trip,
                                        .program = g->at.program}));
     return g->loops.n - 1;
 }

@@ -201,9 +201,7 @@ struct generate_options ask_options(const struct ask *a, int64_t most)
 
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
-    const struct run_generation o = {.cache = (int64_t)a->ids.n + most,
-                                     .prompt = a->ids.n,
-                                     .answer = most};
+    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most};
     struct generator g = {0};
     int rc = generator_plan(&g, &a->config, &o, &(struct image_batch){.images = 1}, e);
     if (!rc) rc = generator_start(&g, e);

@@ -19,8 +19,7 @@ static void add_candidates(const struct everything_options *o, struct predictor 
         g->tested++;
         if (iou < o->min_iou) continue;
         g->confident++;
-        struct everything_mask f = {.iou = iou,
-                                    .stability = predictor_mask(a, i, k, 1, mask),
+        struct everything_mask f = {.iou = iou, .stability = predictor_mask(a, i, k, 1, mask),
                                     .point = {point[0], point[1]},
                                     .order = g->masks.n};
         if (f.stability < o->min_stability) continue;
@@ -95,8 +94,7 @@ static void suppress_overlaps(struct everything *g, double most)
 int everything_find(struct everything *g, const struct config *c, const struct image *image,
                     const struct everything_options *o, struct error *e)
 {
-    const struct predictor_shape shape = {.prompts = min_i64(o->batch, o->points * o->points),
-                                          .points = 1,
+    const struct predictor_shape shape = {.prompts = min_i64(o->batch, o->points * o->points), .points = 1,
                                           .side = o->side};
     struct predictor a;
     *g = (struct everything){0};

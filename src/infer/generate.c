@@ -338,8 +338,7 @@ static void begin_answer(struct generate *g, int64_t text, const struct prompt *
     for (int64_t i = 0; i < p->n; i++)
         if (p->ids[i] >= 0 && p->ids[i] < vocabulary) sampled_text_see(&t->sampled, p->ids[i]);
     if (grows(&g->options))
-        t->growing = (struct growing){.o = &g->options,
-                                      .stream = token_stream_begin(g->options.tokenizer, true),
+        t->growing = (struct growing){.o = &g->options, .stream = token_stream_begin(g->options.tokenizer, true),
                                       .text = &h->answer.text};
     g->put += (uint64_t)p->n;
     g->active++;

@@ -38,11 +38,7 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     if (!images) images = &text;
     g.apart = images_any(images);
     bool whole = false;
-    const struct run_options options = {.forward = true,
-                                        .B = 1,
-                                        .T = 1,
-                                        .generate = &g,
-                                        .own = g.apart ? images : NULL,
+    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = &g, .own = g.apart ? images : NULL,
                                         .own_bytes = sizeof *images};
     int rc = check_model(c, g.apart, &whole, e);
     if (!rc && whole && o->chunk && o->chunk < o->prompt)

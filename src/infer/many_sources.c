@@ -417,11 +417,8 @@ int many_open_dataset(struct many_source *s, struct error *e)
                          "(prompts.box, prompts.jitter)",
                          kind);
     TRY(open_loader(l, c, e));
-    l->how = (struct first_prompts){.side = l->o.side,
-                                    .cells = l->o.cells,
-                                    .masks = l->o.masks,
-                                    .key = random_key((uint64_t)c->train_seed, "first prompts"),
-                                    .box = c->prompts_box,
+    l->how = (struct first_prompts){.side = l->o.side, .cells = l->o.cells, .masks = l->o.masks,
+                                    .key = random_key((uint64_t)c->train_seed, "first prompts"), .box = c->prompts_box,
                                     .jitter = c->prompts_jitter};
     l->prompts = mem_alloc(l->o.masks * sizeof *l->prompts);
     l->points = mem_alloc(l->o.masks * sizeof *l->points);

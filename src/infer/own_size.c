@@ -24,9 +24,7 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
                            .side = l.side,
                            .cells = l.cells,
                            .room_bytes = l.room};
-    o->table = (struct mask_table){.prompts = prompts,
-                                   .name = category_name,
-                                   .names_of = o->set,
+    o->table = (struct mask_table){.prompts = prompts, .name = category_name, .names_of = o->set,
                                    .spacing = {spacing[0], spacing[1]},
                                    .tolerance = tolerance};
     uint32_t slice;
@@ -129,16 +127,8 @@ static void compare(const struct own_size *o, const struct cell_box *b, double *
 static bool score(struct own_size *o, const struct feed_mask *m, const float *logits, struct mask_row *row)
 {
     const double *mm = o->mm;
-    struct grid_geometry g = {.h = o->h,
-                              .w = o->w,
-                              .crop_w = o->w,
-                              .crop_h = o->h,
-                              .resized_w = o->w,
-                              .resized_h = o->h,
-                              .canvas_w = o->w,
-                              .canvas_h = o->h,
-                              .gw = o->w,
-                              .gh = o->h};
+    struct grid_geometry g = {.h = o->h, .w = o->w, .crop_w = o->w, .crop_h = o->h, .resized_w = o->w,
+                              .resized_h = o->h, .canvas_w = o->w, .canvas_h = o->h, .gw = o->w, .gh = o->h};
     uint32_t fit_w, fit_h, w, h;
     resize_longest(o->w, o->h, o->side, &fit_w, &fit_h);
     if (!raster(o, m, &g, &w, &h)) return false;
@@ -169,9 +159,7 @@ int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct
         struct error why;
         if (!m->area) continue;
         if (m->sample != sample && read_sample(o, sample = m->sample, &why)) o->found = 0;
-        struct mask_row row = {.sample = m->sample,
-                               .mask = m->id,
-                               .category = m->category,
+        struct mask_row row = {.sample = m->sample, .mask = m->id, .category = m->category,
                                .prompt = (uint32_t)f->pass};
         if (o->found && score(o, m, o->logits + i * o->cells * o->cells, &row)) mask_table_add(&o->table, &row);
         else o->unreadable++;

@@ -139,30 +139,15 @@ static int write_sample(struct packing *p, const struct packable *x, struct erro
     p->out->bad_masks += x->bad;
     if (p->map)
         return memmap_add(p->map,
-                          &(struct memmap_new){.name = x->name,
-                                               .key = key,
-                                               .group = group,
-                                               .h = x->facts.h,
-                                               .w = x->facts.w,
-                                               .image = x->image,
-                                               .n = x->image_n,
-                                               .bits = x->bits,
+                          &(struct memmap_new){.name = x->name, .key = key, .group = group, .h = x->facts.h,
+                                               .w = x->facts.w, .image = x->image, .n = x->image_n, .bits = x->bits,
                                                .masks = x->n},
                           e);
     return packed_add(p->store,
-                      &(struct packed_new){.name = x->name,
-                                           .key = key,
-                                           .group = group,
-                                           .h = x->facts.h,
-                                           .w = x->facts.w,
-                                           .rows = x->facts.rows,
-                                           .columns = x->facts.columns,
-                                           .image = x->image,
-                                           .embedding = p->embedding,
-                                           .masks = x->masks,
-                                           .bits = x->bits,
-                                           .n = x->n,
-                                           .empty = x->facts.empty},
+                      &(struct packed_new){.name = x->name, .key = key, .group = group, .h = x->facts.h,
+                                           .w = x->facts.w, .rows = x->facts.rows, .columns = x->facts.columns,
+                                           .image = x->image, .embedding = p->embedding, .masks = x->masks,
+                                           .bits = x->bits, .n = x->n, .empty = x->facts.empty},
                       e);
 }
 
@@ -232,14 +217,8 @@ static int pack_samples(const struct pack_options *o, struct pack_result *out, s
     const double from = clock_seconds();
     struct embedder m;
     struct dataset_options set = *o->set;
-    struct packing p = {.out = out,
-                        .bytes = o->memmap,
-                        .o = {.side = o->side,
-                              .cells = o->cells,
-                              .masks = 1,
-                              .threads = 1,
-                              .slots = 2,
-                              .room = room,
+    struct packing p = {.out = out, .bytes = o->memmap,
+                        .o = {.side = o->side, .cells = o->cells, .masks = 1, .threads = 1, .slots = 2, .room = room,
                               .polygon_runs = POLYGON_RUNS}};
     *out = (struct pack_result){0};
     set.room = room;

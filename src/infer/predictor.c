@@ -199,12 +199,8 @@ static int encode(struct predictor *a, const struct config *c, const struct imag
 static int open_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
-    struct prompting prompting = {.image = s->side,
-                                  .masks = s->prompts,
-                                  .points = s->points,
-                                  .boxes = s->box,
-                                  .single = s->single,
-                                  .part = PART_REST};
+    struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box,
+                                  .single = s->single, .part = PART_REST};
     int rc = start(&a->run, c, &prompting, e);
     if (rc) return rc;
     a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;

@@ -71,9 +71,7 @@ static struct pl_generation defaults(const struct session_generator *x)
 {
     const struct sampling *f = &x->folder.sampling;
     return (struct pl_generation){.max_new = x->folder.max_new ? x->folder.max_new : NEW_TOKENS,
-                                  .temperature = f->temperature,
-                                  .top_k = f->top_k,
-                                  .top_p = f->top_p,
+                                  .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p,
                                   .repetition_penalty = f->repetition_penalty};
 }
 
@@ -127,10 +125,8 @@ static int check_options(const struct session_generator *x, const struct pl_gene
 static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, const struct image_batch *images)
 {
     struct session_generator *x = s->generator;
-    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new,
-                                     .prompt = n,
-                                     .answer = o->max_new,
-                                     .chunk = o->chunk};
+    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n,
+                                     .answer = o->max_new, .chunk = o->chunk};
     if (x->started && x->generator.cache >= g.cache && images_fit(&x->generator.room, images) && x->chunk == o->chunk &&
         !(x->generator.whole && n > x->generator.chunk))
         return PL_OK;

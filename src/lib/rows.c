@@ -117,12 +117,8 @@ static void check_results(struct checking *c)
 
 static void check_scope(struct graph *g, enum program p, id scope)
 {
-    struct checking c = {.g = g,
-                         .program = p,
-                         .scope = scope,
-                         .from_batch = tensors_from_batch(g, p),
-                         .inside = mem_alloc(g->tensors.n),
-                         .has_rows = mem_alloc(g->tensors.n)};
+    struct checking c = {.g = g, .program = p, .scope = scope, .from_batch = tensors_from_batch(g, p),
+                         .inside = mem_alloc(g->tensors.n), .has_rows = mem_alloc(g->tensors.n)};
     find_rows(&c);
     for (uint32_t k = 0; k < g->order[p].nodes.n && c.rows; k++)
         if (is_in(&c, node_of(&c, k))) check_node(&c, node_of(&c, k));

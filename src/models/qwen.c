@@ -84,8 +84,7 @@ static int parse_dense_layers(struct decoder *c, const struct value *config, str
 static int qwen3_moe_parse(struct model *m, const struct value *config, struct error *e)
 {
     struct decoder *c = decoder_new(m, (struct decoder){.vocabulary = 151936, .hidden = 2048, .inner = 6144,
-                                                        .layers = 24, .heads = 32, .kv_heads = 4,
-                                                        .positions = 32768,
+                                                        .layers = 24, .heads = 32, .kv_heads = 4, .positions = 32768,
                                                         .experts = {.n = 128, .chosen = 8, .inner = 768}});
     c->names.router = "mlp.gate";
     c->names.expert_gate = "mlp.experts.*.gate_proj";

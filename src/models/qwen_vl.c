@@ -538,8 +538,7 @@ static id allocate(const struct tower *t, const struct batch *batch, id embeddin
     const struct level_tower l = {.grid = &t->c->grid, .any = t->any, .shared = t->shared, .patches = patches,
                                   .features = features,
                                   .images = !t->any ? 1 : batch->size ? batch->size['N'] : own->images,
-                                  .ranges = t->ranges, .places = t->positions,
-                                  .embeddings = embeddings,
+                                  .ranges = t->ranges, .places = t->positions, .embeddings = embeddings,
                                   .inner = t->c->adapter, .std = t->c->std};
     id tokens = 0;
     IN_SCOPE(g, "allocator", 0) tokens = allocator_levels(g, &l, rows);

@@ -130,8 +130,7 @@ static void put_updates(struct statistics *s)
 void pass_statistics(struct graph *g, const struct settings *settings)
 {
     if (!settings->train || !settings_group(settings) || g->error.code) return;
-    struct statistics s = {.g = g,
-                           .ranks = settings_group(settings),
+    struct statistics s = {.g = g, .ranks = settings_group(settings),
                            .levels = (settings->shares > 1) + (settings->accumulation > 1)};
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_FORWARD, "statistics");
     take_updates(&s);

@@ -174,12 +174,8 @@ static void walk_sort(struct walk *w)
 
 static struct walk walk_begin(struct plan_space *x, enum space space, int (*by)(const void *, const void *))
 {
-    struct walk w = {.x = x,
-                     .space = space,
-                     .by = by,
-                     .at = mem_alloc((x->choices.n + 1) * sizeof *w.at),
-                     .seconds = INFINITY,
-                     .bytes = UINT64_MAX};
+    struct walk w = {.x = x, .space = space, .by = by, .at = mem_alloc((x->choices.n + 1) * sizeof *w.at),
+                     .seconds = INFINITY, .bytes = UINT64_MAX};
     for (uint32_t i = 0; i < x->choices.n; i++) w.at[i].choice = i;
     walk_sort(&w);
     return w;

@@ -303,9 +303,7 @@ static void add_choice(struct builder *b, const struct split *f, int chunk, cons
     const struct survey *shown = extent->all ? recomputed : rest;
     double seconds;
     uint64_t step = compose(rest, recomputed, extent->is_recomputed, b->rough, &seconds);
-    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk),
-                            .rough = b->rough,
-                            .step = b->x->choices.n,
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n,
                             .way = b->x->ways};
     if (b->rough) seconds = later(seconds, sent_seconds(b, f, chunk));
     c.settings.recompute = recompute;

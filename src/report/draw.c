@@ -153,12 +153,8 @@ struct draw_area draw_fit(struct canvas *p, int x, int y, uint32_t w, uint32_t h
     struct canvas small = {(uint32_t)max_i64((int64_t)(what->w * scale + 0.5), 1),
                            (uint32_t)max_i64((int64_t)(what->h * scale + 0.5), 1), NULL};
     small.rgb = mem_alloc((size_t)small.w * small.h * 3);
-    struct resize_view view = {.width = what->w,
-                               .height = what->h,
-                               .to_width = small.w,
-                               .to_height = small.h,
-                               .to = small.rgb,
-                               .stride = (size_t)small.w * 3};
+    struct resize_view view = {.width = what->w, .height = what->h, .to_width = small.w, .to_height = small.h,
+                               .to = small.rgb, .stride = (size_t)small.w * 3};
     size_t room = resize_scratch(&view);
     void *scratch = mem_alloc(room);
     struct resize r;

@@ -47,8 +47,7 @@ static bool is_handed(const struct plan *plan, const struct graph *g, id s, enum
 static void add_storage(struct lives *l, const struct plan *plan, const struct graph *g, id s, enum program p)
 {
     const struct life *life = &plan->placement.life[p][s];
-    struct lives_event v = {.storage = s,
-                            .offset = plan->placement.offset[s],
+    struct lives_event v = {.storage = s, .offset = plan->placement.offset[s],
                             .bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN)};
     if (!is_handed(plan, g, s, p)) push(l, g, v, p, life->start, true);
     if (!is_handed(plan, g, s, p + 1)) push(l, g, v, p, life->end, false);

@@ -94,16 +94,9 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     const struct binding *b = &t->placement->binding[node];
     struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
                       .kernel = b->kernel};
-    e.launch = (struct launch){.attr = &n->attr,
-                               .nin = n->nin,
-                               .nout = n->nout,
-                               .threads = threads,
-                               .work_bytes = b->work_bytes,
-                               .access = b->access,
-                               .form = b->form,
-                               .ranks = t->ranks,
-                               .shard = t->shard,
-                               .portion = t->graph->loops.at[n->loop].portion};
+    e.launch = (struct launch){.attr = &n->attr, .nin = n->nin, .nout = n->nout, .threads = threads,
+                               .work_bytes = b->work_bytes, .access = b->access, .form = b->form, .ranks = t->ranks,
+                               .shard = t->shard, .portion = t->graph->loops.at[n->loop].portion};
     e.advances = n->op == OP_FOLD;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);

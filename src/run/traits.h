@@ -20,9 +20,6 @@ struct device_traits {
 static inline struct device_traits device_traits(enum device_kind kind)
 {
     const bool gpu = kind == DEVICE_CUDA;
-    return (struct device_traits){.separate_memory = gpu,
-                                  .copies_overlap = gpu,
-                                  .dense_operands = gpu,
-                                  .fuses_strided = gpu,
-                                  .sums_columns = gpu};
+    return (struct device_traits){.separate_memory = gpu, .copies_overlap = gpu, .dense_operands = gpu,
+                                  .fuses_strided = gpu, .sums_columns = gpu};
 }

@@ -105,11 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                                 IMAGE_AS_ANYRES, IMAGE_AS_ANYRES};
     enum { ONEVISION = 5 };
     const int which = (data[0] & 63) % COUNT(layouts);
-    struct image_text x = {.layout = layouts[which],
-                           .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER),
-                           .features = 3,
-                           .frame_features = 3,
-                           .content = IMAGE_PLACEHOLDER};
+    struct image_text x = {.layout = layouts[which], .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER), .features = 3,
+                           .frame_features = 3, .content = IMAGE_PLACEHOLDER};
     const bool videos =
         data[0] & 128 && (x.layout == IMAGE_AS_TILES || x.layout == IMAGE_AS_CROPS || which == ONEVISION);
     x.timed = videos && x.layout == IMAGE_AS_TILES;

@@ -21,10 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_begin();
     if (!size) return 0;
     const char *path = fuzz_put("a.png", data + 1, size - 1);
-    struct label_options o = {.kind = 1 + data[0] % 3,
-                              .ignore = data[0] & 4 ? 255 : 0,
-                              .threshold = data[0] & 8 ? 100 : 0,
-                              .one_value = data[0] & 16};
+    struct label_options o = {.kind = 1 + data[0] % 3, .ignore = data[0] & 4 ? 255 : 0,
+                              .threshold = data[0] & 8 ? 100 : 0, .one_value = data[0] & 16};
     if (data[0] & 32) o.values = values, o.n_values = COUNT(values);
     if (!label_read(path, &o, scratch, SCRATCH, masks, MASKS, &found, &e)) {
         CHECK(found.n <= MASKS && found.h && found.w);

@@ -53,13 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(!dataset_open(&set, &(struct dataset_options){.format = "sa1b", .paths = paths, .n_paths = 1}, &e), "%s",
           e.text);
     CHECK(!reader_open(&l, &loader_kind, &o, memory, &e), "%s", e.text);
-    struct loader_source s = {.set = set,
-                              .order.seed = 3,
-                              .order.shuffle = data[0] & 2,
-                              .order.once = data[0] & 4,
-                              .interior = true,
-                              .order.max_bad = 1,
-                              .order.quiet = true,
+    struct loader_source s = {.set = set, .order.seed = 3, .order.shuffle = data[0] & 2, .order.once = data[0] & 4,
+                              .interior = true, .order.max_bad = 1, .order.quiet = true,
                               .sampler = {.strategy = data[0] >> 5 > SAMPLE_ALL ? SAMPLE_RANDOM : data[0] >> 5,
                                           .max_masks = MASKS}};
     if (data[0] & 8) s.augment = (struct loader_augment){.flip = 0.5, .scale = 0.5, .crop = 0.5};

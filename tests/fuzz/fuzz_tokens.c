@@ -19,12 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2) return 0;
     const unsigned which = data[0] % COUNT(names);
     char *path = mem_string(fuzz_put(names[which], data + 2, size - 2));
-    struct tokens_options o = {.paths = &path,
-                               .n_paths = 1,
-                               .sequence = SEQUENCE,
-                               .dtype = data[1] % (TOKENS_I64 + 1),
-                               .vocab_size = VOCABULARY,
-                               .bytes = which == 5};
+    struct tokens_options o = {.paths = &path, .n_paths = 1, .sequence = SEQUENCE, .dtype = data[1] % (TOKENS_I64 + 1),
+                               .vocab_size = VOCABULARY, .bytes = which == 5};
     if (!tokens_open(&t, &o, &e)) {
         uint64_t hash;
         CHECK(tokens_count(&t) <= size && !tokens_fingerprint(&t, &hash, &e) && hash);

@@ -230,10 +230,7 @@ static void block_sweeps(const struct launch *l, const struct conv *n, bool back
     for (int64_t c = 0; c < n->C; c += DEEP) {
         const float *w = weights;
         for (int64_t r = 0; r < sweep_count(n, backward); r++) {
-            const struct depth d = {.s = sweep_at(n, backward, r),
-                                    .w = w,
-                                    .bias = bias,
-                                    .in = &l->in[0],
+            const struct depth d = {.s = sweep_at(n, backward, r), .w = w, .bias = bias, .in = &l->in[0],
                                     .out = &l->out[0]};
             block_run(&d, b, i0, j0, c, min_i64(DEEP, n->C - c), stage);
             w += d.s.ky * d.s.kx * padded(n->C);

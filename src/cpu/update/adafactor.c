@@ -175,8 +175,7 @@ static void apply(const struct factor *f, float keep, float rate)
 static void adafactor_run(const struct launch *l)
 {
     if (update_is_off(l, adafactor_at)) return;
-    struct factor f = {.l = l,
-                       .x = matrices_of(l->in[0].rank, l->in[0].dim),
+    struct factor f = {.l = l, .x = matrices_of(l->in[0].rank, l->in[0].dim),
                        .factored = launch_has(l, ADAFACTOR_COLUMNS),
                        .beta =
                            (float)adafactor_beta(((const struct step_block *)l->in[adafactor_at.step].data)->adam_t),

@@ -50,8 +50,7 @@ static int read_folder(struct image_tree *t, const char *root, const char *below
         char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
         const struct unread *u = unread_by_name(path);
         if (is_image_name(path) || is_dicom_folder(full)) {
-            struct image_file f = {.path = path,
-                                   .base = *below ? (uint32_t)strlen(below) + 1 : 0,
+            struct image_file f = {.path = path, .base = *below ? (uint32_t)strlen(below) + 1 : 0,
                                    .stem = (uint32_t)stem_length(path)};
             vec_push(&t->files, f);
             path = NULL;

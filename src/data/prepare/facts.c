@@ -186,10 +186,7 @@ static void fill_bytes(struct mask_memory *c)
  * about 500 bytes of JSON: id, area, boxes, scores, RLE. */
 struct mask_memory mask_memory_of(double w, double h, double masks)
 {
-    struct mask_memory c = {.w = w,
-                            .h = h,
-                            .masks = masks,
-                            .mask_pixels = w * h * masks,
+    struct mask_memory c = {.w = w, .h = h, .masks = masks, .mask_pixels = w * h * masks,
                             .runs = 345 * fmax(w, h) / 2000,
                             .estimated = true};
     fill_bytes(&c);
@@ -200,11 +197,8 @@ struct mask_memory mask_memory_of(double w, double h, double masks)
 
 struct mask_memory mask_memory_measured(const struct dataset_facts *f)
 {
-    struct mask_memory c = {.w = facts_mean(&f->w),
-                            .h = facts_mean(&f->h),
-                            .masks = facts_mean(&f->masks),
-                            .mask_pixels = facts_mean(&f->mask_pixels),
-                            .most = facts_quantile(&f->mask_pixels, 1),
+    struct mask_memory c = {.w = facts_mean(&f->w), .h = facts_mean(&f->h), .masks = facts_mean(&f->masks),
+                            .mask_pixels = facts_mean(&f->mask_pixels), .most = facts_quantile(&f->mask_pixels, 1),
                             .runs = facts_mean(&f->runs)};
     fill_bytes(&c);
     return c;

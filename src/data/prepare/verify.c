@@ -167,8 +167,7 @@ static uint64_t check_shards(const struct samples *all)
 void verify_samples(const struct samples *all, uint64_t room, struct verified *out)
 {
     const bool stores = !strcmp(all->format, "packed") && !text_ends_with(all->files.at[0], ".json");
-    struct checking v = {.all = all,
-                         .out = out,
+    struct checking v = {.all = all, .out = out,
                          .o = {.side = 1024, .cells = 256, .masks = 1, .threads = 1, .slots = 2,
                                .polygon_runs = strcmp(all->format, "coco") ? 0 : LOADER_POLYGON_RUNS,
                                .room = room ? room : loader_default_room(all->format, stores)}};

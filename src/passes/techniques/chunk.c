@@ -411,11 +411,7 @@ static void chunk_scope(struct graph *g, enum program p, id scope, int chunks)
 static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
 {
     const struct order *order = &g->order[p];
-    struct region r = {.g = g,
-                       .program = p,
-                       .scope = scope,
-                       .nodes = order->nodes.at,
-                       .count = order->nodes.n,
+    struct region r = {.g = g, .program = p, .scope = scope, .nodes = order->nodes.at, .count = order->nodes.n,
                        .from_batch = tensors_from_batch(g, p)};
     int64_t rows = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
     mem_free(r.from_batch);

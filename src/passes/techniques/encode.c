@@ -474,11 +474,8 @@ static void rewrite(struct encoder *e)
 static struct encoder begin(struct graph *g, enum program p, const struct settings *s)
 {
     const struct order *order = &g->order[p];
-    struct encoder e = {.g = g,
-                        .program = p,
-                        .forward = s->forward,
-                        .nodes = mem_copy(order->nodes.at, order->nodes.n * sizeof(id)),
-                        .count = order->nodes.n,
+    struct encoder e = {.g = g, .program = p, .forward = s->forward,
+                        .nodes = mem_copy(order->nodes.at, order->nodes.n * sizeof(id)), .count = order->nodes.n,
                         .tensors = g->tensors.n};
     e.place = mem_alloc(g->nodes.n);
     e.trained = mem_alloc(g->scopes.n);

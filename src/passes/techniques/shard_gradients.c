@@ -233,12 +233,8 @@ static void read_shards(struct graph *g, const id *was)
 void pass_shard_gradients(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_GRADIENTS || g->error.code) return;
-    struct divide d = {.g = g,
-                       .ranks = settings_holders(s),
-                       .axis = settings_axis(s),
-                       .host = settings_holders_host(s),
-                       .levels = (s->shares > 1) + (s->accumulation > 1),
-                       .accumulates = s->accumulation > 1};
+    struct divide d = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s),
+                       .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
     id *was = mem_alloc((g->params.n + 1) * sizeof *was);
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shard_gradients");
     d.first = mem_alloc(g->storages.n * sizeof *d.first);

@@ -54,9 +54,7 @@ static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op 
 /* Makes a dense vector of `n` elements over a storage, with the name and dtype of `like`. */
 static id vector_on(struct graph *g, id storage, id like, int64_t n)
 {
-    struct tensor x = {.storage = storage,
-                       .name = tensor_at(g, like)->name,
-                       .dtype = tensor_at(g, like)->dtype,
+    struct tensor x = {.storage = storage, .name = tensor_at(g, like)->name, .dtype = tensor_at(g, like)->dtype,
                        .rank = 1,
                        .dim = {n}};
     tensor_dense_strides(&x);
@@ -246,15 +244,9 @@ void pass_shard_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code)
         return;
-    struct shards x = {.g = g,
-                       .ranks = settings_holders(s),
-                       .axis = settings_axis(s),
-                       .host = settings_holders_host(s),
-                       .copies = settings_copies(s),
-                       .in_place = s->shard == SHARD_OPTIMIZER,
-                       .each = s->offload,
-                       .tensors = g->tensors.n,
-                       .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s),
+                       .copies = settings_copies(s), .in_place = s->shard == SHARD_OPTIMIZER, .each = s->offload,
+                       .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
     divide_weights(&x);
     x.loop = graph_loop(g, "ranks", (uint32_t)x.ranks);

@@ -26,10 +26,7 @@ static id make_shard(struct graph *g, const struct param *p, int ranks)
     const struct tensor t = *tensor_at(g, p->tensor);
     const struct storage s = g->storages.at[t.storage];
     const int64_t part = s.form ? (int64_t)shard_bytes(s.bytes, ranks) : shard_part(tensor_elements(&t), ranks);
-    struct tensor x = {.storage = t.storage,
-                       .name = t.name,
-                       .dtype = s.form ? DT_U8 : t.dtype,
-                       .rank = 1,
+    struct tensor x = {.storage = t.storage, .name = t.name, .dtype = s.form ? DT_U8 : t.dtype, .rank = 1,
                        .dim = {part}};
     tensor_dense_strides(&x);
     vec_push(&g->tensors, x);

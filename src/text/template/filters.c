@@ -151,10 +151,8 @@ static struct var filter_tojson(struct render *r, struct var in, const struct ar
     static const struct str comma_blank = {.at = ", ", .n = 2}, comma = {.at = ",", .n = 1},
                             colon = {.at = ": ", .n = 2};
     const bool lines = is_given(a->at[1]) && a->at[1].kind != VAR_NONE;
-    struct json_style style = {.ascii = var_truth(a->at[0]),
-                               .indent = lines ? blanks(r, "tojson", a->at[1]) : NULL,
-                               .item = lines ? &comma : &comma_blank,
-                               .key = &colon};
+    struct json_style style = {.ascii = var_truth(a->at[0]), .indent = lines ? blanks(r, "tojson", a->at[1]) : NULL,
+                               .item = lines ? &comma : &comma_blank, .key = &colon};
     if (is_given(a->at[2]) && a->at[2].kind != VAR_NONE) {
         struct seq *pair = var_elements(r, a->at[2]);
         if (pair->n != 2 || pair->at[0].kind != VAR_STRING || pair->at[1].kind != VAR_STRING)

@@ -322,13 +322,8 @@ static struct var call_strftime(struct render *r, const struct args *a)
             fail(r, "strftime_now is \"%.40s\"; expected a date like 2026-01-31", r->date);
         if (r->date[n] && sscanf(r->date + n, " %2d:%2d:%2d", &hour, &minute, &second) != 3)
             fail(r, "strftime_now is \"%.40s\"; expected a time like 2026-01-31 12:00:00", r->date);
-        day = (struct tm){.tm_year = year - 1900,
-                          .tm_mon = month - 1,
-                          .tm_mday = date,
-                          .tm_hour = hour,
-                          .tm_min = minute,
-                          .tm_sec = second,
-                          .tm_isdst = -1};
+        day = (struct tm){.tm_year = year - 1900, .tm_mon = month - 1, .tm_mday = date, .tm_hour = hour,
+                          .tm_min = minute, .tm_sec = second, .tm_isdst = -1};
         mktime(&day); /* the day of the week */
     }
     char *format = str_c(r, a->at[0].s), *out = take(r, 4096);

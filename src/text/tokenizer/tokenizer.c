@@ -146,10 +146,7 @@ static int encode_words(const struct encoding *c, struct aligned text)
 static int cut(const struct encoding *c, const struct trie *trie, struct aligned text,
                int (*each)(const struct encoding *c, struct aligned text))
 {
-    struct added_walk walk = {.added = &c->t->added,
-                              .trie = trie,
-                              .text = text,
-                              .data = c->data,
+    struct added_walk walk = {.added = &c->t->added, .trie = trie, .text = text, .data = c->data,
                               .ended = !trie->n_nodes};
     const struct added_token *token;
     struct byte_range piece;
