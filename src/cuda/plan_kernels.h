@@ -5,8 +5,8 @@
  *
  *     rows/norms.def       one row per kernel (kernels.def)
  *     rows/plan_norms.c    match and workspace of each row
- *     rows/norms.c         the running half: CUDA_KERNEL(name, .launch = ...) (device/host.h)
- *     rows/norms.cu        the kernels, called through launchers of launch_norms.h
+ *     rows/norms.cu        the kernels, and the running half: CUDA_KERNEL(name, .launch = ...)
+ *                          (device/host.h, device/kernel.cuh)
  *
  * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile, its
  * form where it has several, and how many bytes a thread moves at a time: offsets in the arena,

@@ -254,17 +254,11 @@ static int open_source(struct image_packer *p, const char *where, const struct n
     char folder[4096];
     if (!where) where = c->data_images;
     if (!where && path_dir(files->at[0], folder, sizeof folder, e)) return e->code;
-<<<<<<< HEAD
     const struct image_scope scope = {.where = where ? where : folder, .anywhere = c->data_outside_images,
                                       .tables = files->at, .n_tables = files->n, .room = batch_room(c),
                                       .min_pixels = (uint64_t)c->data_min_pixels,
                                       .max_pixels = (uint64_t)c->data_max_pixels};
     if (images_grids(m) && c->data_max_frames)
-=======
-    const struct image_scope scope = {.where = where ? where : folder, .anywhere = c->data_outside_images,
-                                      .tables = files->at, .n_tables = files->n, .room = batch_room(c)};
-    if (images_grids(m))
->>>>>>> 5d5021da (Initializers of one field a line are packed)
         return error_set(e, PL_USAGE,
                          "data.max_frames is %lld, and the tokens of a %s depend on the times of a video's frames, "
                          "which a store does not have: set it to 0, and train on the videos themselves",
@@ -275,16 +269,9 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                          "data.images: %s is a store of embeddings itself; expected the folder or tar of the images",
                          where);
     p->reader = (struct image_reader_options){.processor = p->source.processor,
-<<<<<<< HEAD
                                               .frame_processor = p->source.frame_processor,
                                               .patches = images_grids(m) ? &p->source.patches : NULL,
-                                              .range = feed_range(c),
-                                              .room = batch_room(c),
-                                              .fps = c->data_fps,
-=======
-                                              .frame_processor = p->source.frame_processor, .range = feed_range(c),
-                                              .room = batch_room(c), .fps = c->data_fps,
->>>>>>> 5d5021da (Initializers of one field a line are packed)
+                                              .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps,
                                               .max_frames = (uint32_t)c->data_max_frames};
     if (images_timed(m) && c->data_max_frames)
         return error_set(e, PL_USAGE,

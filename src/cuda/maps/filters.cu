@@ -5,9 +5,9 @@
  *     da       one block per element: each thread sums its positions in ascending order, then
  *              group_sum adds the threads
  */
-#include "cuda/rows/elements.cuh"
-#include "cuda/maps/launch_masks.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/device/kernel.cuh"
+#include "cuda/maps/mask_blocks.h"
+#include "cuda/products/launch_products.h"
 
 static __global__ void forward_kernel(typed_ptr y, typed_ptr a, typed_ptr z, filters n)
 {
@@ -47,17 +47,56 @@ static __global__ void dz_kernel(typed_ptr dz, typed_ptr dy, typed_ptr a, typed_
 
 static unsigned blocks_of(int64_t n) { return (unsigned)((n + BLOCK - 1) / BLOCK); }
 
-extern "C" cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n,
-                                    cudaStream_t stream)
+static filters filters_launched(const struct launch *l, int a)
 {
-    forward_kernel<<<blocks_of(n.batches * n.M * n.N), BLOCK, 0, stream>>>(y, a, z, n);
-    return cudaGetLastError();
+    filters n = filters_of(l->in[a].rank, l->in[a].dim, l->in[a + 1].dim);
+    n.kind = l->attr->act.kind;
+    return n;
 }
 
-extern "C" cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy,
-                                        struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream)
+static int launch_any(const struct launch *l, struct error *e)
 {
-    da_kernel<<<(unsigned)(n.batches * n.M * n.K), BLOCK, 0, stream>>>(da, dy, z, n);
-    dz_kernel<<<blocks_of(n.batches * n.N * n.K), BLOCK, 0, stream>>>(dz, dy, a, z, n);
-    return cudaGetLastError();
+    const filters n = filters_launched(l, 0);
+    forward_kernel<<<blocks_of(n.batches * n.M * n.N), BLOCK, 0, stream_of(l)>>>(
+        typed_of(&l->out[0]), typed_of(&l->in[0]), typed_of(&l->in[1]), n);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
+
+/* Computes da first: dz may alias z. */
+static int launch_any_bwd(const struct launch *l, struct error *e)
+{
+    const filters n = filters_launched(l, 1);
+    const typed_ptr dy = typed_of(&l->in[0]), a = typed_of(&l->in[1]), z = typed_of(&l->in[2]);
+    da_kernel<<<(unsigned)(n.batches * n.M * n.K), BLOCK, 0, stream_of(l)>>>(typed_of(&l->out[0]), dy, z, n);
+    dz_kernel<<<blocks_of(n.batches * n.N * n.K), BLOCK, 0, stream_of(l)>>>(typed_of(&l->out[1]), dy, a, z, n);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
+}
+
+static int launch_thin(const struct launch *l, struct error *e)
+{
+    const struct operand *a = &l->in[0], *z = &l->in[1], *y = &l->out[0];
+    thin t = thin_of(false, true, y->rank, a->dim, z->dim, y->dim);
+    t.gelu = true;
+    TRY_CUDA(cuda_thin(typed_of(a), typed_of(z), typed_of(y), nullptr, nullptr, t, THIN_FORM_DOWN, stream_of(l)));
+    return PL_OK;
+}
+
+/* Computes da first: dz may alias z. */
+static int launch_thin_bwd(const struct launch *l, struct error *e)
+{
+    const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2], *da = &l->out[0], *dz = &l->out[1];
+    thin across = thin_of(false, false, dy->rank, dy->dim, z->dim, da->dim),
+         up = thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim);
+    across.gelu = up.gelu = true;
+    TRY_CUDA(cuda_thin(typed_of(da), typed_of(z), typed_of(dy), nullptr, (float *)l->work, across, THIN_FORM_ACROSS,
+                       stream_of(l)));
+    TRY_CUDA(cuda_thin(typed_of(a), typed_of(dz), typed_of(dy), z->data, nullptr, up, THIN_FORM_UP, stream_of(l)));
+    return PL_OK;
+}
+
+CUDA_KERNEL(cuda_filters_thin, .launch = launch_thin);
+CUDA_KERNEL(cuda_filters_thin_bwd, .launch = launch_thin_bwd);
+CUDA_KERNEL(cuda_filters, .launch = launch_any);
+CUDA_KERNEL(cuda_filters_bwd, .launch = launch_any_bwd);

@@ -6,8 +6,28 @@
  *
  * The bits of a pack of V pixels are in one byte: V divides 8, and the row's width.
  */
-#include "cuda/maps/launch_masks.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/device/kernel.cuh"
+#include "cuda/maps/mask_blocks.h"
+
+struct mask_task {
+    const void *logits;          /* [N,K,h,w], of `type` */
+    enum store type;
+    typed_ptr iou;               /* [N,K] */
+    const uint8_t *bits;         /* [N,h,row_bytes] */
+    const int32_t *valid;        /* [N,2] */
+    const float *inv_count;
+    int64_t N, K, h, w, row_bytes;
+    float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU term */
+};
+
+static mask_task task_of(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const auto &a = l->attr->mask_loss;
+    return {x->data, store_of(x->dtype), typed_of(&l->in[1]), in_as<uint8_t>(l, 2), in_as<int32_t>(l, 3),
+            in_as<float>(l, 4), x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->in[2].dim[2], a.focal, a.dice, a.iou,
+            a.alpha, a.alpha_both ? a.alpha : 1 - a.alpha, a.gamma, a.smooth};
+}
 
 constexpr int STATS = 4;
 
@@ -128,19 +148,17 @@ static __global__ void finish_kernel(float *loss, float *stats, const double *su
 
 static dim3 grid_of(const mask_task &t) { return dim3((unsigned)mask_blocks(t.h), (unsigned)(t.N * t.K)); }
 
-extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, mask_task t, int access,
-                                      cudaStream_t stream)
+/* Computes the mask loss; stats f32 [N,4]. */
+static int launch_mask_loss(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, t.logits)) return cudaErrorMisalignedAddress;
-    const cudaError_t rc = by_type(t.type, [&](auto zero) {
-        using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        if (access == 16) sums_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
-        else sums_kernel<T, 1><<<grid_of(t), BLOCK, 0, stream>>>(work, t);
-    });
-    if (rc != cudaSuccess) return rc;
-    finish_kernel<<<1, BLOCK, 0, stream>>>(loss, stats, work, t);
-    return cudaGetLastError();
+    const mask_task t = task_of(l);
+    double *work = (double *)l->work;
+    TRY_CUDA(by_access(t.type, l->access, [&](auto zero, auto width) {
+        sums_kernel<decltype(zero), decltype(width)::value><<<grid_of(t), BLOCK, 0, stream_of(l)>>>(work, t);
+    }, t.logits));
+    finish_kernel<<<1, BLOCK, 0, stream_of(l)>>>(out_as<float>(l, 0), out_as<float>(l, 1), work, t);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
@@ -186,16 +204,17 @@ static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, c
     }
 }
 
-extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t,
-                                          int access, cudaStream_t stream)
+/* Computes the gradient, which may alias the logits. */
+static int launch_mask_loss_bwd(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, d, t.logits)) return cudaErrorMisalignedAddress;
-    return by_type(t.type, [&](auto zero) {
+    const mask_task t = task_of(l);
+    TRY_CUDA(by_access(t.type, l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        T *to = static_cast<T *>(d);
-        if (access == 16)
-            slopes_kernel<T, V><<<grid_of(t), BLOCK, 0, stream>>>(to, diou, stats, dloss, t);
-        else slopes_kernel<T, 1><<<grid_of(t), BLOCK, 0, stream>>>(to, diou, stats, dloss, t);
-    });
+        slopes_kernel<T, decltype(width)::value><<<grid_of(t), BLOCK, 0, stream_of(l)>>>(
+            out_as<T>(l, 0), typed_of(&l->out[1]), in_as<float>(l, 5), in_as<float>(l, 6), t);
+    }, l->out[0].data, t.logits));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_mask_loss, .launch = launch_mask_loss);
+CUDA_KERNEL(cuda_mask_loss_bwd, .launch = launch_mask_loss_bwd);

@@ -2,15 +2,12 @@
  * plan_masks.c: the mask loss, the structure loss, and simulated prompts.
  */
 #include "cuda/plan_kernels.h"
-#include "cuda/maps/filters.h"
+#include "cuda/maps/mask_blocks.h"
 #include "cuda/products/thin.h"
 #include "graph/ops.h"
 
 enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_STEP, IN_STATS, IN_DLOSS };
 enum { GRID_Y = 65535 }; /* maximum blocks in the y dimension of a CUDA grid */
-
-/* The same values as in launch_masks.h, which needs the CUDA toolkit. */
-enum { MASK_ROWS = 16, MASK_SUMS = 6, STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256, STRUCTURE_SUMS = 7 };
 
 static bool masks_fit(const struct query *q)
 {
@@ -27,7 +24,7 @@ static bool match_mask_loss(const struct query *q)
 static uint64_t work_mask_loss(const struct query *q)
 {
     const int64_t *n = q->in[IN_LOGITS]->dim;
-    return (uint64_t)(n[0] * n[1] * ((n[2] + MASK_ROWS - 1) / MASK_ROWS) * MASK_SUMS) * sizeof(double);
+    return (uint64_t)(n[0] * n[1] * mask_blocks(n[2]) * MASK_SUMS) * sizeof(double);
 }
 
 static bool match_mask_loss_bwd(const struct query *q)
@@ -51,9 +48,8 @@ static bool match_structure_loss(const struct query *q)
 
 static uint64_t work_structure_loss(const struct query *q)
 {
-    const int64_t *n = q->in[0]->dim, rows = (n[2] + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS,
-                  columns = (n[3] + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS;
-    return (uint64_t)(n[0] * rows * columns * STRUCTURE_SUMS) * sizeof(double);
+    const int64_t *n = q->in[0]->dim;
+    return (uint64_t)(n[0] * structure_blocks(n[2], n[3]) * STRUCTURE_SUMS) * sizeof(double);
 }
 
 static bool match_structure_loss_bwd(const struct query *q)

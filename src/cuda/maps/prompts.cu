@@ -8,9 +8,8 @@
  * count is drawn, and the warp that has the pixel of that number traverses its words again.
  * Everything but the comparison is integer arithmetic: the pixel is the CPU's.
  */
+#include "cuda/device/kernel.cuh"
 #include "cuda/rows/keyed.cuh"
-#include "cuda/maps/launch_masks.h"
-#include "cuda/rows/rows.cuh"
 
 /* --- MASK_PICK -------------------------------------------------------------------------------- */
 
@@ -36,27 +35,38 @@ template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed
         y[n * packs + k] = from[k];
 }
 
-template <typename P>
-static void launch_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
-                        cudaStream_t stream)
+template <typename P> static void pick(const struct launch *l)
 {
-    const int64_t packs = bytes / (int64_t)sizeof(P);
-    const dim3 grid(grid_of_rows(packs, 4 * BLOCK, 64), (unsigned)N);
-    pick_kernel<P><<<grid, BLOCK, 0, stream>>>(static_cast<P *>(y), static_cast<const P *>(x), scores, K, packs);
+    const struct operand *x = &l->in[0];
+    const int64_t packs = x->dim[2] * x->dim[3] * dtype_size(x->dtype) / (int64_t)sizeof(P);
+    const dim3 grid(grid_of_rows(packs, 4 * BLOCK, 64), (unsigned)x->dim[0]);
+    pick_kernel<P><<<grid, BLOCK, 0, stream_of(l)>>>(out_as<P>(l, 0), in_as<P>(l, 0), typed_of(&l->in[1]), x->dim[1],
+                                                     packs);
 }
 
-extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
-                                      int access, cudaStream_t stream)
+static int launch_mask_pick(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
-    if (access == 16) launch_pick<uint4>(y, x, scores, N, K, bytes, stream);
-    else launch_pick<uint16_t>(y, x, scores, N, K, bytes, stream); /* no element is smaller */
-    return cudaGetLastError();
+    if (misaligned(l->access, l->out[0].data, l->in[0].data)) TRY_CUDA(cudaErrorMisalignedAddress);
+    if (l->access == 16) pick<uint4>(l);
+    else pick<uint16_t>(l); /* no element is smaller */
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* --- PROMPT_NEXT ------------------------------------------------------------------------------ */
 
 constexpr int SEARCH = 1024, SEARCHERS = SEARCH / WARP;
+
+struct prompt_task {
+    float *coords;               /* [N,P,2] */
+    int32_t *kinds, *round;      /* [N,P], [1] */
+    typed_ptr logits;            /* [N,h,w] */
+    const uint8_t *bits;         /* [N,h,row_bytes] */
+    const int32_t *valid, *keys; /* [N,2], [N] */
+    const step_block *step;
+    int64_t N, P, h, w, row_bytes;
+    int32_t rounds, first;
+};
 
 /* One mask in its grid, as a lane of a warp sees it. */
 struct region {
@@ -158,9 +168,18 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
 
 static __global__ void count_kernel(int32_t *round) { ++*round; }
 
-extern "C" cudaError_t cuda_prompt_next(prompt_task t, cudaStream_t stream)
+static int launch_prompt_next(const struct launch *l, struct error *e)
 {
-    next_kernel<<<(unsigned)t.N, SEARCH, 0, stream>>>(t);
-    count_kernel<<<1, 1, 0, stream>>>(t.round);
-    return cudaGetLastError();
+    const struct operand *x = &l->in[3];
+    const prompt_task t = {out_as<float>(l, 0), out_as<int32_t>(l, 1), out_as<int32_t>(l, 2), typed_of(x),
+                           in_as<uint8_t>(l, 4), in_as<int32_t>(l, 5), in_as<int32_t>(l, 6), in_as<step_block>(l, 7),
+                           x->dim[0], l->in[0].dim[1], x->dim[1], x->dim[2], l->in[4].dim[2],
+                           l->attr->prompt_next.rounds, l->attr->prompt_next.first};
+    next_kernel<<<(unsigned)t.N, SEARCH, 0, stream_of(l)>>>(t);
+    count_kernel<<<1, 1, 0, stream_of(l)>>>(t.round);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_mask_pick, .launch = launch_mask_pick);
+CUDA_KERNEL(cuda_prompt_next, .launch = launch_prompt_next);

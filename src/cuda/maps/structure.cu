@@ -8,8 +8,27 @@
  *
  *     block (rows and columns of a mask) --> f64 [N,blocks,SUMS] --> mask, loss
  */
-#include "cuda/maps/launch_masks.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/device/kernel.cuh"
+#include "cuda/maps/mask_blocks.h"
+
+struct structure_task {
+    const void *logits;          /* [N,1,h,w], of `type` */
+    enum store type;
+    const uint8_t *bits;         /* [N,h,row_bytes] */
+    const int32_t *valid;        /* [N,2] */
+    const float *inv_count;
+    int64_t N, h, w, row_bytes;
+    float edge, bce_edge, smooth;
+    int size;
+};
+
+static structure_task task_of(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const auto &a = l->attr->structure_loss;
+    return {x->data, store_of(x->dtype), in_as<uint8_t>(l, 1), in_as<int32_t>(l, 2), in_as<float>(l, 3), x->dim[0],
+            x->dim[2], x->dim[3], l->in[1].dim[2], a.edge, a.bce_edge, a.smooth, a.size};
+}
 
 constexpr int STATS = 4;
 
@@ -133,14 +152,18 @@ static dim3 grid_of(const structure_task &t)
 
 static_assert(BLOCK == STRUCTURE_COLUMNS, "a thread takes a column");
 
-extern "C" cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, structure_task t,
-                                           cudaStream_t stream)
+/* Computes the structure loss; stats f32 [N,4], weights f32 [N]. */
+static int launch_structure_loss(const struct launch *l, struct error *e)
 {
-    const cudaError_t rc =
-        by_type(t.type, [&](auto zero) { sums_kernel<decltype(zero)><<<grid_of(t), BLOCK, 0, stream>>>(work, t); });
-    if (rc != cudaSuccess) return rc;
-    finish_kernel<<<1, BLOCK, 0, stream>>>(loss, stats, weights, work, t);
-    return cudaGetLastError();
+    const structure_task t = task_of(l);
+    double *work = (double *)l->work;
+    TRY_CUDA(by_type(t.type, [&](auto zero) {
+        sums_kernel<decltype(zero)><<<grid_of(t), BLOCK, 0, stream_of(l)>>>(work, t);
+    }));
+    finish_kernel<<<1, BLOCK, 0, stream_of(l)>>>(out_as<float>(l, 0), out_as<float>(l, 1), out_as<float>(l, 2), work,
+                                                 t);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
@@ -170,11 +193,17 @@ static __global__ void slopes_kernel(T *d, const float *stats, const float *weig
     }
 }
 
-extern "C" cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss,
-                                               structure_task t, cudaStream_t stream)
+/* Computes the gradient, which may alias the logits. */
+static int launch_structure_loss_bwd(const struct launch *l, struct error *e)
 {
-    return by_type(t.type, [&](auto zero) {
+    const structure_task t = task_of(l);
+    TRY_CUDA(by_type(t.type, [&](auto zero) {
         using T = decltype(zero);
-        slopes_kernel<T><<<grid_of(t), BLOCK, 0, stream>>>(static_cast<T *>(d), stats, weights, dloss, t);
-    });
+        slopes_kernel<T><<<grid_of(t), BLOCK, 0, stream_of(l)>>>(out_as<T>(l, 0), in_as<float>(l, 4),
+                                                                 in_as<float>(l, 5), in_as<float>(l, 6), t);
+    }));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_structure_loss, .launch = launch_structure_loss);
+CUDA_KERNEL(cuda_structure_loss_bwd, .launch = launch_structure_loss_bwd);

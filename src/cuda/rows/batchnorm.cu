@@ -12,8 +12,25 @@
  * large mean costs no precision; two sets a and b combine as
  *     M2 = M2_a + M2_b + (mean_a - mean_b)^2 n_a n_b / (n_a + n_b).
  */
-#include "cuda/rows/launch_norms.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/device/kernel.cuh"
+
+/* Statistics of a channel: [G,C] each. Frozen: [C], and `spread` is the variance instead of
+ * rstd. */
+struct channel {
+    typed_ptr mean, spread, w, b;
+    int frozen;
+    float eps;
+};
+/* G groups of n rows of C. The workspace has batch_partial(G, n, C) floats, and for gradients of
+ * statistics that are not frozen [G,2,C] behind them. */
+struct maps {
+    enum store type;
+    int64_t G, n, C;
+};
+static maps maps_of(const struct operand *x, int64_t G)
+{
+    return {store_of(x->dtype), G, operand_rows(x) / G, operand_last(x)};
+}
 
 /* The part of the map that a thread handles. */
 struct part {
@@ -294,74 +311,51 @@ static layout layout_of(const maps &m, int V)
     return l;
 }
 
-static bool is_misaligned(int access, const channel &c)
+template <bool FROZEN> static int launch_batchnorm(const struct launch *l, struct error *e)
 {
-    return misaligned(access, c.mean.data, c.spread.data, c.w.data, c.b.data);
-}
-
-template <typename T, int V>
-static void launch_batchnorm(void *y, float *work, const void *x, channel c, maps m, cudaStream_t stream)
-{
-    const layout l = layout_of(m, V);
-    const T *from = static_cast<const T *>(x);
-    if (!c.frozen) {
-        moments_kernel<T, V><<<l.blocks, BLOCK, 0, stream>>>(work, from, m, l.each, l.lanes);
-        statistics_kernel<<<l.columns, dim3(COLUMNS, SLICES), 0, stream>>>(
-            static_cast<float *>(c.mean.data), static_cast<float *>(c.spread.data), work, m, l.chunks, l.each, c.eps);
-    }
-    normalise_kernel<T, V><<<l.blocks, BLOCK, 0, stream>>>(static_cast<T *>(y), from, c, m, l.each, l.lanes);
-}
-
-static cudaError_t batchnorm(void *y, float *work, const void *x, channel c, maps m, int access, cudaStream_t stream)
-{
-    if (is_misaligned(access, c) || misaligned(access, y, x)) return cudaErrorMisalignedAddress;
-    return by_type(m.type, [&](auto zero) {
+    const struct operand *x = &l->in[0];
+    const maps m = maps_of(x, FROZEN ? 1 : l->out[1].dim[0]);
+    const channel c = {typed_of(FROZEN ? &l->in[3] : &l->out[1]), typed_of(FROZEN ? &l->in[4] : &l->out[2]),
+                       typed_of(&l->in[1]), typed_of(&l->in[2]), FROZEN,
+                       FROZEN ? l->attr->batchnorm_frozen.eps : l->attr->batchnorm.eps};
+    float *work = (float *)l->work;
+    TRY_CUDA(by_access(m.type, l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        if (access == 16) launch_batchnorm<T, V>(y, work, x, c, m, stream);
-        else launch_batchnorm<T, 1>(y, work, x, c, m, stream);
-    });
+        constexpr int V = decltype(width)::value;
+        const layout a = layout_of(m, V);
+        if (!FROZEN) {
+            moments_kernel<T, V><<<a.blocks, BLOCK, 0, stream_of(l)>>>(work, in_as<T>(l, 0), m, a.each, a.lanes);
+            statistics_kernel<<<a.columns, dim3(COLUMNS, SLICES), 0, stream_of(l)>>>(
+                (float *)c.mean.data, (float *)c.spread.data, work, m, a.chunks, a.each, c.eps);
+        }
+        normalise_kernel<T, V><<<a.blocks, BLOCK, 0, stream_of(l)>>>(out_as<T>(l, 0), in_as<T>(l, 0), c, m, a.each,
+                                                                     a.lanes);
+    }, l->out[0].data, x->data, c.mean.data, c.spread.data, c.w.data, c.b.data));
+    return PL_OK;
 }
 
-extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed_ptr w,
-                                      typed_ptr b, maps m, float eps, int access, cudaStream_t stream)
+/* dx may alias dy. */
+template <bool FROZEN> static int launch_batchnorm_bwd(const struct launch *l, struct error *e)
 {
-    return batchnorm(y, work, x, channel{{mean, STORE_F32}, {rstd, STORE_F32}, w, b, 0, eps}, m, access, stream);
-}
-
-extern "C" cudaError_t cuda_batchnorm_frozen(void *y, const void *x, channel c, maps m, int access, cudaStream_t stream)
-{
-    return batchnorm(y, nullptr, x, c, m, access, stream);
-}
-
-template <typename T, int V>
-static void launch_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x, channel c,
-                                 maps m, cudaStream_t stream)
-{
-    const layout l = layout_of(m, V);
-    T *to = static_cast<T *>(dx);
-    const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x);
+    const maps m = maps_of(&l->in[1], FROZEN ? 1 : l->in[3].dim[0]);
+    const channel c = {typed_of(&l->in[3]), typed_of(&l->in[4]), typed_of(&l->in[2]), {nullptr, STORE_F32}, FROZEN,
+                       FROZEN ? l->attr->batchnorm_frozen.eps : 0};
+    float *dw = out_as<float>(l, 1), *db = out_as<float>(l, 2), *work = (float *)l->work;
     float *totals = work + batch_partial(m.G, m.n, m.C);
-    dots_kernel<T, V><<<l.blocks, BLOCK, 0, stream>>>(to, work, d, a, c, m, l.each, l.lanes);
-    if (c.frozen) {
-        totals_kernel<<<l.columns, dim3(COLUMNS, SLICES), 0, stream>>>(db, dw, 0, work, m, l.chunks);
-        return;
-    }
-    totals_kernel<<<l.columns, dim3(COLUMNS, SLICES), 0, stream>>>(totals, totals + m.C, 2 * m.C, work, m, l.chunks);
-    weights_kernel<<<(unsigned)((m.C + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(dw, db, totals, m.G, m.C);
-    slopes_kernel<T, V><<<l.blocks, BLOCK, 0, stream>>>(to, d, a, totals, c, m, l.each, l.lanes);
-}
-
-extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x,
-                                          channel c, maps m, int access, cudaStream_t stream)
-{
-    if (is_misaligned(access, c) || misaligned(access, dx, dy, x)) return cudaErrorMisalignedAddress;
-    return by_type(m.type, [&](auto zero) {
+    TRY_CUDA(by_access(m.type, l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        if (access == 16) launch_batchnorm_bwd<T, V>(dx, dw, db, work, dy, x, c, m, stream);
-        else launch_batchnorm_bwd<T, 1>(dx, dw, db, work, dy, x, c, m, stream);
-    });
+        constexpr int V = decltype(width)::value;
+        const layout a = layout_of(m, V);
+        T *dx = out_as<T>(l, 0);
+        const T *dy = in_as<T>(l, 0), *x = in_as<T>(l, 1);
+        dots_kernel<T, V><<<a.blocks, BLOCK, 0, stream_of(l)>>>(dx, work, dy, x, c, m, a.each, a.lanes);
+        totals_kernel<<<a.columns, dim3(COLUMNS, SLICES), 0, stream_of(l)>>>(
+            FROZEN ? db : totals, FROZEN ? dw : totals + m.C, FROZEN ? 0 : 2 * m.C, work, m, a.chunks);
+        if (FROZEN) return;
+        weights_kernel<<<(unsigned)((m.C + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(l)>>>(dw, db, totals, m.G, m.C);
+        slopes_kernel<T, V><<<a.blocks, BLOCK, 0, stream_of(l)>>>(dx, dy, x, totals, c, m, a.each, a.lanes);
+    }, l->out[0].data, l->in[0].data, l->in[1].data, c.mean.data, c.spread.data, c.w.data));
+    return PL_OK;
 }
 
 /* --- running statistics ----------------------------------------------------------------------- */
@@ -382,11 +376,18 @@ static __global__ void update_kernel(float *mean, float *var, const float *batch
     var[c] = running_var;
 }
 
-extern "C" cudaError_t cuda_batchnorm_update(float *mean, float *var, const float *batch_mean, const float *batch_rstd,
-                                             int64_t G, int64_t C, int64_t count, double momentum, double eps,
-                                             cudaStream_t stream)
+static int launch_batchnorm_update(const struct launch *l, struct error *e)
 {
-    update_kernel<<<(unsigned)((C + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(
-        mean, var, batch_mean, batch_rstd, G, C, (double)count / (double)(count - 1), momentum, eps);
-    return cudaGetLastError();
+    const int64_t G = l->in[0].dim[0], C = l->in[0].dim[1], count = l->attr->batchnorm_update.count;
+    update_kernel<<<(unsigned)((C + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(l)>>>(
+        out_as<float>(l, 0), out_as<float>(l, 1), in_as<float>(l, 0), in_as<float>(l, 1), G, C,
+        (double)count / (double)(count - 1), l->attr->batchnorm_update.momentum, (double)l->attr->batchnorm_update.eps);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_batchnorm, .launch = launch_batchnorm<false>);
+CUDA_KERNEL(cuda_batchnorm_bwd, .launch = launch_batchnorm_bwd<false>);
+CUDA_KERNEL(cuda_batchnorm_frozen, .launch = launch_batchnorm<true>);
+CUDA_KERNEL(cuda_batchnorm_frozen_bwd, .launch = launch_batchnorm_bwd<true>);
+CUDA_KERNEL(cuda_batchnorm_update, .launch = launch_batchnorm_update);

@@ -2,8 +2,7 @@
  * cache.cu: CACHE_WRITE: rows into a cache, each at the position of its token. The bytes are moved
  * as they are, in units of up to 16.
  */
-#include "cuda/rows/launch_tokens.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/device/kernel.cuh"
 
 /* packs that a group of threads copies: few rows may be long, as the features of an image are */
 constexpr int64_t PART = 1024;
@@ -22,26 +21,26 @@ static __global__ void cache_write_kernel(P *cache, const P *x, const int32_t *p
     }
 }
 
-template <typename P>
-static void launch_cache_write(void *cache, const void *x, const int32_t *positions, int64_t rows, int64_t S, int64_t T,
-                               int64_t bytes, int64_t stride, cudaStream_t stream)
+template <typename P> static void write_rows(const struct launch *l)
 {
-    const int64_t packs = bytes / (int64_t)sizeof(P), parts = (packs + PART - 1) / PART;
+    const struct operand *cache = &l->out[0], *x = &l->in[1];
+    const int64_t rows = x->dim[0] * x->dim[1], each = dtype_size(x->dtype),
+                  packs = operand_elements(x) / rows * each / (int64_t)sizeof(P), parts = (packs + PART - 1) / PART,
+                  stride = operand_elements(cache) / (cache->dim[0] * cache->dim[1]) * each / (int64_t)sizeof(P);
     const int size = group_size(packs < PART ? packs : PART, BLOCK);
-    cache_write_kernel<P>
-        <<<grid_of_rows(rows * parts, BLOCK / size, GRID_MAX), BLOCK, 0, stream>>>(static_cast<P *>(cache),
-                                                                                   static_cast<const P *>(x), positions,
-                                                                                   rows, S, T, packs,
-                                                                                   stride / (int64_t)sizeof(P), parts,
-                                                                                   size);
+    cache_write_kernel<P><<<grid_of_rows(rows * parts, BLOCK / size, GRID_MAX), BLOCK, 0, stream_of(l)>>>(
+        out_as<P>(l, 0), in_as<P>(l, 1), in_as<int32_t>(l, 2), rows, cache->dim[1], x->dim[1], packs, stride, parts,
+        size);
 }
 
-extern "C" cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S,
-                                        int64_t T, int64_t bytes, int64_t stride, int access, cudaStream_t stream)
+static int launch_cache_write(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, cache, x)) return cudaErrorMisalignedAddress;
-    if (access == 16) launch_cache_write<uint4>(cache, x, positions, B * T, S, T, bytes, stride, stream);
-    else /* no element is smaller */
-        launch_cache_write<uint16_t>(cache, x, positions, B * T, S, T, bytes, stride, stream);
-    return cudaGetLastError();
+    CHECK(l->in[0].data == l->out[0].data, "the cache is updated in place");
+    if (misaligned(l->access, l->out[0].data, l->in[1].data)) TRY_CUDA(cudaErrorMisalignedAddress);
+    if (l->access == 16) write_rows<uint4>(l);
+    else write_rows<uint16_t>(l); /* no element is smaller */
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_cache_write, .launch = launch_cache_write);

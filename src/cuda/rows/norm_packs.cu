@@ -19,7 +19,7 @@
  * results may alias inputs.
  */
 #include "cuda/rows/column_sums.cuh"
-#include "cuda/rows/launch_norms.h"
+#include "cuda/rows/norms.cuh"
 
 constexpr int MOST = NORM_MOST, WIDEST = 1024;
 static __host__ __device__ constexpr int rows_at_once(int threads) { return threads > MOST ? 2 : 4; }
@@ -320,71 +320,54 @@ static shape shape_of(int64_t packs)
     return {threads, lanes, (int64_t)threads / lanes * rows_at_once(threads)};
 }
 
-template <bool CENTRED, bool ADD, typename T>
-static void launch_forward(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
-                           int64_t rows, int64_t C, float eps, enum norm_packs_form form, cudaStream_t stream)
+/* Reports whether the plan chose the form that rows of these packs have. */
+static bool is_form(const struct launch *l, enum store type, int64_t C)
 {
-    const shape f = shape_of(C / PACK<T>);
-    const unsigned grid = grid_of_rows(rows, f.each, GRID_MAX);
-    T *to = static_cast<T *>(y), *r = static_cast<T *>(sum.r);
-    const T *from = static_cast<const T *>(x), *m = static_cast<const T *>(sum.more), *s = static_cast<const T *>(w),
-            *t = static_cast<const T *>(b);
-    if (form != NORM_WIDE_BLOCK)
-        norm_packs_kernel<CENTRED, ADD, T, MOST>
-            <<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
-    else
-        norm_packs_kernel<CENTRED, ADD, T, WIDEST>
-            <<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+    return l->form == norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16);
 }
 
-extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w,
-                                       const void *b, enum store type, int64_t rows, int64_t C, float eps,
-                                       enum norm_packs_form form, cudaStream_t stream)
+template <bool CENTRED, bool ADDED> static int launch_norm_packs(const struct launch *l, struct error *e)
 {
-    if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
-    return by_type(type, [&](auto zero) {
+    const norm_pieces n = norm_of(l, CENTRED, ADDED);
+    if (!is_form(l, n.type, n.C)) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_type(n.type, [&](auto zero) {
         using T = decltype(zero);
-        if (stats.mean && sum.r) launch_forward<true, true, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
-        else if (stats.mean) launch_forward<true, false, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
-        else if (sum.r) launch_forward<false, true, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
-        else launch_forward<false, false, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
-    });
+        const shape f = shape_of(n.C / PACK<T>);
+        const auto kernel = l->form == NORM_WIDE_BLOCK ? norm_packs_kernel<CENTRED, ADDED, T, WIDEST>
+                                                       : norm_packs_kernel<CENTRED, ADDED, T, MOST>;
+        kernel<<<grid_of_rows(n.rows, f.each, GRID_MAX), f.threads, 0, stream_of(l)>>>(
+            (T *)n.y, n.stats, in_as<T>(l, 0), ADDED ? (T *)n.x : nullptr, ADDED ? in_as<T>(l, 1) : nullptr,
+            (const T *)n.w.data, (const T *)n.b.data, n.rows, n.C, n.eps, f.lanes);
+    }));
+    return PL_OK;
 }
 
-template <bool CENTRED, bool ADD, typename T>
-static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                       const void *add, norm_stats stats, norm_rows n, int64_t C, enum norm_packs_form form,
-                       cudaStream_t stream)
+template <bool CENTRED> static int launch_norm_packs_bwd(const struct launch *l, struct error *e)
 {
-    constexpr int SUMS = CENTRED ? 2 : 1;
-    const shape f = shape_of(C / PACK<T>);
-    const unsigned grid = grid_of_rows(n.whole, f.each, norm_blocks(n.whole, C, sizeof(T)));
-    const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0;
-    T *to = static_cast<T *>(dx);
-    const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w),
-            *m = static_cast<const T *>(add);
-    if (form != NORM_WIDE_BLOCK)
-        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST>
-            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, n.rows, C, f.lanes);
-    else
-        norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST>
-            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, n.rows, C, f.lanes);
-    launch_column_sums({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
-}
-
-extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy,
-                                           const void *x, const void *w, const void *add, norm_stats stats,
-                                           enum store type, norm_rows n, int64_t C, enum norm_packs_form form,
-                                           cudaStream_t stream)
-{
-    if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
-    return by_type(type, [&](auto zero) {
+    const norm_bwd_pieces n = norm_bwd_of(l, CENTRED);
+    float *partial = (float *)l->work;
+    if (!is_form(l, n.type, n.C)) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_type(n.type, [&](auto zero) {
         using T = decltype(zero);
-        if (stats.mean && add)
-            launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-        else if (stats.mean)
-            launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-        else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-        else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-    });
+        const shape f = shape_of(n.C / PACK<T>);
+        const unsigned grid = grid_of_rows(n.whole, f.each, norm_blocks(n.whole, n.C, sizeof(T)));
+        const bool wide = l->form == NORM_WIDE_BLOCK;
+        const auto kernel = n.add ? wide ? norm_packs_bwd_kernel<CENTRED, true, T, WIDEST>
+                                         : norm_packs_bwd_kernel<CENTRED, true, T, MOST>
+                            : wide ? norm_packs_bwd_kernel<CENTRED, false, T, WIDEST>
+                                   : norm_packs_bwd_kernel<CENTRED, false, T, MOST>;
+        kernel<<<grid, f.threads, f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0, stream_of(l)>>>(
+            (T *)n.dx, partial, (const T *)n.dy, (const T *)n.x, (const T *)n.w.data, (const T *)n.add, n.stats,
+            n.rows, n.C, f.lanes);
+        launch_column_sums({{n.dw, STORE_F32}, {n.db, STORE_F32}, n.C, 0}, partial, grid, (CENTRED ? 2 : 1) * n.C,
+                           stream_of(l));
+    }));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_rmsnorm_packs, .launch = launch_norm_packs<false, false>);
+CUDA_KERNEL(cuda_rmsnorm_packs_bwd, .launch = launch_norm_packs_bwd<false>);
+CUDA_KERNEL(cuda_layernorm_packs, .launch = launch_norm_packs<true, false>);
+CUDA_KERNEL(cuda_layernorm_packs_bwd, .launch = launch_norm_packs_bwd<true>);
+CUDA_KERNEL(cuda_add_rmsnorm_packs, .launch = launch_norm_packs<false, true>);
+CUDA_KERNEL(cuda_add_layernorm_packs, .launch = launch_norm_packs<true, true>);

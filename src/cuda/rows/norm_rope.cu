@@ -12,9 +12,8 @@
  *
  * Other shapes run as the two launches.
  */
-#include "cuda/device/kernel.cuh"
 #include "cuda/rows/column_sums.cuh"
-#include "cuda/rows/launch_norms.h"
+#include "cuda/rows/norms.cuh"
 #include "cuda/rows/rope.cuh"
 extern "C" {
 #include "run/norm_rope.h"
@@ -204,7 +203,7 @@ static int launch_norm_rope(const struct launch *l, struct error *e)
 {
     struct norm_rope n;
     norm_rope_apart(&n, l);
-    const rope_shape s = cuda_rope_shape(&n.rope);
+    const rope_shape s = rope_shape_of(&n.rope);
     TRY_CUDA(by_type(store_of(l->in[0].dtype), [&](auto zero) {
         using T = decltype(zero);
         const int lanes = head_lanes(s.D, sizeof(T));
@@ -222,7 +221,7 @@ static int launch_norm_rope_bwd(const struct launch *l, struct error *e)
 {
     struct norm_rope n;
     norm_rope_bwd_apart(&n, l);
-    const rope_shape s = cuda_rope_shape(&n.rope);
+    const rope_shape s = rope_shape_of(&n.rope);
     float *dw = (float *)l->out[1].data, *partial = (float *)l->work;
     TRY_CUDA(by_type(store_of(l->in[0].dtype), [&](auto zero) {
         using T = decltype(zero);
@@ -242,23 +241,15 @@ static int launch_norm_rope_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-static int launch_rope_of(const struct norm_rope &n, struct error *e)
-{
-    const struct launch *l = &n.rope;
-    TRY_CUDA(cuda_rope(l->out[0].data, l->in[0].data, (const float *)l->in[1].data, store_of(l->in[0].dtype),
-                       cuda_rope_shape(l), l->access, (cudaStream_t)l->stream));
-    return PL_OK;
-}
-
 static int launch_norm_rope_apart(const struct launch *l, struct error *e)
 {
     struct norm_rope n;
     norm_rope_apart(&n, l);
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_norm(l->out[0].data, {nullptr, (float *)l->out[1].data, offset_of(l)}, x->data, typed_of(&l->in[1]),
-                       {nullptr, STORE_F32}, store_of(x->dtype), operand_rows(x), operand_last(x),
-                       l->attr->rmsnorm_rope.eps, l->access, (cudaStream_t)l->stream));
-    return launch_rope_of(n, e);
+    TRY(norm_run(l, {l->out[0].data, x->data, {nullptr, out_as<float>(l, 1), offset_of(l)}, typed_of(&l->in[1]),
+                     {nullptr, STORE_F32}, store_of(x->dtype), operand_rows(x), operand_last(x),
+                     l->attr->rmsnorm_rope.eps}, e));
+    return launch_rope(&n.rope, e);
 }
 
 static int launch_norm_rope_bwd_apart(const struct launch *l, struct error *e)
@@ -266,12 +257,11 @@ static int launch_norm_rope_bwd_apart(const struct launch *l, struct error *e)
     struct norm_rope n;
     norm_rope_bwd_apart(&n, l);
     const struct operand *x = &l->in[1];
-    TRY(launch_rope_of(n, e));
-    TRY_CUDA(cuda_norm_bwd(l->out[0].data, (float *)l->out[1].data, nullptr, (float *)l->work, l->out[0].data, x->data,
-                           typed_of(&l->in[2]), nullptr, {nullptr, (float *)l->in[3].data, offset_of(l)},
-                           store_of(x->dtype), {operand_rows(x), operand_rows(x)}, operand_last(x), l->access,
-                           (enum norm_bwd_form)l->form, (cudaStream_t)l->stream));
-    return PL_OK;
+    const int64_t rows = operand_rows(x);
+    TRY(launch_rope(&n.rope, e));
+    return norm_bwd_run(l, {l->out[0].data, out_as<float>(l, 1), nullptr, l->out[0].data, x->data, nullptr,
+                            {nullptr, (float *)l->in[3].data, offset_of(l)}, typed_of(&l->in[2]), store_of(x->dtype),
+                            rows, rows, operand_last(x)}, e);
 }
 
 CUDA_KERNEL(cuda_rmsnorm_rope, .launch = launch_norm_rope);

@@ -17,8 +17,7 @@
  * threads access neighbouring words.
  */
 #include "cuda/rows/launch_elementwise.h"
-#include "cuda/rows/launch_norms.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/rows/norms.cuh"
 
 constexpr int BWD_BLOCK = NORM_BWD_BLOCK;
 
@@ -67,40 +66,31 @@ static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr
     }
 }
 
-template <typename T, int V>
-static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C,
-                        float eps, cudaStream_t stream)
+int norm_run(const struct launch *l, const norm_pieces &n, struct error *e)
 {
-    const int size = group_size(C / V, BLOCK);
-    const unsigned grid = grid_of_rows(rows, BLOCK / size, GRID_MAX);
-    T *to = static_cast<T *>(y);
-    const T *from = static_cast<const T *>(x);
-    if (stats.mean) norm_kernel<true, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
-    else norm_kernel<false, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
-}
-
-extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w,
-                                     typed_ptr b, enum store type, int64_t rows, int64_t C, float eps, int access,
-                                     cudaStream_t stream)
-{
-    loop_nest f = {};
-    loop_nest_push(&f, rows * C, 1, 1, 1);
-    loop_nest_end(&f);
-    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, access,
-                                            access == 16 ? PAIR_PACKS_32 : PAIR_ELEMENTS, stream);
-    return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, access, stream);
-}
-
-extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type,
-                                 int64_t rows, int64_t C, float eps, int access, cudaStream_t stream)
-{
-    if (misaligned(access, y, x, w.data, b.data)) return cudaErrorMisalignedAddress;
-    return by_type(type, [&](auto zero) {
+    TRY_CUDA(by_access(n.type, l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        if (access == 16) launch_norm<T, V>(y, stats, x, w, b, rows, C, eps, stream);
-        else launch_norm<T, 1>(y, stats, x, w, b, rows, C, eps, stream);
-    });
+        constexpr int V = decltype(width)::value;
+        const int size = group_size(n.C / V, BLOCK);
+        const auto kernel = n.stats.mean ? norm_kernel<true, T, V> : norm_kernel<false, T, V>;
+        kernel<<<grid_of_rows(n.rows, BLOCK / size, GRID_MAX), BLOCK, 0, stream_of(l)>>>(
+            (T *)n.y, n.stats, (const T *)n.x, n.w, n.b, n.rows, n.C, n.eps, size);
+    }, n.y, n.x, n.w.data, n.b.data));
+    return PL_OK;
+}
+
+template <bool CENTRED, bool ADDED> static int launch_norm(const struct launch *l, struct error *e)
+{
+    const norm_pieces n = norm_of(l, CENTRED, ADDED);
+    if (ADDED) {
+        loop_nest f = {};
+        loop_nest_push(&f, n.rows * n.C, 1, 1, 1);
+        loop_nest_end(&f);
+        TRY_CUDA(cuda_pair_strided(FUNCTION_ADD, l->out[norm_sum_at(CENTRED)].data, l->in[0].data, l->in[1].data,
+                                   n.type, f, l->access, l->access == 16 ? PAIR_PACKS_32 : PAIR_ELEMENTS,
+                                   stream_of(l)));
+    }
+    return norm_run(l, n, e);
 }
 
 /* --- their gradients -----------------------------------------------------------------------
@@ -188,47 +178,31 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
     (blockIdx.y ? db : dw)[place % width * V + place / width] = (float)sum;
 }
 
-template <bool CENTRED, typename T, int V>
-static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                            const void *add, norm_stats stats, norm_rows n, int64_t C, enum norm_bwd_form form,
-                            cudaStream_t stream)
+int norm_bwd_run(const struct launch *l, const norm_bwd_pieces &n, struct error *e)
 {
-    constexpr int SUMS = CENTRED ? 2 : 1;
-    const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
-    const unsigned grid = grid_of_rows(n.whole, each, norm_blocks(n.whole, C, sizeof(T)));
-    const bool in_shared = form == NORM_BWD_SHARED;
-    norm_bwd_kernel<CENTRED, T, V>
-        <<<grid, BWD_BLOCK, in_shared ? (size_t)norm_bwd_shared(C, V, SUMS) : 0, stream>>>(static_cast<T *>(dx),
-                                                                                           partial,
-                                                                                           static_cast<const T *>(dy),
-                                                                                           static_cast<const T *>(x), w,
-                                                                                           static_cast<const T *>(add),
-                                                                                           stats, n.rows, C, size,
-                                                                                           in_shared);
-    combine_kernel<<<dim3((unsigned)((C + COLUMNS - 1) / COLUMNS), SUMS), dim3(COLUMNS, SLICES), 0, stream>>>(dw, db,
-                                                                                                              partial,
-                                                                                                              (int)grid,
-                                                                                                              C, V);
+    float *partial = (float *)l->work;
+    const int sums = n.stats.mean ? 2 : 1;
+    const bool in_shared = l->form == NORM_BWD_SHARED;
+    if (l->form != norm_bwd_form(n.C, l->access == 16 ? n.type == STORE_F32 ? 4 : 8 : 1, sums))
+        TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_access(n.type, l->access, [&](auto zero, auto width) {
+        using T = decltype(zero);
+        constexpr int V = decltype(width)::value;
+        const int size = group_size(n.C / V, BWD_BLOCK), each = BWD_BLOCK / size;
+        const unsigned grid = grid_of_rows(n.whole, each, norm_blocks(n.whole, n.C, sizeof(T)));
+        const auto kernel = n.stats.mean ? norm_bwd_kernel<true, T, V> : norm_bwd_kernel<false, T, V>;
+        kernel<<<grid, BWD_BLOCK, in_shared ? (size_t)norm_bwd_shared(n.C, V, sums) : 0, stream_of(l)>>>(
+            (T *)n.dx, partial, (const T *)n.dy, (const T *)n.x, n.w, (const T *)n.add, n.stats, n.rows, n.C, size,
+            in_shared);
+        const dim3 columns((unsigned)((n.C + COLUMNS - 1) / COLUMNS), (unsigned)sums);
+        combine_kernel<<<columns, dim3(COLUMNS, SLICES), 0, stream_of(l)>>>(n.dw, n.db, partial, (int)grid, n.C, V);
+    }, n.dx, n.dy, n.x, n.w.data, n.add));
+    return PL_OK;
 }
 
-extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x,
-                                     typed_ptr w, const void *add, norm_stats stats, enum store type, norm_rows n,
-                                     int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream)
+template <bool CENTRED> static int launch_norm_bwd(const struct launch *l, struct error *e)
 {
-    const bool wide = access == 16;
-    if (form != norm_bwd_form(C, wide ? type == STORE_F32 ? 4 : 8 : 1, stats.mean ? 2 : 1))
-        return cudaErrorInvalidValue;
-    if (misaligned(access, dx, dy, x, w.data, add)) return cudaErrorMisalignedAddress;
-    return by_type(type, [&](auto zero) {
-        using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        if (stats.mean && wide)
-            launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-        else if (stats.mean)
-            launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, n, C, form, stream);
-    });
+    return norm_bwd_run(l, norm_bwd_of(l, CENTRED), e);
 }
 
 /* --- L2NORM and SOFTMAX -------------------------------------------------------------------
@@ -330,44 +304,29 @@ static __global__ void row_kernel(T *y, const T *a, const T *b, int64_t rows, in
     }
 }
 
-template <typename F>
-static cudaError_t launch_rows(void *y, const void *a, const void *b, enum store type, int64_t rows, int64_t C,
-                               float eps, int access, cudaStream_t stream)
+/* The last input has the rows; of a function of two rows it is the second. */
+template <typename F, int ROWS> static int launch_rows(const struct launch *l, struct error *e)
 {
-    const bool wide = access == 16;
-    if (misaligned(access, y, a, b)) return cudaErrorMisalignedAddress;
-    return by_type(type, [&](auto zero) {
+    const struct operand *x = &l->in[ROWS - 1];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    const float eps = F::LARGEST || std::is_same<F, softmax_bwd>::value ? 0 : l->attr->rmsnorm.eps;
+    TRY_CUDA(by_access(store_of(x->dtype), l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        T *to = static_cast<T *>(y);
-        const T *s = static_cast<const T *>(a), *t = static_cast<const T *>(b);
-        const int size = group_size(wide ? C / V : C, BLOCK);
-        const unsigned grid = grid_of_rows(rows, BLOCK / size, GRID_MAX);
-        if (wide) row_kernel<F, T, V><<<grid, BLOCK, 0, stream>>>(to, s, t, rows, C, eps, size);
-        else row_kernel<F, T, 1><<<grid, BLOCK, 0, stream>>>(to, s, t, rows, C, eps, size);
-    });
+        constexpr int V = decltype(width)::value;
+        const int size = group_size(C / V, BLOCK);
+        row_kernel<F, T, V><<<grid_of_rows(rows, BLOCK / size, GRID_MAX), BLOCK, 0, stream_of(l)>>>(
+            out_as<T>(l, 0), in_as<T>(l, 0), in_as<T>(l, ROWS - 1), rows, C, eps, size);
+    }, l->out[0].data, l->in[0].data, x->data));
+    return PL_OK;
 }
 
-extern "C" cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int64_t rows, int64_t C, float eps,
-                                   int access, cudaStream_t stream)
-{
-    return launch_rows<l2norm>(y, x, x, type, rows, C, eps, access, stream);
-}
-
-extern "C" cudaError_t cuda_l2norm_bwd(void *dx, const void *dy, const void *x, enum store type, int64_t rows,
-                                       int64_t C, float eps, int access, cudaStream_t stream)
-{
-    return launch_rows<l2norm_bwd>(dx, dy, x, type, rows, C, eps, access, stream);
-}
-
-extern "C" cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, int64_t C, int access,
-                                    cudaStream_t stream)
-{
-    return launch_rows<softmax>(y, x, x, type, rows, C, 0, access, stream);
-}
-
-extern "C" cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store type, int64_t rows,
-                                        int64_t C, int access, cudaStream_t stream)
-{
-    return launch_rows<softmax_bwd>(dx, dy, y, type, rows, C, 0, access, stream);
-}
+CUDA_KERNEL(cuda_rmsnorm, .launch = launch_norm<false, false>);
+CUDA_KERNEL(cuda_rmsnorm_bwd, .launch = launch_norm_bwd<false>);
+CUDA_KERNEL(cuda_layernorm, .launch = launch_norm<true, false>);
+CUDA_KERNEL(cuda_layernorm_bwd, .launch = launch_norm_bwd<true>);
+CUDA_KERNEL(cuda_add_rmsnorm, .launch = launch_norm<false, true>);
+CUDA_KERNEL(cuda_add_layernorm, .launch = launch_norm<true, true>);
+CUDA_KERNEL(cuda_l2norm, .launch = launch_rows<l2norm, 1>);
+CUDA_KERNEL(cuda_l2norm_bwd, .launch = launch_rows<l2norm_bwd, 2>);
+CUDA_KERNEL(cuda_softmax, .launch = launch_rows<softmax, 1>);
+CUDA_KERNEL(cuda_softmax_bwd, .launch = launch_rows<softmax_bwd, 2>);

@@ -39,31 +39,37 @@ static __global__ void rope_kernel(T *y, const T *x, const float *inv_freq, rope
     }
 }
 
-/* A block has as many positions as give work to all its threads. */
-template <typename T, int V>
-static void launch_rope(void *y, const void *x, const float *inv_freq, rope_shape s, cudaStream_t stream)
+rope_shape rope_shape_of(const struct launch *l)
 {
-    const int64_t items = s.H * (s.D / 2 / V), most = 4096 / s.D;
-    int64_t each = BLOCK / items;
-    if (each > most) each = most;
-    if (each < 1) each = 1;
-    const int64_t wanted = each * items;
-    const unsigned threads = (unsigned)(wanted < 64 ? 64 : wanted > BLOCK ? BLOCK : (wanted + WARP - 1) / WARP * WARP);
-    const unsigned grid = (unsigned)((s.B * s.T + each - 1) / each);
-    const auto kernel = s.positions ? rope_kernel<T, V, true> : rope_kernel<T, V, false>;
-    kernel<<<grid, threads, (size_t)(each * s.D) * sizeof(float), stream>>>(static_cast<T *>(y),
-                                                                            static_cast<const T *>(x), inv_freq, s,
-                                                                            (int)each);
+    const struct operand *x = &l->in[0];
+    const auto *a = &l->attr->rope;
+    rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], a->scale, a->inverse ? -1.0f : 1.0f};
+    s.per = has(l, 2) && l->in[2].rank == 3 ? 3 : 1;
+    s.positions = in_as<int32_t>(l, 2);
+    s.interleaved = a->interleaved;
+    memcpy(s.sections, a->sections, sizeof s.sections);
+    return s;
 }
 
-extern "C" cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, rope_shape s,
-                                 int access, cudaStream_t stream)
+/* Launches blocks of as many positions as give work to all their threads. */
+int launch_rope(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
-    return by_type(type, [&](auto zero) {
+    const rope_shape s = rope_shape_of(l);
+    TRY_CUDA(by_access(store_of(l->in[0].dtype), l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        if (access == 16) launch_rope<T, V>(y, x, inv_freq, s, stream);
-        else launch_rope<T, 1>(y, x, inv_freq, s, stream);
-    });
+        constexpr int V = decltype(width)::value;
+        const int64_t items = s.H * (s.D / 2 / V), most = 4096 / s.D;
+        int64_t each = BLOCK / items;
+        if (each > most) each = most;
+        if (each < 1) each = 1;
+        const int64_t all = each * items;
+        const unsigned threads = (unsigned)(all < 64 ? 64 : all > BLOCK ? BLOCK : (all + WARP - 1) / WARP * WARP);
+        const unsigned grid = (unsigned)((s.B * s.T + each - 1) / each);
+        const auto kernel = s.positions ? rope_kernel<T, V, true> : rope_kernel<T, V, false>;
+        kernel<<<grid, threads, (size_t)(each * s.D) * sizeof(float), stream_of(l)>>>(
+            out_as<T>(l, 0), in_as<T>(l, 0), in_as<float>(l, 1), s, (int)each);
+    }, l->out[0].data, l->in[0].data));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_rope, .launch = launch_rope);

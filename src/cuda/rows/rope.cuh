@@ -5,8 +5,19 @@
 #pragma once
 
 #include "base/shared.h"
-#include "cuda/rows/launch_tokens.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/device/kernel.cuh"
+
+/* y, x [B,T,H,D]; y may alias x. */
+struct rope_shape {
+    int64_t B, T, H, D;
+    float scale, sign;        /* sign -1: the inverse */
+    const int32_t *positions; /* [B,T,per]; nullptr: 0, 1, 2, ... */
+    int64_t per;              /* 1 or 3 */
+    int64_t sections[3];      /* of three, the pairs of each */
+    bool interleaved;
+};
+rope_shape rope_shape_of(const struct launch *l); /* of a launch of ROPE */
+int launch_rope(const struct launch *l, struct error *e);
 
 /* Fills turns [rows, 2, D/2], cosines and sines of the `rows` tokens from `first` on. All threads
  * of a block call it; GIVEN: s has positions. */

@@ -6,9 +6,7 @@
  * (an online log-sum-exp, which rescales when a larger logit occurs) and once in the backward,
  * where the gradient may overwrite them; the backward does not read rows with an ignored label.
  */
-#include "cuda/rows/launch_tokens.h"
-#include "cuda/rows/rows.cuh"
-#include "cuda/device/device.cuh"
+#include "cuda/device/kernel.cuh"
 
 constexpr int32_t IGNORED = -100;
 
@@ -26,23 +24,23 @@ static __global__ void embedding_kernel(P *y, const int32_t *ids, const P *table
     }
 }
 
-template <typename P>
-static void launch_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes,
-                             cudaStream_t stream)
+template <typename P> static void embed(const struct launch *l)
 {
-    const int64_t packs = bytes / (int64_t)sizeof(P);
+    const struct operand *table = &l->in[1];
+    const int64_t rows = operand_elements(&l->in[0]),
+                  packs = operand_last(table) * dtype_size(table->dtype) / (int64_t)sizeof(P);
     const int size = group_size(packs, BLOCK);
-    embedding_kernel<P><<<grid_of_rows(rows, BLOCK / size, GRID_MAX), BLOCK, 0, stream>>>(
-        static_cast<P *>(y), ids, static_cast<const P *>(table), rows, packs, size);
+    embedding_kernel<P><<<grid_of_rows(rows, BLOCK / size, GRID_MAX), BLOCK, 0, stream_of(l)>>>(
+        out_as<P>(l, 0), in_as<int32_t>(l, 0), in_as<P>(l, 1), rows, packs, size);
 }
 
-extern "C" cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes,
-                                      int access, cudaStream_t stream)
+static int launch_embedding(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, y, table)) return cudaErrorMisalignedAddress;
-    if (access == 16) launch_embedding<uint4>(y, ids, table, rows, bytes, stream);
-    else launch_embedding<uint16_t>(y, ids, table, rows, bytes, stream); /* no element is smaller */
-    return cudaGetLastError();
+    if (misaligned(l->access, l->out[0].data, l->in[1].data)) TRY_CUDA(cudaErrorMisalignedAddress);
+    if (l->access == 16) embed<uint4>(l);
+    else embed<uint16_t>(l); /* no element is smaller */
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* --- embedding gradient --------------------------------------------------------------------
@@ -138,32 +136,26 @@ static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const
     if (live) store<V>(dw + id * C + c, sum);
 }
 
-template <typename T, int V>
-static void launch_embedding_dw(float *dw, const int32_t *next, const int32_t *ids, const void *dy, int64_t rows,
-                                int64_t C, int32_t padding, int accumulate, cudaStream_t stream)
+static int launch_embedding_dw(const struct launch *l, struct error *e)
 {
-    const int64_t strip = (int64_t)BLOCK * V;
-    const dim3 grid((unsigned)rows, (unsigned)((C + strip - 1) / strip));
-    embedding_dw_kernel<T, V>
-        <<<grid, BLOCK, 0, stream>>>(dw, next, ids, static_cast<const T *>(dy), (int)rows, C, padding, accumulate);
-}
-
-extern "C" cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type,
-                                         int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate,
-                                         int access, cudaStream_t stream)
-{
-    if (misaligned(access, dw, dy)) return cudaErrorMisalignedAddress;
-    if (!accumulate) {
-        const cudaError_t rc = cudaMemsetAsync(dw, 0, (size_t)(V * C) * sizeof(float), stream);
-        if (rc != cudaSuccess) return rc;
-    }
-    link_kernel<<<(unsigned)((rows + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(next, ids, (int)rows);
-    return by_type(type, [&](auto zero) {
+    const struct operand *dy = &l->in[1], *dw = &l->out[0];
+    const int rows = (int)operand_elements(&l->in[0]);
+    const int64_t C = dw->dim[1];
+    const bool accumulate = has(l, 2);
+    int32_t *next = (int32_t *)l->work;
+    if (accumulate) CHECK(l->in[2].data == dw->data, "the accumulator is updated in place");
+    else TRY_CUDA(cudaMemsetAsync(dw->data, 0, (size_t)(dw->dim[0] * C) * sizeof(float), stream_of(l)));
+    link_kernel<<<(unsigned)((rows + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(l)>>>(next, in_as<int32_t>(l, 0), rows);
+    TRY_CUDA(by_access(store_of(dy->dtype), l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int W = 16 / sizeof(T);
-        if (access == 16) launch_embedding_dw<T, W>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
-        else launch_embedding_dw<T, 1>(dw, next, ids, dy, rows, C, padding, accumulate, stream);
-    });
+        constexpr int V = decltype(width)::value;
+        const dim3 grid((unsigned)rows, (unsigned)((C + BLOCK * V - 1) / (BLOCK * V)));
+        embedding_dw_kernel<T, V><<<grid, BLOCK, 0, stream_of(l)>>>(out_as<float>(l, 0), next, in_as<int32_t>(l, 0),
+                                                                    in_as<T>(l, 1), rows, C,
+                                                                    (int32_t)l->attr->embedding_dw.padding - 1,
+                                                                    accumulate);
+    }, dw->data, dy->data));
+    return PL_OK;
 }
 
 /* --- cross entropy ------------------------------------------------------------------------- */
@@ -207,21 +199,19 @@ static __global__ void loss_kernel(float *loss, const double *losses, const floa
     if (threadIdx.x == 0) *loss = (float)(sum * (double)*inv_count);
 }
 
-extern "C" cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
-                                 const float *inv_count, enum store type, int64_t rows, int64_t C, int access,
-                                 cudaStream_t stream)
+static int launch_xent(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, logits)) return cudaErrorMisalignedAddress;
-    const cudaError_t rc = by_type(type, [&](auto zero) {
+    const struct operand *x = &l->in[0];
+    const int64_t rows = operand_rows(x);
+    double *losses = (double *)l->work;
+    TRY_CUDA(by_access(store_of(x->dtype), l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        const T *from = static_cast<const T *>(logits);
-        if (access == 16) xent_kernel<T, V><<<(unsigned)rows, BLOCK, 0, stream>>>(lse, losses, from, labels, C);
-        else xent_kernel<T, 1><<<(unsigned)rows, BLOCK, 0, stream>>>(lse, losses, from, labels, C);
-    });
-    if (rc != cudaSuccess) return rc;
-    loss_kernel<<<1, 1024, 0, stream>>>(loss, losses, inv_count, rows);
-    return cudaGetLastError();
+        xent_kernel<T, decltype(width)::value><<<(unsigned)rows, BLOCK, 0, stream_of(l)>>>(
+            out_as<float>(l, 1), losses, in_as<T>(l, 0), in_as<int32_t>(l, 1), operand_last(x));
+    }, x->data));
+    loss_kernel<<<1, 1024, 0, stream_of(l)>>>(out_as<float>(l, 0), losses, in_as<float>(l, 2), rows);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 template <typename T, int V>
@@ -251,19 +241,19 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
     }
 }
 
-extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count,
-                                     const float *lse, const float *dloss, enum store type, int64_t rows, int64_t C,
-                                     int access, cudaStream_t stream)
+static int launch_xent_bwd(const struct launch *l, struct error *e)
 {
-    if (misaligned(access, d, logits)) return cudaErrorMisalignedAddress;
-    return by_type(type, [&](auto zero) {
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(by_access(store_of(x->dtype), l->access, [&](auto zero, auto width) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        T *to = static_cast<T *>(d);
-        const T *from = static_cast<const T *>(logits);
-        const unsigned grid = (unsigned)rows;
-        if (access == 16)
-            xent_bwd_kernel<T, V><<<grid, BLOCK, 0, stream>>>(to, from, labels, inv_count, lse, dloss, C);
-        else xent_bwd_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(to, from, labels, inv_count, lse, dloss, C);
-    });
+        xent_bwd_kernel<T, decltype(width)::value><<<(unsigned)operand_rows(x), BLOCK, 0, stream_of(l)>>>(
+            out_as<T>(l, 0), in_as<T>(l, 0), in_as<int32_t>(l, 1), in_as<float>(l, 2), in_as<float>(l, 3),
+            in_as<float>(l, 4), operand_last(x));
+    }, l->out[0].data, x->data));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_embedding, .launch = launch_embedding);
+CUDA_KERNEL(cuda_embedding_dw, .launch = launch_embedding_dw);
+CUDA_KERNEL(cuda_xent, .launch = launch_xent);
+CUDA_KERNEL(cuda_xent_bwd, .launch = launch_xent_bwd);

@@ -289,18 +289,26 @@ template <int V> static cudaError_t launch_whole(const update &u, factors f, cud
                      [&](auto p) { move_kernel<decltype(p), V><<<update_grid(u.n / V), BLOCK, 0, stream>>>(u, f); });
 }
 
-extern "C" cudaError_t cuda_adafactor(update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C,
-                                      int access, enum factor_form form, cudaStream_t stream)
+/* Updates p, N matrices of R x C, with r [N,R] and c [N,C], or without c with r of p's shape. */
+static int launch_adafactor(const struct launch *l, struct error *e)
 {
-    if (form != factor_form(R, c != nullptr)) return cudaErrorInvalidValue;
-    factors f = {N, R, C, r, c, nullptr, nullptr, nullptr, nullptr, nullptr, 1};
-    f.sums = static_cast<double *>(work);
+    const struct operand *p = &l->in[0];
+    const update u = update_of(l, 3, 4, 5);
+    const int64_t C = operand_last(p), R = p->rank >= 2 ? p->dim[p->rank - 2] : 1, N = operand_elements(p) / (R * C);
+    factors f = {N, R, C, (float *)l->in[2].data, (float *)data_in(l, 6), (double *)l->work};
+    f.blocks = 1;
     f.rate = f.sums + UPDATE_BLOCKS;
     f.column = reinterpret_cast<float *>(f.rate + 2); /* on 16 bytes */
     f.row = f.column + N * C;
     f.partial = f.row + N * R;
-    const bool wide = access == 16;
-    if (misaligned(access, u.p.data, u.g.data, u.w.data, r, f.column)) return cudaErrorMisalignedAddress;
-    if (form == FACTOR_NONE) return wide ? launch_whole<4>(u, f, stream) : launch_whole<1>(u, f, stream);
-    return wide ? launch_factored<4>(u, f, form, stream) : launch_factored<1>(u, f, form, stream);
+    const enum factor_form form = factor_form(R, f.c != nullptr);
+    const bool wide = l->access == 16;
+    if (l->form != form) TRY_CUDA(cudaErrorInvalidValue);
+    if (misaligned(l->access, u.p.data, u.g.data, u.w.data, f.r, f.column)) TRY_CUDA(cudaErrorMisalignedAddress);
+    if (form == FACTOR_NONE) TRY_CUDA(wide ? launch_whole<4>(u, f, stream_of(l)) : launch_whole<1>(u, f, stream_of(l)));
+    else
+        TRY_CUDA(wide ? launch_factored<4>(u, f, form, stream_of(l)) : launch_factored<1>(u, f, form, stream_of(l)));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_adafactor, .launch = launch_adafactor);

@@ -18,9 +18,28 @@
  * of the instructions of the IEEE versions for operands of ordinary magnitude, and detects the
  * others.
  */
-#include <type_traits>
-
 #include "cuda/update/update.cuh"
+
+/* Weights that one launch updates. They share the types, the step, the clip and all attributes
+ * except the learning-rate scale, the decay and the key. As many as the 4 KB of launch parameters
+ * hold. */
+struct adam_weight {
+    void *p, *g, *m, *v, *w;         /* w: may be absent */
+    int64_t n;
+    double weight_decay, lr_scale;
+    uint64_t key;
+};
+constexpr int ADAM_MOST = 50;
+struct adam_batch {
+    adam_weight at[ADAM_MOST];
+    uint32_t cell[ADAM_MOST];        /* place of p in the whole weight, in cells of 256, if it is a shard */
+    uint32_t first[ADAM_MOST + 1];   /* first tile of each weight, then the number of tiles */
+    int count;
+    enum store p, g, m, w;           /* p, and m (the type of v too): f32 or bf16 */
+    const step_block *step;
+    const float *clip;               /* {norm, factor}, or nullptr */
+    double beta1, beta2, eps;
+};
 
 /* --- loads in storage type -------------------------------------------------------------------- */
 
@@ -299,26 +318,62 @@ template <typename K> static unsigned blocks_at_once(K kernel)
     return (unsigned)(processors * (each < 1 ? 1 : each));
 }
 
-template <typename P, typename M, typename G> static void launch(adam_batch &b, bool wide, cudaStream_t stream)
+template <typename P, typename M, typename G> static void run_batch(adam_batch &b, const struct launch *l)
 {
     constexpr int V = sizeof(P) + sizeof(M) == 4 ? 8 : 4; /* 16 bytes of the most frequent operand type */
-    b.first[0] = 0;
     for (int i = 0; i < b.count; i++) b.first[i + 1] = b.first[i] + grid_of_rows(b.at[i].n, BLOCK * V, INT32_MAX);
     const unsigned most = blocks_at_once(adamw_kernel<P, M, G, V>), turns = b.first[b.count];
-    adamw_kernel<P, M, G, V><<<turns < most ? turns : most, BLOCK, 0, stream>>>(b, wide);
+    adamw_kernel<P, M, G, V><<<turns < most ? turns : most, BLOCK, 0, stream_of(l)>>>(b, l->access == 16);
 }
 
-extern "C" cudaError_t cuda_adamw(adam_batch b, int access, cudaStream_t stream)
+static adam_weight adam_weight_of(const struct launch *l)
 {
-    static_assert(sizeof b + sizeof(bool) <= 4096, "the parameters of a launch");
-    const bool wide = access == 16;
-    for (int i = 0; i < b.count; i++)
-        if (misaligned(access, b.at[i].p, b.at[i].g, b.at[i].m, b.at[i].v, b.at[i].w))
-            return cudaErrorMisalignedAddress;
-    return by_weight(b.p, [&](auto p) {
-        by_weight(b.m, [&](auto state) {
-            by_type(b.g,
-                    [&](auto gradient) { launch<decltype(p), decltype(state), decltype(gradient)>(b, wide, stream); });
-        });
-    });
+    const auto &a = l->attr->adamw;
+    return {l->in[0].data, l->in[1].data, l->in[2].data, l->in[3].data, data_in(l, 6), operand_elements(&l->in[0]),
+            a.weight_decay, a.lr_scale, a.key};
 }
+
+/* Returns an empty batch with the parameters of this launch. */
+static adam_batch adam_batch_of(const struct launch *l)
+{
+    const auto &a = l->attr->adamw;
+    return {.p = store_of(l->in[0].dtype), .g = store_of(l->in[1].dtype), .m = store_of(l->in[2].dtype),
+            .w = typed_in(l, 6).type, .step = in_as<step_block>(l, 4), .clip = in_as<float>(l, 5), .beta1 = a.beta1,
+            .beta2 = a.beta2, .eps = a.eps};
+}
+
+/* Reports whether a weight joins the batch. One without w has no type of w; the first weight that
+ * has w sets the type of the batch. */
+static bool adam_joins(adam_batch &b, bool &has_w_type, const struct launch *l, const adam_weight &x)
+{
+    const adam_batch a = adam_batch_of(l);
+    if (b.count == ADAM_MOST || a.p != b.p || a.g != b.g || a.m != b.m || a.step != b.step || a.clip != b.clip ||
+        a.beta1 != b.beta1 || a.beta2 != b.beta2 || a.eps != b.eps || (has_w_type && x.w && a.w != b.w))
+        return false;
+    if (x.w) b.w = a.w;
+    has_w_type |= x.w != nullptr;
+    return true;
+}
+
+static int batch_adamw(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    adam_batch b = adam_batch_of(l);
+    static_assert(sizeof b + sizeof(bool) <= 4096, "the parameters of a launch");
+    bool has_w_type = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const adam_weight x = adam_weight_of(&l[i]);
+        if (l[i].access != l->access || !adam_joins(b, has_w_type, &l[i], x)) break;
+        if (misaligned(l->access, x.p, x.g, x.m, x.v, x.w)) TRY_CUDA(cudaErrorMisalignedAddress);
+        b.cell[b.count] = (uint32_t)(launch_first(&l[i], l[i].attr->adamw.part) / 256);
+        b.at[b.count++] = x;
+    }
+    *taken = (uint32_t)b.count;
+    TRY_CUDA(by_weight(b.p, [&](auto p) {
+        by_weight(b.m, [&](auto state) {
+            by_type(b.g, [&](auto gradient) { run_batch<decltype(p), decltype(state), decltype(gradient)>(b, l); });
+        });
+    }));
+    return PL_OK;
+}
+
+CUDA_KERNEL(cuda_adamw, .batch = batch_adamw);

@@ -8,6 +8,7 @@
  * the GPU once, and from there into the shared memory of each block, where lanes look up different
  * entries at once.
  */
+#include "base/state_codes.h"
 #include "cuda/update/update.cuh"
 
 constexpr int EACH = 8; /* elements per lane */
@@ -19,13 +20,15 @@ struct maps {
 
 __device__ maps gpu_maps;
 
-extern "C" cudaError_t cuda_put_codes(const codes *with_sign, const codes *without_sign)
+/* Copies the code maps to the current GPU. */
+static int prepare_adamw_8bit(const struct cuda_state *, struct entry *, struct error *e)
 {
-    const maps both = {*with_sign, *without_sign};
-    const cudaError_t rc = cudaMemcpyToSymbol(gpu_maps, &both, sizeof both);
+    const maps both = {*codes_signed(), *codes_unsigned()};
+    TRY_CUDA(cudaMemcpyToSymbol(gpu_maps, &both, sizeof both));
     /* A small copy may return before it has arrived, and the non-blocking streams do not wait for
      * the default stream. */
-    return rc == cudaSuccess ? cudaStreamSynchronize(nullptr) : rc;
+    TRY_CUDA(cudaStreamSynchronize(nullptr));
+    return PL_OK;
 }
 
 static __device__ inline float warp_max(float x)
@@ -146,12 +149,18 @@ static __global__ void adamw_8bit_kernel(update u, uint8_t *m, uint8_t *v, float
     }
 }
 
-extern "C" cudaError_t cuda_adamw_8bit(update u, uint8_t *m, uint8_t *v, float *absmax, int access, cudaStream_t stream)
+/* Updates p with m, v [n] and absmax [blocks of 256, 2]. */
+static int launch_adamw_8bit(const struct launch *l, struct error *e)
 {
-    const bool aligned = access == 16;
-    if (misaligned(access, u.p.data, u.g.data, u.w.data, m, v)) return cudaErrorMisalignedAddress;
+    const update u = update_of(l, 5, 6, 7);
+    uint8_t *m = (uint8_t *)l->in[2].data, *v = (uint8_t *)l->in[3].data;
+    float *absmax = (float *)l->in[4].data;
+    if (misaligned(l->access, u.p.data, u.g.data, u.w.data, m, v)) TRY_CUDA(cudaErrorMisalignedAddress);
     const unsigned grid = grid_of_rows((u.n + STATE - 1) / STATE, BLOCK / WARP, UPDATE_BLOCKS);
-    return by_weight(u.p.type, [&](auto p) {
-        adamw_8bit_kernel<decltype(p)><<<grid, BLOCK, 0, stream>>>(u, m, v, absmax, aligned);
-    });
+    TRY_CUDA(by_weight(u.p.type, [&](auto p) {
+        adamw_8bit_kernel<decltype(p)><<<grid, BLOCK, 0, stream_of(l)>>>(u, m, v, absmax, l->access == 16);
+    }));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_adamw_8bit, .prepare = prepare_adamw_8bit, .launch = launch_adamw_8bit);

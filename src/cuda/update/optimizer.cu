@@ -18,6 +18,18 @@
 
 constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs in flight before the first is added */
 
+/* Tensors of one type whose squares are added to one sum: square_blocks of all together are at most
+ * UPDATE_BLOCKS. */
+constexpr int SUM_MOST = 128;
+struct sum_batch {
+    double *acc, *work;            /* work: UPDATE_BLOCKS doubles */
+    const void *x[SUM_MOST];
+    int64_t n[SUM_MOST];
+    uint32_t first[SUM_MOST + 1];  /* first block of each tensor, then the number of blocks */
+    int count;
+    enum store type;
+};
+
 /* Adds in double, starting with the square: the square of an f32 may overflow f32. */
 template <typename T, int V> static __device__ inline double add_squares(double sum, const wide_pack<T, V> &x)
 {
@@ -72,23 +84,39 @@ static __global__ void __launch_bounds__(SUM_BLOCK) sumsq_finish_kernel(const __
     *b.acc = acc;
 }
 
-extern "C" cudaError_t cuda_sumsq(sum_batch b, int access, cudaStream_t stream)
+/* Reports whether a tensor joins the batch. The order of a sum depends on the access: the tensors
+ * of one batch have the same. */
+static bool sum_joins(const sum_batch &b, uint32_t blocks, const struct launch *first, const struct launch *l)
 {
-    const bool wide = access == 16;
-    b.first[0] = 0;
-    for (int i = 0; i < b.count; i++) {
-        if (misaligned(access, b.x[i])) return cudaErrorMisalignedAddress;
-        b.first[i + 1] = b.first[i] + (uint32_t)square_blocks(b.n[i]);
+    return b.count < SUM_MOST && l->out[0].data == b.acc && store_of(l->in[0].dtype) == b.type &&
+           l->access == first->access && blocks <= UPDATE_BLOCKS;
+}
+
+/* Launches a batch; the partial sums of all tensors are in the first launch's workspace. */
+static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    sum_batch b = {};
+    b.acc = out_as<double>(l, 0);
+    b.work = (double *)l->work;
+    b.type = store_of(l->in[0].dtype);
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t elements = operand_elements(&l[i].in[0]);
+        const uint32_t blocks = b.first[b.count] + (uint32_t)square_blocks(elements);
+        CHECK(l[i].in[1].data == l[i].out[0].data, "the accumulator is updated in place");
+        if (!sum_joins(b, blocks, l, &l[i])) break;
+        if (misaligned(l->access, l[i].in[0].data)) TRY_CUDA(cudaErrorMisalignedAddress);
+        b.x[b.count] = l[i].in[0].data;
+        b.n[b.count++] = elements;
+        b.first[b.count] = blocks;
     }
+    *taken = (uint32_t)b.count;
     const uint32_t grid = b.first[b.count];
-    const cudaError_t rc = by_type(b.type, [&](auto zero) {
-        using T = decltype(zero);
-        if (wide) sumsq_kernel<T, 16 / sizeof(T)><<<grid, SUM_BLOCK, 0, stream>>>(b, grid == 1);
-        else sumsq_kernel<T, 1><<<grid, SUM_BLOCK, 0, stream>>>(b, grid == 1);
-    });
-    if (rc != cudaSuccess || grid == 1) return rc;
-    sumsq_finish_kernel<<<1, SUM_BLOCK, 0, stream>>>(b);
-    return cudaGetLastError();
+    TRY_CUDA(by_access(b.type, l->access, [&](auto zero, auto width) {
+        sumsq_kernel<decltype(zero), decltype(width)::value><<<grid, SUM_BLOCK, 0, stream_of(l)>>>(b, grid == 1);
+    }));
+    if (grid > 1) sumsq_finish_kernel<<<1, SUM_BLOCK, 0, stream_of(l)>>>(b);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* Clips as clip_grad_norm_: 1e-6 is added to the norm before the division. A NaN norm gives a NaN
@@ -98,10 +126,11 @@ static __global__ void clip_kernel(float *out, const double *sum, const step_blo
     step_clip(out, *sum, step);
 }
 
-extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block *step, cudaStream_t stream)
+static int launch_clip(const struct launch *l, struct error *e)
 {
-    clip_kernel<<<1, 1, 0, stream>>>(out, sum, step);
-    return cudaGetLastError();
+    clip_kernel<<<1, 1, 0, stream_of(l)>>>(out_as<float>(l, 0), in_as<double>(l, 0), in_as<step_block>(l, 1));
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* Updates the loss scale (cpu/update/optimizers.c). */
@@ -111,21 +140,19 @@ static __global__ void scaler_kernel(step_block *step, const double *sum, typed_
     step_scale(step, finite);
 }
 
-extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)
-{
-    scaler_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
-    return cudaGetLastError();
-}
-
 static __global__ void guard_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     if (!isfinite(*sum) || (loss.data && !isfinite(element(loss, 0)))) step->found_inf = 1;
 }
 
-extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)
+/* Launches a kernel that changes the step. */
+template <void (*KERNEL)(step_block *, const double *, typed_ptr)>
+static int launch_on_step(const struct launch *l, struct error *e)
 {
-    guard_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
-    return cudaGetLastError();
+    CHECK(l->in[1].data == l->out[0].data, "the step is updated in place");
+    KERNEL<<<1, 1, 0, stream_of(l)>>>(out_as<step_block>(l, 0), in_as<double>(l, 0), typed_in(l, 2));
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* --- SGD -------------------------------------------------------------------------------------- */
@@ -163,14 +190,22 @@ template <typename P, int V> static __global__ void sgd_kernel(update u, float *
     for (int64_t i = packs * V + first; i < u.n; i += stride) sgd_at<P, 1>(u, m, i, s);
 }
 
-extern "C" cudaError_t cuda_sgd(update u, float *m, int access, cudaStream_t stream)
+static int launch_sgd(const struct launch *l, struct error *e)
 {
-    const bool wide = access == 16;
-    if (misaligned(access, u.p.data, u.g.data, u.w.data, m)) return cudaErrorMisalignedAddress;
+    const update u = update_of(l, 2, 3, 4);
+    const bool wide = l->access == 16;
+    float *m = (float *)data_in(l, 5);
     const unsigned grid = update_grid(wide ? u.n / 4 : u.n);
-    return by_weight(u.p.type, [&](auto p) {
-        using P = decltype(p);
-        if (wide) sgd_kernel<P, 4><<<grid, BLOCK, 0, stream>>>(u, m);
-        else sgd_kernel<P, 1><<<grid, BLOCK, 0, stream>>>(u, m);
-    });
+    if (misaligned(l->access, u.p.data, u.g.data, u.w.data, m)) TRY_CUDA(cudaErrorMisalignedAddress);
+    TRY_CUDA(by_weight(u.p.type, [&](auto p) {
+        const auto kernel = wide ? sgd_kernel<decltype(p), 4> : sgd_kernel<decltype(p), 1>;
+        kernel<<<grid, BLOCK, 0, stream_of(l)>>>(u, m);
+    }));
+    return PL_OK;
 }
+
+CUDA_KERNEL(cuda_sumsq, .batch = batch_sumsq, .chains = true);
+CUDA_KERNEL(cuda_clip, .launch = launch_clip);
+CUDA_KERNEL(cuda_scaler, .launch = launch_on_step<scaler_kernel>);
+CUDA_KERNEL(cuda_guard, .launch = launch_on_step<guard_kernel>);
+CUDA_KERNEL(cuda_sgd, .launch = launch_sgd);

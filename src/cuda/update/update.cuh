@@ -6,10 +6,32 @@
  */
 #pragma once
 
+#include "cuda/device/kernel.cuh"
 #include "base/optimizers.h"
 #include "cuda/rows/keyed.cuh"
-#include "cuda/update/launch_update.h"
-#include "cuda/rows/rows.cuh"
+#include "cuda/update/update_blocks.h"
+
+/* The arguments that all updates share; the attributes are those of ADAMW. All addresses, including
+ * step, are device addresses. */
+struct update {
+    typed_ptr p;          /* f32 or bf16, updated in place */
+    typed_ptr g, w;       /* w: may be absent */
+    const step_block *step;
+    const float *clip;    /* {norm, factor}, or nullptr */
+    int64_t n;
+    double beta1, beta2, eps, weight_decay, lr_scale;
+    uint64_t key;         /* of the random numbers for the stochastic rounding of a bf16 p */
+    int64_t first;        /* place of p in the whole weight, if it is a shard: a multiple of 256 */
+};
+
+/* Fills the arguments of an update. `step`, `clip` and `w` are the indices of these inputs. */
+static inline update update_of(const struct launch *l, int step, int clip, int w)
+{
+    const auto &a = l->attr->adamw;
+    return {typed_of(&l->in[0]), typed_of(&l->in[1]), typed_in(l, w), in_as<step_block>(l, step), in_as<float>(l, clip),
+            operand_elements(&l->in[0]), a.beta1, a.beta2, a.eps, a.weight_decay, a.lr_scale, a.key,
+            launch_first(l, a.part)};
+}
 
 /* Reports whether the update changes nothing: with step.found_inf, or a gradient norm that is not
  * finite. */

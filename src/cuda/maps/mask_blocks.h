@@ -1,10 +1,22 @@
 /*
- * filters.h: the shape of BMM_ACT, for both halves of the family. Plain C.
+ * mask_blocks.h: the partial sums of mask losses, and the shape of BMM_ACT, for the planning half
+ * and the kernels.
  */
 #pragma once
 
 #include <stdbool.h>
-#include <stdint.h>
+
+#include "base/mask_terms.h"
+
+/* Rows of a mask per partial sum of MASK_LOSS; rows and columns of one of STRUCTURE_LOSS. */
+enum { MASK_ROWS = 16, STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256 };
+SHARED int64_t mask_blocks(int64_t h) { return (h + MASK_ROWS - 1) / MASK_ROWS; }
+SHARED int64_t structure_blocks(int64_t h, int64_t w)
+{
+    return (h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS * ((w + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS);
+}
+
+/* --- BMM_ACT ---------------------------------------------------------------------------------- */
 
 struct filters {
     int64_t batches, M, N, K; /* a [M,K], z [N,K], y [M,N] */
