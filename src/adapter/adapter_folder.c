@@ -122,8 +122,9 @@ static int tensor_order(const void *a, const void *b)
     return order ? order : (int)x->part - (int)y->part;
 }
 
-const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f, const char *module,
-                                                 enum adapter_part part)
+/* Returns the tensor of a module (as the adapter spells it) and part; NULL: none. */
+static const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f, const char *module,
+                                                        enum adapter_part part)
 {
     const struct adapter_tensor key = {.module = module, .part = part};
     return f->n ? bsearch(&key, f->tensors, f->n, sizeof key, tensor_order) : NULL;

@@ -62,10 +62,6 @@ void adapter_folder_close(struct adapter_folder *f);
 int adapter_folder_match(struct adapter_folder *f, const char *base, const char *const *names, uint32_t n,
                          struct error *e);
 
-/* Returns the tensor of a module (as the adapter spells it) and part; NULL: none. */
-const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f, const char *module,
-                                                 enum adapter_part part);
-
 /* Reads elements [at, at + n), in row-major order and in the tensor's dtype. Thread-safe. */
 int adapter_folder_read(const struct adapter_folder *f, const struct adapter_tensor *t, int64_t at, int64_t n, void *to,
                         struct error *e);

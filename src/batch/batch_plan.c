@@ -17,7 +17,9 @@ enum {
     MIB = 1 << 20,
 };
 
-const char *batch_advice(const struct model *m)
+/* Returns the advice in a message about a model with other inputs: "set data.format to tokens,
+ * ...". */
+static const char *batch_advice(const struct model *m)
 {
     if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
     if (m->head) return m->head->kind == HEAD_CLASSES ? "set data.format to classes" : "set data.format to captions";

@@ -109,6 +109,3 @@ const char *batch_format(const struct config *c);
 
 /* Refuses a model that does not take token rows: PL_USAGE. */
 int batch_refuse_tokens(const struct config *c, const struct model *m, struct error *e);
-/* Returns the advice in a message about a model with other inputs: "set data.format to tokens,
- * ...". */
-const char *batch_advice(const struct model *m);

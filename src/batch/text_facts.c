@@ -18,7 +18,8 @@ static void count_sample(struct text_facts *f, const struct conversation *c)
     f->with_media += c->media->count > 0;
 }
 
-int text_open_records(const struct config *c, const char *path, struct records *r, struct error *e)
+/* Opens a file of conversations, or of plain text, as the configuration says. */
+static int text_open_records(const struct config *c, const char *path, struct records *r, struct error *e)
 {
     return c->data_format == FORMAT_TEXT ? records_open_text(r, path, e) : records_open(r, path, batch_room(c), e);
 }

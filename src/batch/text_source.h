@@ -102,9 +102,6 @@ struct text_measures {
 int text_measure(struct text_measures *m, const struct config *c, const struct text_source *s,
                  struct sample_report *report, struct error *e);
 
-/* Opens a file of conversations, or of plain text, as the configuration says. */
-int text_open_records(const struct config *c, const char *path, struct records *r, struct error *e);
-
 /* Shows the first n samples of data.train as the model reads them, with the tokens that have labels
  * marked. */
 int text_show_samples(const struct config *c, const struct text_source *s, uint64_t n, struct text *out,

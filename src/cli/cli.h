@@ -94,10 +94,6 @@ const char *options_given(const struct options *o, const struct option *list, si
 int options_need_run(const struct options *o, struct error *e);
 /* Reads the configuration into o->config: on several ranks rank 0 reads it for all. */
 int options_configure(struct options *o, struct error *e);
-/* Reads another copy of the configuration: the defaults, then the files of --config-from, the run
- * file, --set and --memory override them in this order. Lists what the files of --config-from gave
- * on stderr, once for each command. */
-int options_config(const struct options *o, struct config *c, struct error *e);
 /* Does the same for a plan_source (compare/trial.h), with the struct options and without --ranks of
  * several numbers. */
 int options_source(const void *options, struct config *c, struct error *e);

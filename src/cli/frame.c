@@ -363,7 +363,10 @@ static int override(const struct options *o, struct import *f, struct config *c,
     return rc ? rc : from_settle(f, c, e);
 }
 
-int options_config(const struct options *o, struct config *c, struct error *e)
+/* Reads another copy of the configuration: the defaults, then the files of --config-from, the run
+ * file, --set and --memory override them in this order. Lists what the files of --config-from gave
+ * on stderr, once for each command. */
+static int options_config(const struct options *o, struct config *c, struct error *e)
 {
     struct import f = {0};
     config_init(c);

@@ -54,7 +54,8 @@ static uint32_t same_rows(const struct mask_row *const *rows, uint32_t at, uint3
     return end - at;
 }
 
-struct mask_line *mask_table_lines(const struct mask_table *t, uint32_t *n)
+/* Lists all structures, then each of them, for each prompt; the caller frees the list. */
+static struct mask_line *mask_table_lines(const struct mask_table *t, uint32_t *n)
 {
     const uint32_t rows = t->rows.n;
     const struct mask_row **order = mem_alloc((rows + 1) * sizeof *order);

@@ -105,8 +105,6 @@ struct mask_line {
     uint64_t masks;
     struct mask_mean of[SIZES][METRICS];
 };
-/* Lists all structures, then each of them, for each prompt; the caller frees the list. */
-struct mask_line *mask_table_lines(const struct mask_table *t, uint32_t *n);
 
 /* Lists the scores at the image's own size, for text and HTML; the caller frees the table. */
 struct report_table mask_table_list(const struct mask_table *t);

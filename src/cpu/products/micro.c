@@ -63,7 +63,9 @@
 #define NV 2
 #include "cpu/products/micro.inc"
 
-const struct micro *micro_at(int i)
+/* Returns the i-th of all sets that this processor supports, fastest first: for tests. NULL after
+ * the last. */
+static const struct micro *micro_at(int i)
 {
     const struct micro *runs[4] = {NULL};
     int n = 0;

@@ -78,6 +78,3 @@ struct micro {
 
 /* Returns the fastest set that this processor supports. */
 const struct micro *micro_best(void);
-/* Returns the i-th of all sets that this processor supports, fastest first: for tests. NULL after
- * the last. */
-const struct micro *micro_at(int i);

@@ -36,8 +36,6 @@ double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int6
 
 /* Returns element i of an accumulator; 0 if it is not given. */
 double ref_get_acc(const struct launch *l, int input, int64_t i);
-/* Computes the sum of an ADD_ op, and sets `rest` to the launch of the op on it. */
-void ref_add_first(const struct launch *l, struct launch *rest);
 
 /* Declare ref_NAME as the reference kernel of an op, which matches everything; with _WORK it needs
  * the scratch memory of ref_NAME_workspace. With _AS the op has one implementation: the CPU's

@@ -77,7 +77,8 @@ static void ref_rmsnorm(const struct launch *l)
     }
 }
 
-void ref_add_first(const struct launch *l, struct launch *rest)
+/* Computes the sum of an ADD_ op, and sets `rest` to the launch of the op on it. */
+static void ref_add_first(const struct launch *l, struct launch *rest)
 {
     const struct operand *r = &l->out[l->nout - 1];
     for (int64_t i = 0; i < operand_elements(r); i++) ref_put(r, i, ref_get(&l->in[0], i) + ref_get(&l->in[1], i));
