@@ -422,9 +422,7 @@ static int write_tensors(const struct adapter_folder *f, const char *path, struc
         if (!rc) rc = st_write_bytes(&w, data, bytes, e);
         mem_free(data);
     }
-    if (!rc) return st_write_end(&w, e);
-    st_write_abort(&w);
-    return rc;
+    return st_write_finish(&w, rc, e);
 }
 
 int adapter_folder_convert(const char *dir, struct st_file *out, bool *converted, struct error *e)

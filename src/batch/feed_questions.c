@@ -100,9 +100,7 @@ static int write_conversations(const struct question_feed *s, struct error *e)
 {
     struct text out = {0};
     for (uint64_t i = 0; i < dataset_count(s->set); i++) print_sample(s->set, i, &out);
-    int rc = file_write_atomic(s->file, out.at, out.n, e);
-    text_free(&out);
-    return rc;
+    return file_write_text(PL_OK, s->file, &out, e);
 }
 
 /* Makes the configuration of the conversations: one file, a row each, an image each. */

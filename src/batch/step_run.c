@@ -106,9 +106,8 @@ static int write_outputs(struct step *s, const char *path, struct error *e)
         for (int d = 0; d < list[i].spec.rank; d++) elements *= (uint64_t)list[i].spec.dims[d];
         rc = write_tensor(s, &w, list[i].tensor, elements, list[i].scale, e);
     }
-    if (!rc) rc = st_write_end(&w, e);
-    if (rc) st_write_abort(&w);
-    else rc = temporary_keep(&t, path, true, e);
+    rc = st_write_finish(&w, rc, e);
+    if (!rc) rc = temporary_keep(&t, path, true, e);
     temporary_drop(&t);
     bump_free(&names);
     vec_free(&specs);

@@ -28,21 +28,20 @@ static int open_tokenizer(struct text_source *s, const struct config *c, const s
     return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
 }
 
-/* Opens the template in the folder of the tokenizer, if there is one. */
-static int open_template(struct text_source *s, const struct config *c, const struct model *m, struct error *e)
+int text_template_open(struct template **t, struct error *no_template, const struct config *c, const char *path,
+                       struct error *e)
 {
-    const char *path = tokenizer_path(c, m);
     char folder[4096];
     if (!dir_exists(path)) {
         if (path_dir(path, folder, sizeof folder, e)) return e->code;
         path = folder;
     }
-    if (!template_open(&s->template, path, c->data_template, NULL, &s->no_template)) {
-        const int rc = template_set_kwargs(s->template, c->data_chat_template_kwargs, e);
+    if (!template_open(t, path, c->data_template, NULL, no_template)) {
+        const int rc = template_set_kwargs(*t, c->data_chat_template_kwargs, e);
         return rc ? error_prepend(e, "data.chat_template_kwargs") : PL_OK;
     }
     if (!c->data_template) return PL_OK; /* an error for the first conversation; texts need none */
-    *e = s->no_template;
+    *e = *no_template;
     return error_prepend(e, "data.template");
 }
 
@@ -109,7 +108,7 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
                                           .system = c->data_system}};
     int rc = tokenize_files(paths->at, paths->n, &files, e);
     if (!rc) rc = open_tokenizer(s, c, m, e);
-    if (!rc) rc = open_template(s, c, m, e);
+    if (!rc) rc = text_template_open(&s->template, &s->no_template, c, tokenizer_path(c, m), e);
     if (!rc && m && m->images) rc = open_images(s, c, role, m, e);
     names_free(&files);
     s->options.tokenizer = s->tokenizer;

@@ -11,6 +11,12 @@
 #include "data/text/tokenize.h"
 #include "io/file.h"
 
+/* Opens the chat template of data.template, or of the folder of a tokenizer (`path`: the folder, or
+ * a file in it), with data.chat_template_kwargs. Without data.template its lack is no error yet: *t
+ * is NULL then, and *no_template says why. */
+int text_template_open(struct template **t, struct error *no_template, const struct config *c, const char *path,
+                       struct error *e);
+
 /* Returns the role whose files are read: with data.holdout, what is evaluated on is a part of
  * data.train. */
 enum feed_role text_files_of(const struct config *c, enum feed_role role);

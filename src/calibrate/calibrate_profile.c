@@ -101,8 +101,7 @@ static int store(const struct target *t, struct error *e)
 {
     struct text out = {0};
     profile_write(&t->profile, &out);
-    int rc = file_write_atomic(t->path, out.at, out.n, e);
-    text_free(&out);
+    int rc = file_write_text(PL_OK, t->path, &out, e);
     if (!rc) printf("profile written to %s\n", t->path);
     return rc;
 }

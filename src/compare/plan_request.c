@@ -21,9 +21,7 @@ static int write_plan(const struct planned *r, bool fits, const char *path, stru
     struct plan_note note = planned_note(r, fits);
     note.storages = true;
     plan_write(&r->plan, &r->graph, &note, &text);
-    int rc = file_write_atomic(path, text.at, text.n, e);
-    text_free(&text);
-    return rc;
+    return file_write_text(PL_OK, path, &text, e);
 }
 
 /* Returns the heading of the plan that is printed when none fits. */

@@ -60,9 +60,7 @@ static int write_weights(const struct pth *p, const char *from, const struct sam
         rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
     progress_clear();
     if (!rc) rc = pth_check(p, from, e);
-    if (!rc) return st_write_end(&w, e);
-    st_write_abort(&w);
-    return rc;
+    return st_write_finish(&w, rc, e);
 }
 
 /* What a folder is filled from. */

@@ -310,9 +310,7 @@ static int write_file(struct quantize_folder *q, uint32_t file, const char *dir,
         rc = write_tensor(q, &f->tensors[i], &out, e);
         progress_add(progress, 1);
     }
-    if (!rc) return st_write_end(&out, e);
-    st_write_abort(&out);
-    return rc;
+    return st_write_finish(&out, rc, e);
 }
 
 /* --- config.json and the index ---------------------------------------------------------------- */
@@ -384,9 +382,7 @@ static int write_json(const struct value *root, const char *path, struct error *
     struct text t = {0};
     json_write(root, 2, &t);
     text_printf(&t, "\n");
-    int rc = file_write_atomic(path, t.at, t.n, e);
-    text_free(&t);
-    return rc;
+    return file_write_text(PL_OK, path, &t, e);
 }
 
 static int write_config(const struct quantize_folder *q, const char *dir, struct error *e)

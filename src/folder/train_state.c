@@ -121,13 +121,10 @@ static int save_tensors(const char *path, const struct list *l, uint64_t step, s
 {
     const struct graph *g = x->tape->graph;
     struct st_writer out;
-    if (begin_tensors(&out, path, l, g, step, e)) return e->code;
-    for (uint32_t i = 0; i < l->items.n; i++)
-        if (write_item(x, g, &l->items.at[i], &out, crc, e)) {
-            st_write_abort(&out);
-            return e->code;
-        }
-    return st_write_end(&out, e);
+    int rc = PL_OK;
+    TRY(begin_tensors(&out, path, l, g, step, e));
+    for (uint32_t i = 0; i < l->items.n && !rc; i++) rc = write_item(x, g, &l->items.at[i], &out, crc, e);
+    return st_write_finish(&out, rc, e);
 }
 
 /* Computes the checksum of state.json's numbers, of which one is the checksum of the tensors. */
@@ -171,9 +168,7 @@ static int save_json(const char *path, const struct train_state *s, uint32_t ten
     put_hex(&j, "crc32c", 8, state_crc(s, tensors));
     json_end(&j);
     text_append(&out, "\n", 1);
-    int rc = file_write_atomic(path, out.at, out.n, e);
-    text_free(&out);
-    return rc;
+    return file_write_text(PL_OK, path, &out, e);
 }
 
 int state_save(const char *dir, const struct train_state *s, const struct graph *g, struct device *d,

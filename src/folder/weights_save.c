@@ -150,11 +150,9 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
     char path[PATH_ROOM];
     if (path_print(path, dir, w->in.names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e))
         return e->code;
-    if (copy_header(x, f, &out, e) || save_slots(w, g, x, file, &out, e)) {
-        st_write_abort(&out);
-        return e->code;
-    }
-    return st_write_end(&out, e);
+    int rc = copy_header(x, f, &out, e);
+    if (!rc) rc = save_slots(w, g, x, file, &out, e);
+    return st_write_finish(&out, rc, e);
 }
 
 /* --- the folder of a preset, or of a model put together from parts ---------------------------- */
@@ -167,51 +165,54 @@ static const struct weight_slot *slot_of(const struct weights *from, uint32_t pa
 
 static enum dtype dtype_to_save(const struct weights *w, uint32_t param)
 {
-    const struct weight_slot *s = slot_of(weights_of(w, param), param);
+    const struct weight_slot *s = w->adapter ? NULL : slot_of(weights_of(w, param), param);
     return s ? s->entry->dtype : DT_F32;
 }
 
-static int save_new_tensors(const struct weights *w, const struct graph *g, struct transfer *x, struct st_writer *out,
-                            struct error *e)
+/* Reports whether a parameter is saved: with the model, or with its adapter. */
+static bool is_saved(const struct weights *w, const struct graph *g, const struct param *p)
 {
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        const struct param *p = &g->params.at[i];
-        if (weight_is_constant(g, p)) continue;
-        const struct weights *from = weights_of(w, i);
-        const struct weight_slot *s = slot_of(from, i);
-        if (!s || !p->frozen || p->running) TRY(write_trained(x, g, p, dtype_to_save(w, i), out, e));
-        else
-            for (; s; s = s->next ? &from->in.slots[s->next - 1] : NULL)
-                TRY(copy_tensor(x, &from->in.files[s->file], s->entry, out, e));
-    }
+    return !weight_is_constant(g, p) && (!w->adapter || weight_is_adapted(p));
+}
+
+static int save_new_tensor(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t param,
+                           struct st_writer *out, struct error *e)
+{
+    const struct param *p = &g->params.at[param];
+    const struct weights *from = w->adapter ? NULL : weights_of(w, param);
+    const struct weight_slot *s = slot_of(from, param);
+    if (!s || !p->frozen || p->running) return write_trained(x, g, p, s ? s->entry->dtype : DT_F32, out, e);
+    for (; s; s = s->next ? &from->in.slots[s->next - 1] : NULL)
+        TRY(copy_tensor(x, &from->in.files[s->file], s->entry, out, e));
     return PL_OK;
 }
 
 typedef VEC(struct st_spec) spec_list;
 
+/* Writes a file of the tensors of a new model or adapter. */
 static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
-                    struct error *e)
+                    const char *file, struct error *e)
 {
     static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
     struct bump names = {0};
     spec_list specs = {0};
     struct st_writer out;
-    char path[PATH_ROOM];
+    char path[PATH_ROOM], room[1024];
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        for (int64_t k = 0; !weight_is_constant(g, p) && k < weight_tensors(g, p); k++)
-            vec_push(&specs, weight_spec(g, p, weight_name(g, p), k, dtype_to_save(w, i), &names));
+        if (!is_saved(w, g, p)) continue;
+        const char *name = w->adapter ? weights_name_in_adapter(w->adapter, g, p, room) : weight_name(g, p);
+        for (int64_t k = 0; k < weight_tensors(g, p); k++)
+            vec_push(&specs, weight_spec(g, p, name, k, dtype_to_save(w, i), &names));
     }
-    int rc = path_print(path, dir, "model.safetensors", e);
+    int rc = path_print(path, dir, file, e);
     if (!rc) rc = st_write_begin(&out, path, specs.at, specs.n, &format, 1, e);
     vec_free(&specs);
     bump_free(&names);
     if (rc) return rc;
-    if (save_new_tensors(w, g, x, &out, e)) {
-        st_write_abort(&out);
-        return e->code;
-    }
-    return st_write_end(&out, e);
+    for (uint32_t i = 0; i < g->params.n && !rc; i++)
+        if (is_saved(w, g, &g->params.at[i])) rc = save_new_tensor(w, g, x, i, &out, e);
+    return st_write_finish(&out, rc, e);
 }
 
 static bool matches(const char *name, const char *const *patterns, size_t n)
@@ -279,43 +280,15 @@ static bool is_processor_file(const char *name)
     return strcmp(name, "generation_config.json") && (is_text_file(name) || is_image_file(name));
 }
 
-static bool in_adapter(const struct graph *g, const struct param *p)
-{
-    return !weight_is_constant(g, p) && weight_is_adapted(p);
-}
-
-static int save_new_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
-                            struct error *e)
-{
-    static const struct st_pair format = {"format", "pt"};
-    struct bump names = {0};
-    spec_list specs = {0};
-    struct st_writer out;
-    char path[PATH_ROOM], name[1024];
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        const struct param *p = &g->params.at[i];
-        for (int64_t k = 0; in_adapter(g, p) && k < weight_tensors(g, p); k++)
-            vec_push(&specs, weight_spec(g, p, weights_name_in_adapter(w->adapter, g, p, name), k, DT_F32, &names));
-    }
-    int rc = path_print(path, dir, "adapter_model.safetensors", e);
-    if (!rc) rc = st_write_begin(&out, path, specs.at, specs.n, &format, 1, e);
-    vec_free(&specs);
-    bump_free(&names);
-    if (rc) return rc;
-    for (uint32_t i = 0; i < g->params.n && !rc; i++)
-        if (in_adapter(g, &g->params.at[i])) rc = write_trained(x, g, &g->params.at[i], DT_F32, &out, e);
-    if (rc) st_write_abort(&out);
-    else rc = st_write_end(&out, e);
-    if (!rc) rc = path_print(path, dir, "adapter_config.json", e);
-    return rc ? rc : file_write_atomic(path, w->adapter_config, strlen(w->adapter_config), e);
-}
-
 /* Saves the adapter. One from a folder is written back as it was, but for the trained values. */
 static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
                         struct error *e)
 {
     if (!*w->adapter->in.dir) {
-        TRY(save_new_adapter(w, g, x, dir, e));
+        char path[PATH_ROOM];
+        TRY(save_new(w, g, x, dir, "adapter_model.safetensors", e));
+        TRY(path_print(path, dir, "adapter_config.json", e));
+        TRY(file_write_atomic(path, w->adapter_config, strlen(w->adapter_config), e));
         return *w->in.dir ? model_files_copy_others(&w->in, w->in.dir, dir, is_processor_file, e) : PL_OK;
     }
     for (uint32_t i = 0; i < w->adapter->in.n_files; i++) TRY(save_file(w->adapter, g, x, i, dir, e));
@@ -348,7 +321,7 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     TRY(path_print(path, dir, "config.json", e));
     if (m->config_text) TRY(file_write_atomic(path, m->config_text, strlen(m->config_text), e));
     const bool outside = trains_outside(w, g);
-    if (!*w->in.dir || outside) TRY(save_new(w, g, &x, dir, e));
+    if (!*w->in.dir || outside) TRY(save_new(w, g, &x, dir, "model.safetensors", e));
     if (!*w->in.dir) return copy_files_of_parts(w, m, dir, e);
     for (uint32_t i = 0; !outside && i < w->in.n_files; i++) TRY(save_file(w, g, &x, i, dir, e));
     return model_files_copy_others(&w->in, w->in.dir, dir, outside ? is_no_index : NULL, e);
@@ -368,8 +341,8 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     if (w->adapter) bytes += strlen(w->adapter_config);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        if (weight_is_constant(g, p) || (w->adapter && !weight_is_adapted(p))) continue;
-        const enum dtype t = w->adapter ? DT_F32 : dtype_to_save(w, i);
+        if (!is_saved(w, g, p)) continue;
+        const enum dtype t = dtype_to_save(w, i);
         bytes +=
             stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) +
             (uint64_t)weight_tensors(g, p) * (6 * strlen(weight_name(g, p)) + HEADER_ENTRY);

@@ -35,23 +35,6 @@ static int open_images(struct prompts *p, const struct config *c, const struct i
     return rc;
 }
 
-/* Opens the template of the folder of a tokenizer; its lack is an error for a chat only. */
-static int open_template(struct prompts *p, const struct config *c, const char *path, struct error *e)
-{
-    char folder[4096];
-    if (!dir_exists(path)) {
-        if (path_dir(path, folder, sizeof folder, e)) return e->code;
-        path = folder;
-    }
-    if (!template_open(&p->template, path, c->data_template, NULL, &p->no_template)) {
-        const int rc = template_set_kwargs(p->template, c->data_chat_template_kwargs, e);
-        return rc ? error_prepend(e, "data.chat_template_kwargs") : PL_OK;
-    }
-    if (!c->data_template) return PL_OK;
-    *e = p->no_template;
-    return error_prepend(e, "data.template");
-}
-
 /* Returns the folder of the model's tokenizer; NULL: it has none. */
 static const char *tokenizer_folder(const struct config *c, char room[sizeof(((struct model *)0)->path)])
 {
@@ -73,7 +56,7 @@ static int open_tokenizer(struct prompts *p, const struct config *c, struct erro
                          "tokenizer.model, or give the prompt as --ids");
     int rc = tokenizer_open(&p->tokenizer, path, e);
     if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
-    return open_template(p, c, path, e);
+    return text_template_open(&p->template, &p->no_template, c, path, e);
 }
 
 struct image_scope prompts_scope(const struct config *c, const char *where)

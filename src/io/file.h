@@ -44,6 +44,8 @@ int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct 
 size_t file_peek(const char *path, void *to, size_t n);
 /* Writes a file atomically: beside `path`, synced, renamed to `path`, with a sync of the folder. */
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e);
+/* Does the same with a text, and frees it; after an error `rc` only frees it. Returns the code. */
+int file_write_text(int rc, const char *path, struct text *t, struct error *e);
 /* Does the same without a sync, for many files: a loss of power may lose the last of them. */
 int file_write_unsynced(const char *path, const void *bytes, size_t n, struct error *e);
 /* Copies the bytes and the mode, and syncs. An existing target is replaced. */

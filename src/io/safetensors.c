@@ -435,6 +435,13 @@ int st_write_end(struct st_writer *w, struct error *e)
     return PL_OK;
 }
 
+int st_write_finish(struct st_writer *w, int rc, struct error *e)
+{
+    if (!rc) return st_write_end(w, e);
+    st_write_abort(w);
+    return rc;
+}
+
 void st_write_abort(struct st_writer *w)
 {
     if (w->fd >= 0) close(w->fd);

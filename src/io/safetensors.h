@@ -85,5 +85,8 @@ int st_write_begin(struct st_writer *w, const char *path, const struct st_spec *
 int st_write_bytes(struct st_writer *w, const void *data, uint64_t n, struct error *e);
 /* Checks that all data was written, syncs, closes. On failure the file is removed. */
 int st_write_end(struct st_writer *w, struct error *e);
+/* Ends a file that was written with the result `rc`: as st_write_end, or as st_write_abort if that
+ * is an error. Returns the code. */
+int st_write_finish(struct st_writer *w, int rc, struct error *e);
 /* Closes and removes the file. Allowed after a failed begin or end, or an earlier abort. */
 void st_write_abort(struct st_writer *w);

@@ -274,6 +274,13 @@ int file_write_atomic(const char *path, const void *bytes, size_t n, struct erro
     return write_whole(path, bytes, n, true, e);
 }
 
+int file_write_text(int rc, const char *path, struct text *t, struct error *e)
+{
+    if (!rc) rc = file_write_atomic(path, t->at, t->n, e);
+    text_free(t);
+    return rc;
+}
+
 int file_write_unsynced(const char *path, const void *bytes, size_t n, struct error *e)
 {
     return write_whole(path, bytes, n, false, e);

@@ -197,35 +197,18 @@ static const struct value *value_given(const struct value *map, const char *path
     return v && v->kind != VALUE_NULL ? v : NULL;
 }
 
-int value_opt_bool(const struct value *map, const char *path, bool *out, struct error *e)
-{
-    const struct value *v = value_given(map, path);
-    return v ? value_as_bool(v, path, out, e) : PL_OK;
-}
-
-int value_opt_int(const struct value *map, const char *path, int64_t *out, struct error *e)
-{
-    const struct value *v = value_given(map, path);
-    return v ? value_as_int(v, path, out, e) : PL_OK;
-}
-
-int value_opt_uint(const struct value *map, const char *path, uint64_t *out, struct error *e)
-{
-    const struct value *v = value_given(map, path);
-    return v ? value_as_uint(v, path, out, e) : PL_OK;
-}
-
-int value_opt_number(const struct value *map, const char *path, double *out, struct error *e)
-{
-    const struct value *v = value_given(map, path);
-    return v ? value_as_number(v, path, out, e) : PL_OK;
-}
-
-int value_opt_string(const struct value *map, const char *path, const char **out, struct error *e)
-{
-    const struct value *v = value_given(map, path);
-    return v ? value_as_string(v, path, out, e) : PL_OK;
-}
+/* value_opt_TYPE does as value_as_TYPE, for a key that is there. */
+#define OPTIONAL(name, type)                                                                          \
+    int value_opt_##name(const struct value *map, const char *path, type *out, struct error *e)       \
+    {                                                                                                 \
+        const struct value *v = value_given(map, path);                                               \
+        return v ? value_as_##name(v, path, out, e) : PL_OK;                                          \
+    }
+OPTIONAL(bool, bool)
+OPTIONAL(int, int64_t)
+OPTIONAL(uint, uint64_t)
+OPTIONAL(number, double)
+OPTIONAL(string, const char *)
 
 /* ---- building ---- */
 
@@ -245,29 +228,22 @@ struct value *value_bool(struct bump *b, bool x)
     return v;
 }
 
-struct value *value_int(struct bump *b, int64_t x)
+/* Makes a number of its digits, which `b` owns. */
+static struct value *number_of(struct bump *b, double x, const char *text)
 {
     struct value *v = value_new(b, VALUE_NUMBER);
-    v->number = (double)x;
-    v->text = bump_format(b, "%" PRId64, x);
+    v->number = x;
+    v->text = text;
     return v;
 }
 
-struct value *value_uint(struct bump *b, uint64_t x)
-{
-    struct value *v = value_new(b, VALUE_NUMBER);
-    v->number = (double)x;
-    v->text = bump_format(b, "%" PRIu64, x);
-    return v;
-}
+struct value *value_int(struct bump *b, int64_t x) { return number_of(b, (double)x, bump_format(b, "%" PRId64, x)); }
+struct value *value_uint(struct bump *b, uint64_t x) { return number_of(b, (double)x, bump_format(b, "%" PRIu64, x)); }
 
 struct value *value_number(struct bump *b, double x)
 {
     char text[32];
-    struct value *v = value_new(b, VALUE_NUMBER);
-    v->number = x;
-    v->text = bump_string(b, number_print(x, text));
-    return v;
+    return number_of(b, x, bump_string(b, number_print(x, text)));
 }
 
 struct value *value_string(struct bump *b, const char *s)
@@ -280,11 +256,9 @@ struct value *value_string(struct bump *b, const char *s)
 struct value *value_digits(struct bump *b, const char *text, size_t n)
 {
     CHECK(number_is_json(text, n), "\"%.*s\" is not a number", (int)n, text);
-    struct value *v = value_new(b, VALUE_NUMBER);
     char *copy = bump_alloc(b, n + 1); /* zeroed, so terminated */
-    v->text = memcpy(copy, text, n);
-    v->number = strtod(copy, NULL);
-    return v;
+    memcpy(copy, text, n);
+    return number_of(b, strtod(copy, NULL), copy);
 }
 
 struct value *value_copy(struct bump *b, const struct value *v)

@@ -176,8 +176,7 @@ static int write_page(const char *path, const struct samples *all, const struct 
     html_escape(&out, tables);
     text_printf(&out, "</pre>\n");
     page_end(&out);
-    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
-    text_free(&out);
+    rc = file_write_text(rc, path, &out, e);
     text_free(&title);
     return rc;
 }

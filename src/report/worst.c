@@ -203,9 +203,7 @@ static int write_page(const struct worst_masks *w, const char *path, const struc
     }
     text_printf(&out, "</div>\n");
     page_end(&out);
-    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
-    text_free(&out);
-    return rc;
+    return file_write_text(rc, path, &out, e);
 }
 
 int worst_sheet(const struct worst_masks *w, const char *path, struct error *e)
@@ -246,8 +244,7 @@ int worst_images(const struct worst_masks *w, const char *dir, struct error *e)
     text_printf(&index, "\n");
     text_free(&path);
     text_printf(&path, "%s/index.json", dir);
-    if (!rc) rc = file_write_atomic(path.at, index.at, index.n, e);
-    text_free(&index);
+    rc = file_write_text(rc, path.at, &index, e);
     text_free(&path);
     drawn_free(&d);
     return rc;

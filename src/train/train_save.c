@@ -156,9 +156,7 @@ static int best_write(const char *dir, const struct config *c, const struct eval
     json_end(&j);
     json_end(&j);
     text_append(&out, "\n", 1);
-    int rc = file_write_atomic(path, out.at, out.n, e);
-    text_free(&out);
-    return rc;
+    return file_write_text(PL_OK, path, &out, e);
 }
 
 /* --- the tokenizer and the chat template ------------------------------------------------------ */
