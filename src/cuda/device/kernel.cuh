@@ -36,3 +36,27 @@ template <typename F, typename... P> static inline cudaError_t by_access(enum st
         else f(zero, std::integral_constant<int, 1>());
     });
 }
+
+/* Does as by_type, for an f that returns an error. */
+template <typename F> static inline cudaError_t try_by_type(enum store type, F f)
+{
+    cudaError_t rc = cudaSuccess;
+    const cudaError_t last = by_type(type, [&](auto zero) { rc = f(zero); });
+    return rc != cudaSuccess ? rc : last;
+}
+
+static_assert(ACT_KINDS == 8, "by_kind has a case for each activation");
+/* Calls f with the activation function as a constant. */
+template <typename F> static inline auto by_kind(int kind, F f)
+{
+    switch (kind) {
+    case 0: return f(std::integral_constant<int, 0>());
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    case 4: return f(std::integral_constant<int, 4>());
+    case 5: return f(std::integral_constant<int, 5>());
+    case 6: return f(std::integral_constant<int, 6>());
+    default: return f(std::integral_constant<int, 7>());
+    }
+}

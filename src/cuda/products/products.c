@@ -155,9 +155,7 @@ static int linear_act_launch(const struct launch *l, struct error *e)
 {
     const struct operand *z = &l->out[product_output(l)], *y = &l->out[0];
     TRY(linear_into(l, z->data, e));
-    TRY_CUDA(cuda_map((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, store_of(z->dtype),
-                      operand_elements(z), 0, l->stream));
-    return PL_OK;
+    return cuda_launch_act(l, y, z, e);
 }
 
 static int linear_act_launch_any(const struct launch *l, struct error *e)

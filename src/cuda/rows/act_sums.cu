@@ -6,7 +6,7 @@
  * The thread that writes a pack is the one that read it: dx and y may alias inputs.
  */
 #include "cuda/rows/column_sums.cuh"
-#include "cuda/rows/elements.cuh"
+#include "cuda/rows/elementwise.cuh"
 
 static_assert(BLOCK == ACT_THREADS, "loop_nest.h counts in blocks of this size");
 
@@ -72,49 +72,48 @@ template <int KIND, typename T> static __global__ void act_both_kernel(T *dx, T 
     }
 }
 
-template <typename F> static cudaError_t by_kind(int kind, F f)
+static int launch_act_bwd_sum(const struct launch *l, struct error *e)
 {
-    switch (kind) {
-    case 0: return f(std::integral_constant<int, 0>());
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 3: return f(std::integral_constant<int, 3>());
-    case 4: return f(std::integral_constant<int, 4>());
-    case 5: return f(std::integral_constant<int, 5>());
-    case 6: return f(std::integral_constant<int, 6>());
-    case 7: return f(std::integral_constant<int, 7>());
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_act_both(int kind, void *dx, void *y, const void *dy, const void *x, enum store type,
-                                     int64_t n, cudaStream_t stream)
-{
-    return by_kind(kind, [&](auto k) {
-        return by_type(type, [&](auto zero) {
-            using T = decltype(zero);
-            act_both_kernel<decltype(k)::value, T>
-                <<<grid_for(n), BLOCK, 0, stream>>>((T *)dx, (T *)y, (const T *)dy, (const T *)x, n);
-        });
-    });
-}
-
-extern "C" cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *partial, const void *dy,
-                                     const void *x, enum store type, struct act_sums s, cudaStream_t stream)
-{
+    const struct operand *dx = &l->out[0];
+    const act_sums s = act_sums_of(operand_rows(dx), launch_whole(l, operand_rows(dx)), operand_last(dx),
+                                   (int)dtype_size(dx->dtype));
     const int64_t grid = s.tiles * s.blocks;
-    if (grid > INT32_MAX) return cudaErrorInvalidValue;
-    const cudaError_t rc = by_kind(kind, [&](auto k) {
-        return by_type(type, [&](auto zero) {
+    void *y = l->nout > 2 ? l->out[2].data : nullptr;
+    float *partial = (float *)l->work;
+    const typed_ptr to = {l->out[1].data, STORE_F32};
+    if (grid > INT32_MAX) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_kind(l->attr->act.kind, [&](auto k) {
+        return by_type(store_of(dx->dtype), [&](auto zero) {
             using T = decltype(zero);
             const auto kernel =
                 y ? act_sums_kernel<decltype(k)::value, T, true> : act_sums_kernel<decltype(k)::value, T, false>;
-            kernel<<<(unsigned)grid, BLOCK, 0, stream>>>((T *)dx, (T *)y, partial, (const T *)dy, (const T *)x, s);
+            kernel<<<(unsigned)grid, BLOCK, 0, stream_of(l)>>>(out_as<T>(l, 0), (T *)y, partial, in_as<T>(l, 0),
+                                                               in_as<T>(l, 1), s);
         });
-    });
-    if (rc != cudaSuccess) return rc;
-    typed_ptr to;
-    to.data = sums, to.type = STORE_F32;
-    launch_column_sums({to, to, s.C, 0}, partial, s.blocks, s.C, stream);
-    return cudaGetLastError();
+    }));
+    launch_column_sums({to, to, s.C, 0}, partial, s.blocks, s.C, stream_of(l));
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
+
+/* Launches ACT_BWD and then SUM_TO, by their own kernels. */
+template <int (*ACT_BWD)(const struct launch *, struct error *)>
+static int launch_act_bwd_then_sum(const struct launch *l, struct error *e)
+{
+    const struct operand *dx = &l->out[0];
+    const int64_t n = operand_elements(dx);
+    if (l->nout > 2 && l->out[2].data)
+        TRY_CUDA(by_kind(l->attr->act.kind, [&](auto k) {
+            return by_type(store_of(dx->dtype), [&](auto zero) {
+                using T = decltype(zero);
+                act_both_kernel<decltype(k)::value, T><<<grid_for(n), BLOCK, 0, stream_of(l)>>>(
+                    out_as<T>(l, 0), out_as<T>(l, 2), in_as<T>(l, 0), in_as<T>(l, 1), n);
+            });
+        }));
+    else TRY(ACT_BWD(l, e));
+    return launch_sum_columns(l, dx, &l->out[1], false, e);
+}
+
+CUDA_KERNEL(cuda_act_bwd_sum, .launch = launch_act_bwd_sum);
+CUDA_KERNEL(cuda_act_bwd_then_sum, .launch = launch_act_bwd_then_sum<launch_act_bwd>);
+CUDA_KERNEL(cuda_act_bwd_any_then_sum, .launch = launch_act_bwd_then_sum<launch_act_bwd_any>);

@@ -5,10 +5,12 @@
  * Invariant: the thread that writes element i is the one that read it, so the result may alias an
  * input.
  */
-#include <type_traits>
-
-#include "cuda/rows/elements.cuh"
+#include "cuda/rows/elementwise.cuh"
 #include "cuda/rows/keyed.cuh"
+
+static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 &&
+                  ACT_SILU == 5 && ACT_TANH == 6 && ACT_EXP == 7,
+              "the functions of elements.cuh are in this order");
 
 /* --- two inputs of one type ---------------------------------------------------- */
 
@@ -37,43 +39,21 @@ template <typename F, typename T> __global__ void pair_kernel(T *y, const T *a, 
     if (blockIdx.x == 0 && rest < n) y[rest] = from_float<T>(F::template of<T>(to_float(a[rest]), to_float(b[rest])));
 }
 
-template <typename F>
-static cudaError_t launch_pair(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
+template <typename F> static int launch_pair(const struct launch *l, struct error *e)
 {
-    if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    const unsigned grid = grid_of_packs(n / (type == STORE_F32 ? 4 : 8));
-    switch (type) {
-        case STORE_F32:
-            pair_kernel<F, float><<<grid, BLOCK, 0, stream>>>((float *)y, (const float *)a, (const float *)b, n);
-            break;
-        case STORE_BF16:
-            pair_kernel<F, __nv_bfloat16>
-                <<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, (const __nv_bfloat16 *)a, (const __nv_bfloat16 *)b, n);
-            break;
-        case STORE_F16:
-            pair_kernel<F, __half><<<grid, BLOCK, 0, stream>>>((__half *)y, (const __half *)a, (const __half *)b, n);
-            break;
-    }
-    return cudaGetLastError();
+    const int64_t n = operand_elements(&l->out[0]);
+    if (!is_one_grid(n)) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_type(store_of(l->out[0].dtype), [&](auto zero) {
+        using T = decltype(zero);
+        pair_kernel<F, T><<<grid_of_packs(n / (int64_t)(16 / sizeof(T))), BLOCK, 0, stream_of(l)>>>(
+            out_as<T>(l, 0), in_as<T>(l, 0), in_as<T>(l, 1), n);
+    }));
+    return PL_OK;
 }
 
-extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n,
-                                 cudaStream_t stream)
+int launch_act_bwd(const struct launch *l, struct error *e)
 {
-    switch ((int)f) {
-    case FUNCTION_ADD: return launch_pair<f_add>(y, a, b, type, n, stream);
-    case FUNCTION_MUL: return launch_pair<f_mul>(y, a, b, type, n, stream);
-    case FUNCTION_SILU_GATE: return launch_pair<f_silu_gate>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 0: return launch_pair<f_slope<0>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 1: return launch_pair<f_slope<1>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 2: return launch_pair<f_slope<2>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 3: return launch_pair<f_slope<3>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 4: return launch_pair<f_slope<4>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 5: return launch_pair<f_slope<5>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 6: return launch_pair<f_slope<6>>(y, a, b, type, n, stream);
-    case FUNCTION_SLOPE + 7: return launch_pair<f_slope<7>>(y, a, b, type, n, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_kind(l->attr->act.kind, [&](auto k) { return launch_pair<f_slope<decltype(k)::value>>(l, e); });
 }
 
 /* --- one input ------------------------------------------------------------------- */
@@ -103,66 +83,57 @@ template <typename F, typename X, typename Y> __global__ void map_kernel(Y *y, c
     if (blockIdx.x == 0 && rest < n) y[rest] = from_float<Y>(f.template of<T>(to_float(a[rest])));
 }
 
-template <typename F, typename X, typename Y>
-static cudaError_t launch_map(void *y, const void *a, int64_t n, F f, cudaStream_t stream)
-{
-    if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    map_kernel<F, X, Y>
-        <<<grid_of_packs(n / PACK<X, Y>), BLOCK, 0, stream>>>(static_cast<Y *>(y), static_cast<const X *>(a), n, f);
-    return cudaGetLastError();
-}
-
 template <typename F>
-static cudaError_t launch_same(void *y, const void *a, enum store type, int64_t n, F f, cudaStream_t stream)
+static int launch_map(const struct launch *l, const struct operand *y, const struct operand *x, F f, struct error *e)
 {
-    switch (type) {
-    case STORE_F32: return launch_map<F, float, float>(y, a, n, f, stream);
-    case STORE_BF16: return launch_map<F, __nv_bfloat16, __nv_bfloat16>(y, a, n, f, stream);
-    case STORE_F16: return launch_map<F, __half, __half>(y, a, n, f, stream);
-    }
-    return cudaErrorInvalidValue;
+    const int64_t n = operand_elements(y);
+    if (!is_one_grid(n)) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_type(store_of(y->dtype), [&](auto zero) {
+        using T = decltype(zero);
+        map_kernel<F, T, T><<<grid_of_packs(n / PACK<T, T>), BLOCK, 0, stream_of(l)>>>((T *)y->data, (const T *)x->data,
+                                                                                       n, f);
+    }));
+    return PL_OK;
 }
 
-extern "C" cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value,
-                                cudaStream_t stream)
+static int launch_scale(const struct launch *l, struct error *e)
 {
-    switch ((int)f) {
-    case FUNCTION_SCALE: return launch_same(y, a, type, n, f_scale{value}, stream);
-    case FUNCTION_ACT + 0: return launch_same(y, a, type, n, f_act<0>{}, stream);
-    case FUNCTION_ACT + 1: return launch_same(y, a, type, n, f_act<1>{}, stream);
-    case FUNCTION_ACT + 2: return launch_same(y, a, type, n, f_act<2>{}, stream);
-    case FUNCTION_ACT + 3: return launch_same(y, a, type, n, f_act<3>{}, stream);
-    case FUNCTION_ACT + 4: return launch_same(y, a, type, n, f_act<4>{}, stream);
-    case FUNCTION_ACT + 5: return launch_same(y, a, type, n, f_act<5>{}, stream);
-    case FUNCTION_ACT + 6: return launch_same(y, a, type, n, f_act<6>{}, stream);
-    case FUNCTION_ACT + 7: return launch_same(y, a, type, n, f_act<7>{}, stream);
-    }
-    return cudaErrorInvalidValue;
+    return launch_map(l, &l->out[0], &l->in[0], f_scale{(float)l->attr->scale.value}, e);
+}
+
+extern "C" int cuda_launch_act(const struct launch *l, const struct operand *y, const struct operand *x,
+                               struct error *e)
+{
+    return by_kind(l->attr->act.kind, [&](auto k) { return launch_map(l, y, x, f_act<decltype(k)::value>{}, e); });
+}
+static int launch_act(const struct launch *l, struct error *e)
+{
+    return cuda_launch_act(l, &l->out[0], &l->in[0], e);
 }
 
 struct f_self {
     template <typename T> __device__ float of(float x) const { return x; }
 };
 
-template <typename X>
-static cudaError_t launch_cast(void *y, const void *a, enum store to, int64_t n, cudaStream_t stream)
+/* Calls f with the types of the output and of the input. */
+template <typename F> static int by_both_types(const struct launch *l, F f, struct error *e)
 {
-    switch (to) {
-    case STORE_F32: return launch_map<f_self, X, float>(y, a, n, f_self{}, stream);
-    case STORE_BF16: return launch_map<f_self, X, __nv_bfloat16>(y, a, n, f_self{}, stream);
-    case STORE_F16: return launch_map<f_self, X, __half>(y, a, n, f_self{}, stream);
-    }
-    return cudaErrorInvalidValue;
+    if (!is_one_grid(operand_elements(&l->out[0]))) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_type(store_of(l->out[0].dtype), [&](auto to) {
+        by_type(store_of(l->in[0].dtype), [&](auto from) { f(to, from); });
+    }));
+    return PL_OK;
 }
 
-extern "C" cudaError_t cuda_cast(void *y, const void *a, enum store to, enum store from, int64_t n, cudaStream_t stream)
+static int launch_cast(const struct launch *l, struct error *e)
 {
-    switch (from) {
-    case STORE_F32: return launch_cast<float>(y, a, to, n, stream);
-    case STORE_BF16: return launch_cast<__nv_bfloat16>(y, a, to, n, stream);
-    case STORE_F16: return launch_cast<__half>(y, a, to, n, stream);
-    }
-    return cudaErrorInvalidValue;
+    const int64_t n = operand_elements(&l->out[0]);
+    return by_both_types(l, [&](auto to, auto from) {
+        using X = decltype(from);
+        using Y = decltype(to);
+        map_kernel<f_self, X, Y><<<grid_of_packs(n / PACK<X, Y>), BLOCK, 0, stream_of(l)>>>(
+            out_as<Y>(l, 0), in_as<X>(l, 0), n, f_self{});
+    }, e);
 }
 
 /* --- add to an accumulator of another type --------------------------------------------- */
@@ -190,35 +161,16 @@ template <typename X, typename A> __global__ void accumulate_kernel(A *acc, cons
     if (blockIdx.x == 0 && rest < n) acc[rest] = from_float<A>(to_float(acc[rest]) + to_float(a[rest]));
 }
 
-template <typename X, typename A>
-static cudaError_t launch_onto(void *acc, const void *x, int64_t n, cudaStream_t stream)
+static int launch_accumulate(const struct launch *l, struct error *e)
 {
-    if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    accumulate_kernel<X, A>
-        <<<grid_of_packs(n / PACK<X, A>), BLOCK, 0, stream>>>(static_cast<A *>(acc), static_cast<const X *>(x), n);
-    return cudaGetLastError();
-}
-
-template <typename X>
-static cudaError_t launch_accumulate(void *acc, const void *x, enum store to, int64_t n, cudaStream_t stream)
-{
-    switch (to) {
-    case STORE_F32: return launch_onto<X, float>(acc, x, n, stream);
-    case STORE_BF16: return launch_onto<X, __nv_bfloat16>(acc, x, n, stream);
-    case STORE_F16: return launch_onto<X, __half>(acc, x, n, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n,
-                                       cudaStream_t stream)
-{
-    switch (from) {
-    case STORE_F32: return launch_accumulate<float>(acc, x, to, n, stream);
-    case STORE_BF16: return launch_accumulate<__nv_bfloat16>(acc, x, to, n, stream);
-    case STORE_F16: return launch_accumulate<__half>(acc, x, to, n, stream);
-    }
-    return cudaErrorInvalidValue;
+    const int64_t n = operand_elements(&l->out[0]);
+    CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+    return by_both_types(l, [&](auto to, auto from) {
+        using X = decltype(from);
+        using A = decltype(to);
+        accumulate_kernel<X, A><<<grid_of_packs(n / PACK<X, A>), BLOCK, 0, stream_of(l)>>>(out_as<A>(l, 0),
+                                                                                           in_as<X>(l, 0), n);
+    }, e);
 }
 
 /* --- the gradients of the SiLU gate ---------------------------------------------------
@@ -266,35 +218,19 @@ __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const 
     if (RECOMPUTE_Y) y[rest] = a;
 }
 
-template <typename T, int V>
-static void launch_gates(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n,
-                         cudaStream_t stream)
+static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
 {
-    const auto kernel = y ? silu_gate_bwd_kernel<T, V, true> : silu_gate_bwd_kernel<T, V, false>;
-    kernel<<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (T *)y, (const T *)dy,
-                                                                        (const T *)gate, (const T *)up, n);
-}
-
-template <typename T>
-static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate,
-                                        const void *up, int64_t n, int access, cudaStream_t stream)
-{
-    if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    if (misaligned(access, dgate, dup, y, dy, gate, up)) return cudaErrorMisalignedAddress;
-    if (access == 16) launch_gates<T, 16 / sizeof(T)>(dgate, dup, y, dy, gate, up, n, stream);
-    else launch_gates<T, 1>(dgate, dup, y, dy, gate, up, n, stream);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate,
-                                          const void *up, enum store type, int64_t n, int access, cudaStream_t stream)
-{
-    switch (type) {
-    case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, y, dy, gate, up, n, access, stream);
-    case STORE_BF16: return launch_silu_gate_bwd<__nv_bfloat16>(dgate, dup, y, dy, gate, up, n, access, stream);
-    case STORE_F16: return launch_silu_gate_bwd<__half>(dgate, dup, y, dy, gate, up, n, access, stream);
-    }
-    return cudaErrorInvalidValue;
+    const int64_t n = operand_elements(&l->in[0]);
+    void *dgate = l->out[0].data, *dup = l->out[1].data, *y = l->nout > 2 ? l->out[2].data : nullptr;
+    if (!is_one_grid(n)) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_access(store_of(l->in[0].dtype), l->access, [&](auto zero, auto width) {
+        using T = decltype(zero);
+        constexpr int V = decltype(width)::value;
+        const auto kernel = y ? silu_gate_bwd_kernel<T, V, true> : silu_gate_bwd_kernel<T, V, false>;
+        kernel<<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream_of(l)>>>(
+            (T *)dgate, (T *)dup, (T *)y, in_as<T>(l, 0), in_as<T>(l, 1), in_as<T>(l, 2), n);
+    }, dgate, dup, y, l->in[0].data, l->in[1].data, l->in[2].data));
+    return PL_OK;
 }
 
 /* --- fill ------------------------------------------------------------------------- */
@@ -317,7 +253,28 @@ extern "C" cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, int a
     return cudaGetLastError();
 }
 
+/* Repeats one element up to eight bytes: the size of every dtype divides eight. */
+static int launch_fill(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0];
+    const uint32_t size = dtype_size(y->dtype);
+    uint64_t pattern = 0;
+    for (uint32_t i = 0; i < sizeof pattern / size; i++) dtype_store(&pattern, y->dtype, i, l->attr->fill.value);
+    TRY_CUDA(cuda_fill(y->data, pattern, operand_elements(y) * size, l->access, stream_of(l)));
+    return PL_OK;
+}
+
 /* --- many vectors --------------------------------------------------------------------- */
+
+/* Many short f32 vectors of n elements each: y += x, or, without x, y = value. */
+constexpr int VECTORS_MOST = 64, VECTOR_LONGEST = 1 << 14;
+struct vectors {
+    int count;
+    float value;
+    float *y[VECTORS_MOST];
+    const float *x[VECTORS_MOST];
+    int32_t n[VECTORS_MOST];
+};
 
 __global__ void vectors_kernel(const __grid_constant__ struct vectors v)
 {
@@ -327,13 +284,38 @@ __global__ void vectors_kernel(const __grid_constant__ struct vectors v)
         y[i] = x ? y[i] + x[i] : v.value;
 }
 
-extern "C" cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream)
+/* Reports whether a launch is on short vectors: the gradients of norms and biases, which follow
+ * each other at the end of a micro-batch. */
+static bool is_vector(const struct operand *x)
 {
+    return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST &&
+           (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
+}
+
+/* Launches the vectors at the beginning of n launches as one, or the first launch by itself. */
+template <int (*ONE)(const struct launch *, struct error *)>
+static int batch_vectors(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    vectors v = {};
     int longest = 1;
-    for (int i = 0; i < v.count; i++) longest = v.n[i] > longest ? v.n[i] : longest;
+    for (uint32_t i = 0; i < n && v.count < VECTORS_MOST; i++) {
+        const struct operand *y = &l[i].out[0], *x = l[i].nin ? &l[i].in[0] : nullptr;
+        if (!is_vector(y) || (x && (!is_vector(x) || l[i].in[1].data != y->data)) ||
+            (!x && l[i].attr->fill.value != l->attr->fill.value))
+            break;
+        v.y[v.count] = (float *)y->data;
+        v.x[v.count] = x ? (const float *)x->data : nullptr;
+        v.n[v.count] = (int32_t)operand_elements(y);
+        if (v.n[v.count] > longest) longest = v.n[v.count];
+        v.count++;
+    }
+    if (v.count < 2) return ONE(l, e);
+    if (!l->nin) v.value = (float)l->attr->fill.value;
+    *taken = (uint32_t)v.count;
     const dim3 grid((unsigned)((longest + 2 * BLOCK - 1) / (2 * BLOCK)), (unsigned)v.count);
-    vectors_kernel<<<grid, BLOCK, 0, stream>>>(v);
-    return cudaGetLastError();
+    vectors_kernel<<<grid, BLOCK, 0, stream_of(l)>>>(v);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* The value is in GPU memory. */
@@ -350,18 +332,17 @@ template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum a
     for (int64_t i = packs * V + first; i < n; i += step) y[i] = value;
 }
 
-extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, int access,
-                                   cudaStream_t stream)
+static int launch_spread(const struct launch *l, struct error *e)
 {
-    const unsigned grid = grid_for(n / 4);
-    const int wide = access == 16;
-    if (misaligned(access, y)) return cudaErrorMisalignedAddress;
-    switch (type) {
-    case STORE_F32: spread_kernel<<<grid, BLOCK, 0, stream>>>((float *)y, ds, from, n, wide); break;
-    case STORE_BF16: spread_kernel<<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, ds, from, n, wide); break;
-    case STORE_F16: spread_kernel<<<grid, BLOCK, 0, stream>>>((__half *)y, ds, from, n, wide); break;
-    }
-    return cudaGetLastError();
+    const struct operand *y = &l->out[0];
+    const int64_t n = operand_elements(y);
+    if (misaligned(l->access, y->data)) TRY_CUDA(cudaErrorMisalignedAddress);
+    TRY_CUDA(by_type(store_of(y->dtype), [&](auto zero) {
+        using T = decltype(zero);
+        spread_kernel<T><<<grid_for(n / 4), BLOCK, 0, stream_of(l)>>>(out_as<T>(l, 0), l->in[0].data,
+                                                                      any_of(l->in[0].dtype), n, l->access == 16);
+    }));
+    return PL_OK;
 }
 
 /* --- dropout: the bits of base/random.c, from the step block on the GPU ----------------------- */
@@ -395,40 +376,20 @@ __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const i
     }
 }
 
-template <typename T>
-static cudaError_t launch_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples,
-                                  int64_t B, int64_t each, uint32_t key, uint32_t threshold, float scale,
-                                  int per_sample, int access, cudaStream_t stream)
+static int launch_dropout(const struct launch *l, struct error *e)
 {
-    constexpr int V = 16 / sizeof(T);
-    const bool wide = access == 16;
-    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
-    const dim3 grid(grid_for(wide ? each / V : each), (unsigned)(B < 4096 ? B : 4096));
-    if (wide)
-        dropout_kernel<T, V><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold,
-                                                         scale, per_sample);
-    else
-        dropout_kernel<T, 1><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold,
-                                                         scale, per_sample);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples,
-                                    enum store type, int64_t B, int64_t each, uint32_t key, uint32_t threshold,
-                                    float scale, int per_sample, int access, cudaStream_t stream)
-{
-    switch (type) {
-        case STORE_F32:
-            return launch_dropout<float>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access,
-                                         stream);
-        case STORE_BF16:
-            return launch_dropout<__nv_bfloat16>(y, x, step, samples, B, each, key, threshold, scale, per_sample,
-                                                 access, stream);
-        case STORE_F16:
-            return launch_dropout<__half>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access,
-                                          stream);
-    }
-    return cudaErrorInvalidValue;
+    const struct operand *x = &l->in[0];
+    const auto &a = l->attr->dropout;
+    const int64_t B = x->dim[0], each = operand_elements(x) / B;
+    TRY_CUDA(by_access(store_of(x->dtype), l->access, [&](auto zero, auto width) {
+        using T = decltype(zero);
+        constexpr int V = decltype(width)::value;
+        const dim3 grid(grid_for(each / V), (unsigned)(B < 4096 ? B : 4096));
+        dropout_kernel<T, V><<<grid, BLOCK, 0, stream_of(l)>>>(
+            out_as<T>(l, 0), in_as<T>(l, 0), in_as<step_block>(l, 1), in_as<int32_t>(l, 2), B, each, a.key,
+            step_dropout_threshold(a.p), 1.0f / (1.0f - a.p), a.per_sample);
+    }, l->out[0].data, x->data));
+    return PL_OK;
 }
 
 /* --- probe -------------------------------------------------------------------------- */
@@ -446,3 +407,17 @@ extern "C" int cuda_min_capability(void)
     static const int list[] = {__CUDA_ARCH_LIST__};
     return list[0] / 10;
 }
+
+CUDA_KERNEL(cuda_add, .launch = launch_pair<f_add>);
+CUDA_KERNEL(cuda_mul, .launch = launch_pair<f_mul>);
+CUDA_KERNEL(cuda_silu_gate, .launch = launch_pair<f_silu_gate>);
+CUDA_KERNEL(cuda_silu_gate_bwd, .launch = launch_silu_gate_bwd);
+CUDA_KERNEL(cuda_silu_gate_bwd_y, .launch = launch_silu_gate_bwd);
+CUDA_KERNEL(cuda_scale, .launch = launch_scale);
+CUDA_KERNEL(cuda_cast, .launch = launch_cast);
+CUDA_KERNEL(cuda_act, .launch = launch_act);
+CUDA_KERNEL(cuda_act_bwd, .launch = launch_act_bwd);
+CUDA_KERNEL(cuda_accumulate, .launch = launch_accumulate, .batch = batch_vectors<launch_accumulate>);
+CUDA_KERNEL(cuda_fill, .launch = launch_fill, .batch = batch_vectors<launch_fill>);
+CUDA_KERNEL(cuda_spread, .launch = launch_spread);
+CUDA_KERNEL(cuda_dropout, .launch = launch_dropout);

@@ -4,12 +4,15 @@
  */
 #pragma once
 
+#include <assert.h>
+
 #include "cuda/device/host.h"
 #include "cuda/rows/launch_elementwise.h"
 
 static inline struct strides strides_of(const struct operand *x)
 {
-    return x ? (struct strides){x->rank, x->dim, x->stride} : (struct strides){-1, NULL, NULL};
+    const struct strides s = {x ? x->rank : -1, x ? x->dim : NULL, x ? x->stride : NULL};
+    return s;
 }
 
 /* Returns the loop nest over y, with a and b (NULL: none) broadcast to its shape. */
@@ -20,8 +23,9 @@ static inline struct loop_nest loop_nest_of(const struct operand *y, const struc
 
 static inline enum any any_of(enum dtype t)
 {
-    static const enum any of[DT_COUNT] =
-        {[DT_F64] = ANY_F64, [DT_F32] = ANY_F32, [DT_BF16] = ANY_BF16, [DT_F16] = ANY_F16,
-         [DT_I64] = ANY_I64, [DT_I32] = ANY_I32, [DT_U8] = ANY_U8};
-    return of[t];
+    static_assert(ANY_F64 == 0 && DT_F64 == 1 && ANY_U8 + 1 == DT_U8, "one order");
+    return (enum any)(t - 1);
 }
+
+/* Computes y = ACT of x, dense and aligned, for a launch with ACT's attributes. */
+int cuda_launch_act(const struct launch *l, const struct operand *y, const struct operand *x, struct error *e);

@@ -3,10 +3,7 @@
  * use 16-byte accesses if the innermost loop allows it; everything else, of any dtypes, goes
  * element by element.
  */
-#include <type_traits>
-
-#include "cuda/device/device.cuh"
-#include "cuda/rows/elements.cuh"
+#include "cuda/rows/elementwise.cuh"
 
 /* --- ADD and MUL ------------------------------------------------------------------ */
 
@@ -147,24 +144,22 @@ static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, en
     return cudaGetLastError();
 }
 
-template <typename F>
-static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type,
-                                               const loop_nest &f, int access, enum pair_form form, cudaStream_t stream)
-{
-    switch (type) {
-    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, access, form, stream);
-    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, access, form, stream);
-    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, access, form, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
 extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type,
                                          struct loop_nest nest, int access, enum pair_form form, cudaStream_t stream)
 {
-    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, access, form, stream);
-    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, access, form, stream);
-    return cudaErrorInvalidValue;
+    return try_by_type(type, [&](auto zero) {
+        using T = decltype(zero);
+        return f == FUNCTION_ADD ? launch_pair_strided<f_add, T>(y, a, b, type, nest, access, form, stream)
+                                 : launch_pair_strided<f_mul, T>(y, a, b, type, nest, access, form, stream);
+    });
+}
+
+template <enum function F> static int launch_strided(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
+    TRY_CUDA(cuda_pair_strided(F, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->access,
+                               (enum pair_form)l->form, stream_of(l)));
+    return PL_OK;
 }
 
 /* --- everything ----------------------------------------------------------------------- */
@@ -203,3 +198,42 @@ extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const v
     any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, nest, n, value);
     return cudaGetLastError();
 }
+
+/* Launches f of one or two inputs; b is nullptr for one. */
+static int launch_any(const struct launch *l, int f, const struct operand *b, struct error *e)
+{
+    const struct operand *y = &l->out[0], *a = &l->in[0];
+    const any_types types = {any_of(y->dtype), any_of(a->dtype), b ? any_of(b->dtype) : ANY_F32};
+    const float value = f == FUNCTION_SCALE ? (float)l->attr->scale.value : 0.0f;
+    TRY_CUDA(cuda_any((enum function)f, y->data, a->data, b ? b->data : nullptr, types, loop_nest_of(y, a, b), value,
+                      stream_of(l)));
+    return PL_OK;
+}
+
+template <int F> static int launch_one(const struct launch *l, struct error *e) { return launch_any(l, F, nullptr, e); }
+template <int F> static int launch_two(const struct launch *l, struct error *e)
+{
+    return launch_any(l, F, &l->in[1], e);
+}
+static int launch_act_any(const struct launch *l, struct error *e)
+{
+    return launch_any(l, FUNCTION_ACT + l->attr->act.kind, nullptr, e);
+}
+int launch_act_bwd_any(const struct launch *l, struct error *e)
+{
+    return launch_any(l, FUNCTION_SLOPE + l->attr->act.kind, &l->in[1], e);
+}
+static int launch_accumulate_any(const struct launch *l, struct error *e)
+{
+    CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+    return launch_any(l, FUNCTION_ADD, &l->in[1], e);
+}
+
+CUDA_KERNEL(cuda_add_strided, .launch = launch_strided<FUNCTION_ADD>);
+CUDA_KERNEL(cuda_mul_strided, .launch = launch_strided<FUNCTION_MUL>);
+CUDA_KERNEL(cuda_silu_gate_any, .launch = launch_two<FUNCTION_SILU_GATE>);
+CUDA_KERNEL(cuda_act_bwd_any, .launch = launch_act_bwd_any);
+CUDA_KERNEL(cuda_scale_any, .launch = launch_one<FUNCTION_SCALE>);
+CUDA_KERNEL(cuda_act_any, .launch = launch_act_any);
+CUDA_KERNEL(cuda_cast_any, .launch = launch_one<FUNCTION_CAST>);
+CUDA_KERNEL(cuda_accumulate_any, .launch = launch_accumulate_any);

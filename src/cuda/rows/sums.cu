@@ -4,7 +4,7 @@
  * one block has all elements of a result, it writes the result itself.
  */
 #include "cuda/rows/column_sums.cuh"
-#include "cuda/rows/elements.cuh"
+#include "cuda/rows/elementwise.cuh"
 
 template <typename S> static __device__ S warp_sum(S x)
 {
@@ -63,31 +63,24 @@ __global__ void sum_end_kernel(float *y, const float *partial, int64_t blocks)
     if (threadIdx.x == 0) *y = (float)sum;
 }
 
-template <typename T>
-static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, int access,
-                              enum sum_form form, cudaStream_t stream)
+static int launch_sum(const struct launch *l, struct error *e)
 {
-    constexpr int V = 16 / sizeof(T);
-    if (form != sum_form(&f)) return cudaErrorInvalidValue;
-    if (misaligned(access, x)) return cudaErrorMisalignedAddress;
+    const struct operand *x = &l->in[0];
+    const loop_nest f = loop_nest_of(x, x, nullptr);
     const int64_t n = loop_nest_elements(&f), each = sum_each(n), blocks = sum_blocks(n);
-    const T *from = static_cast<const T *>(x);
-    if (form == SUM_STRIDED) sum_form_kernel<T><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, f, each, n);
-    else if (access == 16) sum_kernel<T, V><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
-    else sum_kernel<T, 1><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
-    sum_end_kernel<<<1, BLOCK, 0, stream>>>(y, partial, blocks);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest,
-                                int access, enum sum_form form, cudaStream_t stream)
-{
-    switch (type) {
-    case STORE_F32: return launch_sum<float>(y, partial, x, nest, access, form, stream);
-    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, nest, access, form, stream);
-    case STORE_F16: return launch_sum<__half>(y, partial, x, nest, access, form, stream);
-    }
-    return cudaErrorInvalidValue;
+    float *partial = (float *)l->work;
+    if (l->form != sum_form(&f)) TRY_CUDA(cudaErrorInvalidValue);
+    TRY_CUDA(by_access(store_of(x->dtype), l->access, [&](auto zero, auto width) {
+        using T = decltype(zero);
+        constexpr int V = decltype(width)::value;
+        const T *from = in_as<T>(l, 0);
+        if (l->form == SUM_STRIDED)
+            sum_form_kernel<T><<<(unsigned)blocks, BLOCK, 0, stream_of(l)>>>(partial, from, f, each, n);
+        else sum_kernel<T, V><<<(unsigned)blocks, BLOCK, 0, stream_of(l)>>>(partial, from, each, n);
+    }, x->data));
+    sum_end_kernel<<<1, BLOCK, 0, stream_of(l)>>>(out_as<float>(l, 0), partial, blocks);
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
 
 /* --- the sum over broadcast dimensions --------------------------------------------------- */
@@ -230,17 +223,26 @@ static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summ
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum_to(typed_ptr y, float *partial, const void *x, enum store type, struct summing s,
-                                   int64_t N, int accumulate, int access, enum sum_to_form form, cudaStream_t stream)
+int launch_sum_columns(const struct launch *l, const struct operand *x, const struct operand *y, bool add,
+                       struct error *e)
 {
-    const sum_target to = {y, partial, N, accumulate};
-    cudaError_t rc = cudaErrorInvalidValue;
-    switch (type) {
-    case STORE_F32: rc = launch_sum_to<float>(to, x, s, access, form, stream); break;
-    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(to, x, s, access, form, stream); break;
-    case STORE_F16: rc = launch_sum_to<__half>(to, x, s, access, form, stream); break;
-    }
-    if (rc != cudaSuccess || s.blocks == 1) return rc;
-    launch_column_sums({y, y, N, accumulate}, partial, s.blocks, N, stream);
-    return cudaGetLastError();
+    const enum store type = store_of(x->dtype);
+    const summing s = summing_of_part(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype),
+                                      l->extent.part ? l->extent.part : 1, l->extent.part ? l->extent.whole : 1);
+    const sum_target to = {typed_of(y), (float *)l->work, operand_elements(y), add};
+    TRY_CUDA(try_by_type(type, [&](auto zero) {
+        return launch_sum_to<decltype(zero)>(to, x->data, s, l->access, (enum sum_to_form)l->form, stream_of(l));
+    }));
+    if (s.blocks > 1) launch_column_sums({to.y, to.y, to.N, add}, to.partial, s.blocks, to.N, stream_of(l));
+    TRY_CUDA(cudaGetLastError());
+    return PL_OK;
 }
+
+static int launch_sum_to(const struct launch *l, struct error *e)
+{
+    CHECK(!has(l, 1) || l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+    return launch_sum_columns(l, &l->in[0], &l->out[0], has(l, 1), e);
+}
+
+CUDA_KERNEL(cuda_sum, .launch = launch_sum);
+CUDA_KERNEL(cuda_sum_to, .launch = launch_sum_to);
