@@ -290,7 +290,7 @@ to      := $(DESTDIR)$(prefix)
 install: all
 	install -d $(to)/bin $(to)/include $(to)/lib/pkgconfig $(to)/share/doc/plimsoll/examples
 	install -m 755 $(BUILD)/plimsoll $(to)/bin/
-	install -m 644 include/plimsoll.h $(to)/include/
+	install -m 644 include/plimsoll.h include/plimsoll_ops.h $(to)/include/
 	install -m 644 $(STATIC) $(to)/lib/
 	rm -f $(to)/lib/plimsoll-cuda.so $(to)/lib/plimsoll-mpi.so
 	install -m 755 $(SHARED) $(PLUGIN) $(MPI_PLUGIN) $(to)/lib/

@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     static float points[BATCH][2];
     static int32_t colours[BATCH];
     double loss = 0, first = 0;
-    struct pl_plan_info plan;
+    struct pl_plan_info plan = PL_INIT(pl_plan_info);
     struct pl_session *s = pl_open();
     check(s, pl_define(s, classifier, NULL, "{\"model_type\": \"chessboard\"}\n"));
     check(s, pl_set(s, "train.effective_batch", "256"));

@@ -92,7 +92,7 @@ int main(int argc, char **argv)
     static struct batch d;
     static float times[T][C];
     double loss = 0, first = 0;
-    struct pl_plan_info plan;
+    struct pl_plan_info plan = PL_INIT(pl_plan_info);
     struct pl_session *s = pl_open();
     for (int t = 0; t < T; t++) times[t][0] = (float)t / T, times[t][1] = 1 - (float)t / T;
     check(s, pl_define(s, classifier, NULL, "{\"model_type\": \"time_series\"}\n"));

@@ -53,7 +53,7 @@ static void check(struct pl_session *s, int code)
 static double train(const char *budget, uint64_t *smallest)
 {
     static int32_t words[BATCH][LETTERS], groups[BATCH];
-    struct pl_plan_info plan;
+    struct pl_plan_info plan = PL_INIT(pl_plan_info);
     double loss = 0;
     struct pl_session *s = pl_open();
     check(s, pl_define(s, classifier, NULL, NULL));

@@ -6,7 +6,7 @@
  *     pl_set(s, "train.learning_rate", "1e-3");
  *     pl_set_memory(s, "8GiB");                       the budget
  *     pl_define(s, build, NULL, NULL);                a model of your own, or model.path, model.preset
- *     struct pl_plan_info plan;
+ *     struct pl_plan_info plan = PL_INIT(pl_plan_info);
  *     pl_plan(s, &plan);                              the memory layout; nothing runs yet
  *     pl_start(s);                                    one allocation of plan.arena_bytes
  *     for (...) {
@@ -22,9 +22,18 @@
  * Rules. A function that can fail returns a code, PL_OK is 0, and pl_message(s) contains what was
  * found, what was expected and what to do. Calls in the wrong order are PL_USAGE. Strings and
  * arrays that you pass are copied or used within the call; those that you get belong to the session
- * and are valid until the next call on it. Only one thread at a time may use the library. It writes
- * to stderr only after pl_verbose(1), apart from warnings. It never exits, but aborts on an
- * internal bug and if host memory allocation fails.
+ * and are valid until the next call on it. The library prints nothing (pl_on_log has what it would
+ * say) and never exits. After an internal bug or a failed allocation of host memory the call
+ * returns PL_FAIL and the session is of no further use. Only within its own threads either ends the
+ * process.
+ *
+ * Threads. Any thread may call; calls on all sessions run one after the other. pl_cancel returns at
+ * once.
+ *
+ * The ABI. A struct that you pass begins with its size, which PL_INIT sets: a later library may
+ * have more members at its end, and both sides use those that both have. Members keep their
+ * offsets, numbers of enums their values, functions their arguments, for as long as the name of the
+ * library is libplimsoll.so.0 (docs/guides/c-library.md).
  */
 #ifndef PLIMSOLL_H
 #define PLIMSOLL_H
@@ -58,6 +67,23 @@ template <typename T, typename... X> array<T, sizeof...(X)> list(X... x) { retur
 extern "C" {
 #endif
 
+/* An empty struct of this type with its size: struct pl_plan_info plan = PL_INIT(pl_plan_info); */
+#ifdef __cplusplus
+extern "C++" {
+namespace pl_detail {
+template <typename T> T sized()
+{
+    T x = T();
+    x.size = sizeof x;
+    return x;
+}
+}
+}
+#define PL_INIT(type) pl_detail::sized<struct type>()
+#else
+#define PL_INIT(type) {.size = sizeof(struct type)}
+#endif
+
 /* --- version and errors ------------------------------------------------------------ */
 
 #define PL_VERSION "0.1.0"
@@ -69,13 +95,14 @@ enum {
     PL_FAIL = 1,    /* a system error, or values that are not finite */
     PL_USAGE = 2,   /* a wrong option, model, file, name, size, or order of calls */
     PL_NOFIT = 3,   /* the budget is too small; pl_plan reports one that fits */
-    PL_STOPPED = 4  /* a step callback ended pl_train; a checkpoint is saved */
+    PL_STOPPED = 4  /* a step callback or pl_cancel ended the call; pl_train has saved a checkpoint */
 };
 
 struct pl_session;
 
+/* Returns a new session; NULL: host memory is exhausted. */
 PL_API struct pl_session *pl_open(void);
-/* Frees everything. NULL is allowed. */
+/* Frees everything; with views of its tensors, when the last of them is freed. NULL is allowed. */
 PL_API void pl_close(struct pl_session *s);
 
 /* Returns the code (pl_message: the message) of the last call on the session; the message is ""
@@ -83,8 +110,20 @@ PL_API void pl_close(struct pl_session *s);
 PL_API int pl_code(const struct pl_session *s);
 PL_API const char *pl_message(const struct pl_session *s);
 
-/* Turns log messages and progress on stderr on or off, for all sessions; off by default. */
-PL_API void pl_verbose(int on);
+enum pl_log { PL_LOG_NOTE = 0, PL_LOG_WARNING = 1, PL_LOG_PROGRESS = 2 };
+/* Takes a line that the library would log, without a newline. It may be called on another thread
+ * than the call's, and calls no function of the library but pl_cancel. */
+typedef void (*pl_log_callback)(enum pl_log level, const char *line, void *user);
+/* Sets what takes the lines of this session's calls; NULL: they are dropped, as at first. */
+PL_API int pl_on_log(struct pl_session *s, pl_log_callback callback, void *user);
+/* Prints lines to stderr: pl_on_log(s, pl_log_stderr, NULL). */
+PL_API void pl_log_stderr(enum pl_log level, const char *line, void *user);
+
+/* Asks the running call of the session to end soon with PL_STOPPED: a search for a plan between two
+ * candidates, pl_train after the current step with a checkpoint, an answer after its next token.
+ * From any thread, and from a signal handler. With no call running it ends the next one that can
+ * end; `on` 0 withdraws it. */
+PL_API void pl_cancel(struct pl_session *s, int on);
 
 /* --- options -------------------------------------------------------------------------- */
 
@@ -125,9 +164,10 @@ PL_API int pl_part(struct pl_session *s, const char *part, const char *folder);
 #define PL_SHAPE(...) PL_LIST(int64_t, __VA_ARGS__)
 enum { PL_MAX_RANK = 6 };
 
-enum pl_dtype { PL_F32 = 1, PL_I32 = 2 };
+/* Inputs of a model of your own are PL_F32 or PL_I32; the others are dtypes of data. */
+enum pl_dtype { PL_F32 = 1, PL_I32 = 2, PL_F64 = 3, PL_U8 = 4, PL_I64 = 5, PL_F16 = 6, PL_BF16 = 7 };
 
-enum pl_init { PL_ZEROS, PL_ONES, PL_NORMAL };
+enum pl_init { PL_ZEROS = 0, PL_ONES = 1, PL_NORMAL = 2 };
 /* Returns a weight. Its name is the tensor's name in model.safetensors. A second call with the same
  * name returns the same tensor, which ties weights. `std` is for PL_NORMAL; the values depend on
  * train.seed and the name. */
@@ -214,7 +254,16 @@ PL_API pl_tensor pl_sum(struct pl_builder *b, pl_tensor x); /* sum of all elemen
 PL_API pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps);
 PL_API pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x); /* over the last dimension */
-enum pl_activation { PL_GELU, PL_GELU_TANH, PL_QUICK_GELU, PL_RELU, PL_SIGMOID, PL_SILU, PL_TANH, PL_EXP };
+enum pl_activation {
+    PL_GELU = 0,
+    PL_GELU_TANH = 1,
+    PL_QUICK_GELU = 2,
+    PL_RELU = 3,
+    PL_SIGMOID = 4,
+    PL_SILU = 5,
+    PL_TANH = 6,
+    PL_EXP = 7
+};
 PL_API pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind);
 /* Sets each element (pl_dropout) or each whole sample to 0 with probability p, else x / (1 - p). x
  * is [batch,...]. Evaluation drops nothing. */
@@ -238,7 +287,8 @@ PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_
  * text ("" or NULL: none; attributes that are not named are 0); returns the first output:
  *     y = pl_op(b, "rmsnorm", PL_TENSORS(x, w), "eps=1e-6");
  *     y = pl_op(b, "avgpool", PL_TENSORS(x), "k=3,3 stride=2,2 pad=1,1");
- * Ops of the backward pass and the update are excluded, and inputs that an op would write to. */
+ * Ops of the backward pass and the update are excluded, and inputs that an op would write to.
+ * plimsoll_ops.h has a function for each op that is not. */
 PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *x, const char *attributes);
 #define PL_TENSORS(...) PL_LIST(pl_tensor, __VA_ARGS__)
 
@@ -247,48 +297,51 @@ PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_t
  * labels of -100 have weight 0; any other sum goes through pl_per_count. */
 PL_API pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels);
 PL_API pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum);
-/* Does the same for one of several losses, each with a count of its own, named by what it counts:
+/* Does the same for one of several losses, each with a count of its own, named by what it
+ * counts:
  *     loss = pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_per_count_of(b, squares, "boxes"));
- * pl_set_count_of sets it. With pl_train the data sets it, and has the counts "tokens" (those that
- * have a successor) and "samples". A model has at most 7 counts. */
+ * pl_set_count_of sets it. With pl_train the data sets it, and has the counts "tokens" (those
+ * that have a successor) and "samples". A model has at most 7 counts. */
 PL_API pl_tensor pl_cross_entropy_of(struct pl_builder *b, pl_tensor logits, pl_tensor labels, const char *count);
 PL_API pl_tensor pl_per_count_of(struct pl_builder *b, pl_tensor sum, const char *count);
 
-/* --- the plan -------------------------------------------------------------------------------- */
+/* --- the plan ------------------------------------------------------------------------------- */
 
 /* What memory is used for. */
 enum pl_kind {
-    PL_PARAMETERS, /* weights that the forward reads */
-    PL_MASTERS,    /* f32 master weights of lower-precision weights */
-    PL_GRADIENTS,
-    PL_OPTIMIZER,
-    PL_KV_CACHE,   /* keys and values of the tokens so far, in generation */
-    PL_INPUTS,
-    PL_CONSTANTS,
-    PL_STEP,       /* learning rate, count and the like */
-    PL_OUTPUTS,
-    PL_STAGING,    /* the buffer through which weights are read and written */
-    PL_ACTIVATIONS,
-    PL_WORKSPACE,
-    PL_COMMUNICATION, /* what ranks send each other; none with one rank */
-    PL_KINDS
+    PL_PARAMETERS = 0, /* weights that the forward reads */
+    PL_MASTERS = 1,    /* f32 master weights of lower-precision weights */
+    PL_GRADIENTS = 2,
+    PL_OPTIMIZER = 3,
+    PL_KV_CACHE = 4,   /* keys and values of the tokens so far, in generation */
+    PL_INPUTS = 5,
+    PL_CONSTANTS = 6,
+    PL_STEP = 7,       /* learning rate, count and the like */
+    PL_OUTPUTS = 8,
+    PL_STAGING = 9,    /* the buffer through which weights are read and written */
+    PL_ACTIVATIONS = 10,
+    PL_WORKSPACE = 11,
+    PL_COMMUNICATION = 12, /* what ranks send each other; none with one rank */
+    PL_KINDS           /* those that this header knows */
 };
+enum { PL_KINDS_MOST = 32 };
 PL_API const char *pl_kind_name(enum pl_kind kind);
 
 /* A memory technique of the plan by the name of its key in section `memory`, and its value as text:
  * {"recompute", "first:12+selective"}. */
-enum { PL_TECHNIQUES = 16 };
+enum { PL_TECHNIQUES = 32 };
 struct pl_technique {
     const char *name, *value;
 };
 
 struct pl_plan_info {
+    size_t size;
     int fits;
     uint64_t arena_bytes;           /* memory that pl_start allocates; the budget bounds it */
     uint64_t host_bytes;            /* host memory for offload (on a CPU: the offload file) */
     uint64_t lower_bound_bytes;     /* live memory at the peak: no placement needs less */
     uint64_t smallest_budget_bytes; /* the smallest budget for which a plan exists */
-    uint64_t bytes[PL_KINDS];       /* live at the peak, by kind; the sum is the lower bound */
+    uint64_t bytes[PL_KINDS_MOST];  /* live at the peak, by kind; the sum is the lower bound */
     uint64_t parameters, trainable; /* elements */
     int64_t effective_batch;
     int64_t micro_batch;            /* samples in one forward and backward pass... */
@@ -304,12 +357,27 @@ PL_API const char *pl_technique_value(const struct pl_plan_info *plan, const cha
  * smallest plan, with fits 0. A second call without a change of options returns the same. `out` may
  * be NULL. */
 PL_API int pl_plan(struct pl_session *s, struct pl_plan_info *out);
+/* An input or output of the planned model, over the whole effective batch. */
+struct pl_port {
+    size_t size;
+    const char *name;
+    int type;                /* enum pl_dtype, as it is written or read without a dtype */
+    int rank;
+    int64_t dim[PL_MAX_RANK];
+    uint64_t bytes;
+    int axis;                /* the dimension that counts samples; PL_SHARED: none */
+    int used;                /* 0: no program reads it, or the library fills it; it need not be written */
+};
+/* Describes the input or output at an index from 0, after pl_plan; PL_USAGE beyond the last one. */
+PL_API int pl_input_at(struct pl_session *s, int64_t index, struct pl_port *out);
+PL_API int pl_output_at(struct pl_session *s, int64_t index, struct pl_port *out);
+
 /* Returns the plan as JSON (as `plimsoll plan --json` prints it) or as a readable table; NULL on an
  * error. */
 PL_API const char *pl_plan_json(struct pl_session *s);
 PL_API const char *pl_plan_table(struct pl_session *s);
 
-/* --- step by step ----------------------------------------------------------------------------- */
+/* --- step by step --------------------------------------------------------------------------- */
 
 /* Allocates the planned memory and loads the weights. Plans first if there is no plan. */
 PL_API int pl_start(struct pl_session *s);
@@ -319,6 +387,11 @@ PL_API int pl_start(struct pl_session *s);
  * PL_SHARED is written as it is. The input keeps its values until it is written again. Ids and
  * labels are checked against the size of their table or the number of classes. */
 PL_API int pl_write_input(struct pl_session *s, const char *name, const void *data, uint64_t bytes);
+
+/* Does the same with data of another dtype, which is converted: integers to integers that are in
+ * range, floats and PL_U8 to floats. */
+PL_API int pl_write_input_as(struct pl_session *s, const char *name, enum pl_dtype type, const void *data,
+                             uint64_t bytes);
 
 /* Sets the divisor of the loss from the next step on: samples, tokens, or labels that count. 0
  * restores the default: the samples of the effective batch; for a built-in model family its tokens
@@ -332,6 +405,38 @@ PL_API int pl_set_count_of(struct pl_session *s, const char *name, double count)
  * learning rate. The loss is the one before the update. Either pointer may be NULL. */
 PL_API int pl_step(struct pl_session *s, double *loss, double *gradient_norm);
 
+/* What is known of a step. */
+struct pl_step_info {
+    size_t size;
+    int64_t step, steps;            /* steps so far, and of the whole run */
+    double loss, learning_rate, gradient_norm, seconds;
+    double units;                   /* tokens or images of the step; 0: not known */
+    double loss_scale;              /* f16: of this step; 0: another precision */
+    int skipped;                    /* f16: gradients were not finite, and nothing was updated */
+};
+/* The two halves of a step, apart: a GPU runs a step while the host prepares the next one.
+ *
+ *     pl_write_input(s, ...); pl_submit(s);
+ *     for (...) {
+ *         pl_write_input(s, ...);              the next batch: copied to the GPU after the step
+ *         pl_submit(s);
+ *         pl_retire(s, &info);                 waits for the step before
+ *     }
+ *     pl_retire(s, &info);
+ *
+ * Two steps may be submitted; the results come in their order, and `out` may be NULL. The other
+ * functions of a started session, but for pl_write_input and pl_set_count, need all steps to be
+ * retired. On a CPU pl_submit runs the step. */
+PL_API int pl_submit(struct pl_session *s);
+PL_API int pl_retire(struct pl_session *s, struct pl_step_info *out);
+
+/* Computes loss and gradients of the current inputs, and updates nothing. The plan keeps gradients
+ * with memory.fused_step off. `loss` may be NULL. */
+PL_API int pl_backward(struct pl_session *s, double *loss);
+/* Reads the gradient of a parameter after pl_step or pl_backward, before clipping; `bytes` is 4
+ * times the number of elements. */
+PL_API int pl_read_gradient(struct pl_session *s, const char *name, float *data, uint64_t bytes);
+
 /* Computes the loss of the current inputs with the current weights; changes nothing. */
 PL_API int pl_evaluate(struct pl_session *s, double *loss);
 /* Reads any output by a forward pass: floats, or int32_t for an integer output. A scalar is summed
@@ -339,15 +444,20 @@ PL_API int pl_evaluate(struct pl_session *s, double *loss);
  * the size of `data` and must equal the output's. */
 PL_API int pl_read_output(struct pl_session *s, const char *name, void *data, uint64_t bytes);
 
-/* Returns the number of steps since pl_start. */
+/* Does the same in another dtype: floats as any float, integers as PL_U8, PL_I32 or PL_I64. */
+PL_API int pl_read_output_as(struct pl_session *s, const char *name, enum pl_dtype type, void *data, uint64_t bytes);
+
+/* Returns the number of steps since pl_start, those of pl_load_state included. */
 PL_API int64_t pl_steps(const struct pl_session *s);
 
 struct pl_parameter {
+    size_t size;
     const char *name;
     int rank;
     int64_t dim[PL_MAX_RANK];
     uint64_t elements;
     int frozen;
+    int type;                       /* enum pl_dtype that the forward reads; 0: packed, such as 4 bits */
 };
 /* Describes the parameter at an index from 0, after pl_plan; PL_USAGE beyond the last one. */
 PL_API int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *out);
@@ -356,17 +466,33 @@ PL_API int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parame
 PL_API int pl_read_parameter(struct pl_session *s, const char *name, float *data, uint64_t bytes);
 PL_API int pl_write_parameter(struct pl_session *s, const char *name, const float *data, uint64_t bytes);
 
+/* The same in PL_F64, PL_F16 or PL_BF16. */
+PL_API int pl_read_parameter_as(struct pl_session *s, const char *name, enum pl_dtype type, void *data, uint64_t bytes);
+PL_API int pl_write_parameter_as(struct pl_session *s, const char *name, enum pl_dtype type, const void *data,
+                                 uint64_t bytes);
+
+/* DLPack, without a copy: a tensor of the arena, master weights and gradients; it is valid until
+ * its deleter is called, also after pl_close. Later steps change what it holds. The caller frees
+ * it. */
+struct DLManagedTensor;
+PL_API int pl_view_parameter(struct pl_session *s, const char *name, struct DLManagedTensor **out);
+PL_API int pl_view_gradient(struct pl_session *s, const char *name, struct DLManagedTensor **out);
+/* Writes an input from a contiguous tensor in host memory, which stays the caller's. */
+PL_API int pl_write_input_view(struct pl_session *s, const char *name, const struct DLManagedTensor *from);
+
 /* Writes a model folder atomically: config.json and safetensors. `dir` must be new or empty. */
 PL_API int pl_save(struct pl_session *s, const char *dir);
+/* Does the same with the training state: master weights, optimizer state, step. pl_load_state reads
+ * it into a started session of the same model, which continues bit for bit; a plan with another
+ * budget may read it too. */
+PL_API int pl_save_state(struct pl_session *s, const char *dir);
+PL_API int pl_load_state(struct pl_session *s, const char *dir);
 
-/* --- the whole loop --------------------------------------------------------------------------- */
+/* --- the whole loop ------------------------------------------------------------------------- */
 
-struct pl_step_info {
-    int64_t step, steps;            /* steps so far, and of the whole run */
-    double loss, learning_rate, gradient_norm, seconds;
-};
 /* pl_train calls it after each step, after its metrics are written. A nonzero result ends the
- * run as SIGTERM ends `plimsoll train`: a checkpoint is saved, and pl_resume continues from it.
+ * run as SIGTERM ends `plimsoll train`: the step in flight, if there is one, is retired too, a
+ * checkpoint is saved, and pl_resume continues from it.
  * The callback must not call functions of the same session. NULL: none. */
 typedef int (*pl_step_callback)(const struct pl_step_info *info, void *user);
 PL_API int pl_on_step(struct pl_session *s, pl_step_callback callback, void *user);
@@ -374,8 +500,8 @@ PL_API int pl_on_step(struct pl_session *s, pl_step_callback callback, void *use
 /* Does what `plimsoll train` does: data.train, train.steps or train.epochs, and train.out must
  * be set; metrics, checkpoints and the model go to train.out. The session must not be started. A
  * user-defined model needs the inputs input_ids and labels, i32 [batch, data.sequence]. The
- * library handles no signals. Only one run at a time in a process. PL_STOPPED if the callback
- * ended the run. */
+ * library handles no signals. Only one run at a time in a process. PL_STOPPED if the callback or
+ * pl_cancel ended the run. */
 PL_API int pl_train(struct pl_session *s);
 /* Continues from the last checkpoint in train.out, bit for bit. */
 PL_API int pl_resume(struct pl_session *s);
@@ -383,20 +509,21 @@ PL_API int pl_resume(struct pl_session *s);
 /* Returns the model folder that the last pl_train, pl_resume or pl_save wrote; "" if none. */
 PL_API const char *pl_model_path(const struct pl_session *s);
 
-/* --- generation ----------------------------------------------------------------------------------
+/* --- generation --------------------------------------------------------------------------------
  *
  * A language model continues token ids, as `plimsoll generate` does, within the session's budget.
  *
  *     struct pl_session *s = pl_open();
  *     pl_set(s, "model.path", "model");
- *     struct pl_generation o;
+ *     struct pl_generation o = PL_INIT(pl_generation);
  *     pl_generation_defaults(s, &o);                  those of the model's generation_config.json
  *     o.temperature = 0.7;
- *     struct pl_answer a;
+ *     struct pl_answer a = PL_INIT(pl_answer);
  *     if (pl_generate(s, ids, count, &o, each_token, NULL, &a)) puts(pl_message(s));
  *     pl_close(s);
  */
 struct pl_generation {
+    size_t size;
     int64_t max_new;           /* tokens of the answer, at most */
     /* tokens of prompt and answer for which the KV cache is planned; 0: those of this call */
     int64_t context;
@@ -415,8 +542,9 @@ struct pl_generation {
  * further ends and stops. */
 PL_API int pl_generation_defaults(struct pl_session *s, struct pl_generation *out);
 
-enum { PL_END_EOS, PL_END_STOP, PL_END_LENGTH, PL_END_CALLBACK };
+enum { PL_END_EOS = 0, PL_END_STOP = 1, PL_END_LENGTH = 2, PL_END_CALLBACK = 3 };
 struct pl_answer {
+    size_t size;
     const int32_t *ids;        /* the new tokens, with the one that ended the answer */
     size_t count;
     /* their text, without special tokens and without the stop text; "" if there is no tokenizer */
@@ -443,8 +571,98 @@ PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const
 PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n,
                               const struct pl_generation *options, pl_token_callback callback, void *user,
                               struct pl_answer *out);
+/* Does the same for a chat, as JSON: a list of {"role", "content"}, or a map with "messages" and
+ * perhaps "tools", "images" and "videos". The model's chat template renders it. */
+PL_API int pl_chat(struct pl_session *s, const char *messages, const char *const *images, size_t n,
+                   const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
 
-/* --- tokenizers ----------------------------------------------------------------------------------
+/* --- masks, scores, merging --------------------------------------------------------------------
+ *
+ * The model is model.path; the session must not be started.
+ *
+ *     float box[4] = {100, 80, 320, 240};
+ *     struct pl_image image = PL_INIT(pl_image);
+ *     struct pl_prompt prompt = PL_INIT(pl_prompt);
+ *     struct pl_masks masks = PL_INIT(pl_masks);
+ *     image.path = "photo.jpg";
+ *     prompt.box = box;
+ *     pl_predict(s, &image, &prompt, 1, 0, &masks);
+ *     uint8_t *mask = malloc(masks.width * masks.height);
+ *     pl_mask(s, 0, -1, mask, masks.width * masks.height);
+ */
+
+/* An image: a file, or pixels in rows from the top, 3 bytes each; one of the two. */
+struct pl_image {
+    size_t size;
+    const char *path;
+    const uint8_t *rgb;
+    int64_t width, height;     /* of rgb */
+};
+/* An object: points, a box, or both, in pixels of the image. */
+struct pl_prompt {
+    size_t size;
+    const float *points;       /* x, y of each */
+    const int32_t *labels;     /* 1: on the object; 0: beside it */
+    size_t n_points;
+    const float *box;          /* x0, y0, x1, y1; NULL: none */
+};
+struct pl_masks {
+    size_t size;
+    int64_t width, height;     /* of the image */
+    int64_t prompts, candidates;
+    const float *scores;       /* [prompts][candidates] predicted IoU */
+    const int32_t *best;       /* [prompts] the candidate with the highest */
+    uint64_t arena_bytes;
+};
+/* Predicts masks of n prompts, which have the same number of points. `single`: the model's
+ * single-mask output instead of the candidates. Scores are valid until the next call. */
+PL_API int pl_predict(struct pl_session *s, const struct pl_image *image, const struct pl_prompt *prompts, size_t n,
+                      int single, struct pl_masks *out);
+/* Fills a mask of the last pl_predict, a byte for each pixel: 1 on the object. Candidate -1: the
+ * best. */
+PL_API int pl_mask(struct pl_session *s, int64_t prompt, int64_t candidate, uint8_t *mask, uint64_t bytes);
+
+struct pl_scores {
+    size_t size;
+    double loss, tokens;       /* tokens with a label; 0: it is a model of masks */
+    uint64_t samples, masks;
+    double iou, dice;          /* means over masks; NaN: there are none */
+    double seconds;
+    uint64_t arena_bytes;
+};
+/* Scores the model over data.validation or data.holdout, forward only: the loss of a language
+ * model; for masks also IoU and Dice. */
+PL_API int pl_score(struct pl_session *s, struct pl_scores *out);
+
+/* Merges a LoRA adapter into its base, folder by folder, as `plimsoll convert --adapter` does. */
+PL_API int pl_merge(struct pl_session *s, const char *base, const char *adapter, const char *dir);
+
+/* --- what there is -------------------------------------------------------------------------- */
+
+/* A key of the configuration, as docs/reference/configuration.md lists them. */
+struct pl_key {
+    size_t size;
+    const char *name;          /* "train.steps" */
+    const char *type;          /* "integer", "number", "word", ... */
+    const char *standard;      /* its default; "": not given */
+    const char *allowed;       /* an interval, or words with | between them; "": anything */
+    const char *needs;         /* what it needs to have an effect; "": nothing */
+    const char *doc;
+};
+/* An op, as docs/reference/ops.md lists them. */
+struct pl_op_info {
+    size_t size;
+    const char *name, *signature;
+    const char *attributes;    /* names, with blanks between them */
+    const char *doc;
+    int inputs_least, inputs_most, outputs;
+    int in_models;             /* 0: pl_op refuses it: it belongs to a backward or an update */
+};
+/* Describes the key or op at an index from 0; PL_USAGE beyond the last one. */
+PL_API int pl_key_at(int64_t index, struct pl_key *out);
+PL_API int pl_op_at(int64_t index, struct pl_op_info *out);
+
+/* --- tokenizers --------------------------------------------------------------------------------
  *
  * Text to token ids and back, as a model folder's tokenizer.json or tokenizer.model defines them:
  * the ids of the Hugging Face tokenizers library, or of SentencePiece. No session is needed.

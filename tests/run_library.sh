@@ -23,12 +23,12 @@ check 'its soname is libplimsoll.so.0' soname
 
 header() { # COMPILER STANDARD LANGUAGE
     command -v "$1" >/dev/null || { echo "no $1 here"; return 77; }
-    echo '#include <plimsoll.h>' >"$tmp/header"
+    echo '#include <plimsoll_ops.h>' >"$tmp/header"
     "$1" "-std=$2" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -Iinclude -x "$3" "$tmp/header" && echo "$2"
 }
-check 'the header by itself, in C99' header "$cc" c99 c
-check 'the header by itself, in C11' header "$cc" c11 c
-check 'the header by itself, in C++' header "${CXX:-g++}" c++11 c++
+check 'the headers by themselves, in C99' header "$cc" c99 c
+check 'the headers by themselves, in C11' header "$cc" c11 c
+check 'the headers by themselves, in C++' header "${CXX:-g++}" c++11 c++
 
 # Every macro in C++: an example that is written in C, and one macro that it does not use, with a
 # call among its arguments, which must be made once.
@@ -198,7 +198,7 @@ int error_set(void) { return 1; }
 int mem_alloc(void) { return 2; }
 int main(void)
 {
-    struct pl_plan_info p;
+    struct pl_plan_info p = PL_INIT(pl_plan_info);
     struct pl_session *s = pl_open();
     pl_set(s, "model.preset", "llama-tiny");
     int rc = pl_plan(s, &p);

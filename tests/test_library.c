@@ -157,7 +157,7 @@ TEST(test_version)
 TEST(test_plan)
 {
     struct pl_session *s = open_with(classifier);
-    struct pl_plan_info free, tight, none;
+    struct pl_plan_info free = PL_INIT(pl_plan_info), tight = PL_INIT(pl_plan_info), none = PL_INIT(pl_plan_info);
     ok(s, pl_plan(s, &free));
     assert_true(free.fits);
     uint64_t sum = 0;
@@ -216,7 +216,7 @@ TEST(test_plan_is_kept)
 TEST(test_splits_are_whole)
 {
     struct pl_session *s = open_with(classifier);
-    struct pl_plan_info p;
+    struct pl_plan_info p = PL_INIT(pl_plan_info);
     ok(s, pl_set(s, "memory.micro_batch", "5"));
     refused(s, pl_plan(s, &p), "does not divide");
     ok(s, pl_set(s, "memory.micro_batch", "4"));
@@ -310,7 +310,7 @@ TEST(test_bf16)
 {
     double l[40];
     struct pl_session *s = losses(NULL, "memory.precision", "bf16", l, 40);
-    struct pl_plan_info p;
+    struct pl_plan_info p = PL_INIT(pl_plan_info);
     ok(s, pl_plan(s, &p));
     assert_string_equal(pl_technique_value(&p, "precision"), "bf16");
     assert_true(p.bytes[PL_MASTERS] > 0);
@@ -696,7 +696,7 @@ TEST(test_adapter)
     double l[5], before, first, after, again;
     static float was[INNER * WIDTH], is[INNER * WIDTH], B[INNER * R];
     struct batch d;
-    struct pl_parameter p;
+    struct pl_parameter p = PL_INIT(pl_parameter);
     make_batch(&d);
     snprintf(base, sizeof base, "%s/adapted-base", folder);
     snprintf(dir, sizeof dir, "%s/adapter", folder);
@@ -757,7 +757,7 @@ TEST(test_adapter)
 TEST(test_parameters)
 {
     struct pl_session *s = open_with(classifier);
-    struct pl_parameter p;
+    struct pl_parameter p = PL_INIT(pl_parameter);
     refused(s, pl_parameter_at(s, 0, &p), "call pl_plan first");
     ok(s, pl_set(s, "model.freeze", "[in.*]"));
     ok(s, pl_plan(s, NULL));

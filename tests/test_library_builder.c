@@ -5,7 +5,7 @@
  */
 #include "library.h"
 
-/* --- ops ------------------------------------------------------------------------------------- */
+/* --- ops ------------------------------------------------------------------------------------ */
 
 /* Ops through their own functions, or (with `user`) by name: the same model. */
 static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
@@ -161,7 +161,7 @@ TEST(test_axis_of_an_input)
     }
 }
 
-/* --- views ------------------------------------------------------------------------------------ */
+/* --- views ---------------------------------------------------------------------------------- */
 
 /* Operands that are views of all kinds, forward and backward: channels-first images, a first token,
  * slices of one product, the ids without their last and the labels without their first. */
@@ -211,7 +211,7 @@ TEST(test_views_on_a_gpu)
     static const char *const precisions[] = {"f32", "bf16", "f16", "bf16-pure"};
     for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
         struct pl_session *s = open_with(views);
-        struct pl_plan_info p;
+        struct pl_plan_info p = PL_INIT(pl_plan_info);
         ok(s, pl_set(s, "device", "cuda"));
         ok(s, pl_set(s, "memory.precision", precisions[i]));
         ok(s, pl_plan(s, &p));
@@ -221,7 +221,7 @@ TEST(test_views_on_a_gpu)
     }
 }
 
-/* --- rows ------------------------------------------------------------------------------------- */
+/* --- rows ----------------------------------------------------------------------------------- */
 
 /* A head with dropout and its loss, in a scope of rows; logits are an output of the evaluation. */
 static void row_head(struct pl_builder *b, int64_t batch, void *user)
@@ -253,7 +253,7 @@ TEST(test_rows_in_chunks)
     struct batch d;
     make_batch(&d);
     for (int i = 0; i < 4; i++) {
-        struct pl_plan_info plan;
+        struct pl_plan_info plan = PL_INIT(pl_plan_info);
         struct pl_session *s = open_with(row_head);
         ok(s, pl_set(s, "memory.head_chunks", chunks[i]));
         ok(s, pl_set(s, "memory.micro_batch", rows[i]));
@@ -269,7 +269,7 @@ TEST(test_rows_in_chunks)
     assert_true(loss[0][STEPS - 1] < loss[0][0]);
 }
 
-/* --- models that are refused ------------------------------------------------------------------ */
+/* --- models that are refused ---------------------------------------------------------------- */
 
 /* Ops by name, and counts. */
 static void broken_ops(struct pl_builder *b, int64_t batch, int way, pl_tensor x, pl_tensor w, pl_tensor y)

@@ -54,7 +54,7 @@ struct heard {
 static int hear(int32_t id, void *user)
 {
     struct heard *h = user;
-    struct pl_answer a;
+    struct pl_answer a = PL_INIT(pl_answer);
     h->id[h->n++] = id;
     h->code = pl_generate(h->session, &id, 1, NULL, NULL, NULL, &a);
     return h->n >= h->most;
@@ -75,8 +75,8 @@ TEST(test_generate)
     const int32_t prompt[] = {2, 16, 32, 31, 25}, want[] = {52, 52, 52, 4, 45, 25, 55, 7, 33, 25, 25, 55};
     struct pl_session *s = language_model("tests/golden/basic");
     struct heard h = {.most = 64, .session = s};
-    struct pl_generation o;
-    struct pl_answer a;
+    struct pl_generation o = PL_INIT(pl_generation);
+    struct pl_answer a = PL_INIT(pl_answer);
     ok(s, pl_generation_defaults(s, &o));
     assert_true(o.max_new == 256 && o.temperature == 0 && o.top_k == 50 && o.top_p == 1 && o.repetition_penalty == 1 &&
                 !o.n_ends && !o.n_stops);
@@ -151,8 +151,8 @@ TEST(test_families)
     while (fscanf(f, "%63s %63s %63s %511s %511s", folder, adapter, options, prompt, answer) == 5) {
         static const char penalty[] = "--repetition-penalty=";
         int32_t given[IDS_MOST], want[IDS_MOST];
-        struct pl_generation o;
-        struct pl_answer a;
+        struct pl_generation o = PL_INIT(pl_generation);
+        struct pl_answer a = PL_INIT(pl_answer);
         if (strcmp(adapter, "-")) continue;
         snprintf(path, sizeof path, "tests/golden/%s", folder);
         check_trains(path);
@@ -176,8 +176,8 @@ TEST(test_generate_text)
     int32_t ids[16];
     size_t count, n;
     const char *text;
-    struct pl_generation o;
-    struct pl_answer a;
+    struct pl_generation o = PL_INIT(pl_generation);
+    struct pl_answer a = PL_INIT(pl_answer);
     assert_int_equal(pl_encode(t, "hello", 5, 1, &tokens, &count), PL_OK);
     for (size_t i = 0; i < count; i++) ids[i] = tokens[i].id;
     ok(s, pl_generation_defaults(s, &o));
@@ -207,7 +207,7 @@ static void test_generate_video(struct pl_session *s, const struct pl_generation
     const char *const image[] = {"tests/golden/llava_text/images/large.png"},
                       *const video[] = {"video:tests/golden/llava_text/images"};
     int32_t want[8];
-    struct pl_answer a;
+    struct pl_answer a = PL_INIT(pl_answer);
     ok(s, pl_generate_images(s, "What is this?", image, 1, o, NULL, NULL, &a));
     assert_true(a.count <= 8);
     memcpy(want, a.ids, a.count * sizeof *want);
@@ -226,8 +226,8 @@ TEST(test_generate_images)
     const char *const images[] = {"tests/golden/llava_text/images/small.png",
                                   "tests/golden/llava_text/images/large.png"};
     struct pl_session *s = language_model("tests/golden/llava_text/llava");
-    struct pl_generation o;
-    struct pl_answer a;
+    struct pl_generation o = PL_INIT(pl_generation);
+    struct pl_answer a = PL_INIT(pl_answer);
     ok(s, pl_generation_defaults(s, &o));
     o.max_new = 8;
     ok(s, pl_generate_images(s, "USER: <image>\nWhat is this? ASSISTANT: ", images, 1, &o, NULL, NULL, &a));
@@ -240,7 +240,7 @@ TEST(test_generate_images)
     assert_int_equal(pl_generate_images(NULL, "", NULL, 0, NULL, NULL, NULL, &a), PL_USAGE);
     refused(s, pl_generate_images(s, NULL, NULL, 0, &o, NULL, NULL, &a), "the text is NULL");
     refused(s, pl_generate_images(s, "x", NULL, 1, &o, NULL, NULL, &a), "the images are NULL");
-    refused(s, pl_generate_images(s, "x", images, 1, &o, NULL, NULL, NULL), "the result is NULL");
+    refused(s, pl_generate_images(s, "x", images, 1, &o, NULL, NULL, NULL), "the struct is NULL");
     refused(s, pl_generate_images(s, "<image>", images, 2, &o, NULL, NULL, &a), "1 <image>, and 2 images are given");
     refused(s, pl_generate_images(s, "x", (const char *const[]){"none.png"}, 1, &o, NULL, NULL, &a), "none.png");
     test_generate_video(s, &o);
@@ -257,10 +257,10 @@ TEST(test_generate_refuses)
 {
     const int32_t prompt[] = {2, 16, 32, 31, 25};
     struct pl_session *s = language_model("tests/golden/basic");
-    struct pl_generation o;
-    struct pl_answer a;
+    struct pl_generation o = PL_INIT(pl_generation);
+    struct pl_answer a = PL_INIT(pl_answer);
     assert_int_equal(pl_generate(NULL, prompt, 5, NULL, NULL, NULL, &a), PL_USAGE);
-    refused(s, pl_generate(s, prompt, 5, NULL, NULL, NULL, NULL), "the result is NULL");
+    refused(s, pl_generate(s, prompt, 5, NULL, NULL, NULL, NULL), "the struct is NULL");
     refused(s, pl_generate(s, NULL, 5, NULL, NULL, NULL, &a), "the ids are NULL");
     refused(s, pl_generate(s, prompt, 0, NULL, NULL, NULL, &a), "the prompt has no tokens");
     refused(s, pl_generate(s, (int32_t[]){61}, 1, NULL, NULL, NULL, &a), "has the id 61");

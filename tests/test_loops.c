@@ -311,7 +311,7 @@ TEST(test_names)
         double loss;
         ok(s, pl_set(s, "memory.recompute", way ? "all" : "none"));
         ok(s, pl_start(s));
-        struct pl_parameter p;
+        struct pl_parameter p = PL_INIT(pl_parameter);
         for (int i = 0; i < 6; i++) {
             ok(s, pl_parameter_at(s, i, &p));
             assert_string_equal(p.name, names[i]);

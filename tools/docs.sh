@@ -11,6 +11,7 @@
 #   passes.md          from src/passes/pipeline.def
 #   gpu-kernels.md     from src/cuda/kernels.def
 #   other-programs.md  from src/import/import.def and ignored.def
+#   ../../include/plimsoll_ops.h   from src/graph/ops.def, by tools/ops_header.sh
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
 set -euo pipefail
@@ -377,16 +378,21 @@ kernels >"$tmp/gpu-kernels.md"
 imported >"$tmp/other-programs.md"
 keys >"$tmp/keys"
 splice docs/reference/configuration.md "$tmp/keys" >"$tmp/configuration.md"
+mkdir "$tmp/made"
+mv "$tmp"/{ops,commands,passes,gpu-kernels,other-programs,configuration}.md "$tmp/made"
+tools/ops_header.sh >"$tmp/made/plimsoll_ops.h"
 
 passed=0 failed=0
-for page in ops.md commands.md passes.md gpu-kernels.md other-programs.md configuration.md; do
+for page in "$tmp/made"/*; do
+    name=${page##*/} to=docs/reference
+    [[ $name == *.md ]] || to=include
     if [[ ${1-} != --check ]]; then
-        cmp -s "$tmp/$page" "docs/reference/$page" || { cp "$tmp/$page" "docs/reference/$page"; echo "docs/reference/$page written"; }
-    elif diff -u "docs/reference/$page" "$tmp/$page"; then
+        cmp -s "$page" "$to/$name" || { cp "$page" "$to/$name"; echo "$to/$name written"; }
+    elif diff -u "$to/$name" "$page"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "docs/reference/$page is out of date: run make docs"
+        echo "$to/$name is out of date: run make docs"
     fi
 done
 if links; then passed=$((passed + 1)); else failed=$((failed + 1)); fi

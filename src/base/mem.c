@@ -3,8 +3,8 @@
  *
  * Invariant: no function here returns NULL, and each heap allocation of the program is counted
  * once. The program cannot continue when the host heap is exhausted, so it prints the requested
- * size and ends. (The large arenas are allocated elsewhere, and their failure is an error
- * value.)
+ * size and ends; a call of the library ends with an error instead (caller.h). (The large arenas are
+ * allocated elsewhere, and their failure is an error value.)
  *
  *   struct bump
  *     chunk ──► [ next | used | cap | data ............ free ] ──► older chunks
@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "base/caller.h"
 
 static atomic_ullong allocations;
 
@@ -25,12 +26,14 @@ void (*mem_exhaustion(void))(void) { return exhausted; }
 
 void mem_exhausted(const char *fmt, ...)
 {
+    char message[512] = "out of host memory: ";
+    const size_t n = strlen(message);
     va_list args;
     va_start(args, fmt);
-    fputs("plimsoll: out of host memory: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    vsnprintf(message + n, sizeof message - n, fmt, args);
     va_end(args);
+    caller_end(message);
+    fprintf(stderr, "plimsoll: %s\n", message);
     exhausted();
     abort();
 }

@@ -1,6 +1,7 @@
 /*
  * progress.c: see progress.h.
  */
+#include "base/caller.h"
 #include "base/progress.h"
 
 #include <inttypes.h>
@@ -52,6 +53,10 @@ void progress_line(const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
+    if (caller_is()) {
+        caller_log(LOG_PROGRESS, line);
+        return;
+    }
     if (terminal) cut_to_screen(line, sizeof line);
     fprintf(stderr, terminal ? "\r\033[K%s" : "%s\n", line);
     atomic_store(&open_line, terminal);

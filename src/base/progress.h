@@ -49,5 +49,6 @@ char *progress_left(const struct progress *p, char out[48]);
 void progress_clear(void);
 void progress_keep(void);
 
-/* Switches notes and warnings of this process off: another rank of the run logs them. */
+/* Switches notes and warnings of this process off: another rank of the run logs them, or a caller
+ * of the library takes them. */
 void log_silence(void);

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "base/caller.h"
 #include "run/device.h"
 #include "run/tape.h"
 
@@ -41,13 +42,15 @@ bool cuda_get_view(const struct device *d, struct cuda_view *out);
 #define CUDA_PLUGIN_ABI                                                                                                \
     ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^                                     \
      (uint64_t)sizeof(struct entry) << 24 ^ (uint64_t)sizeof(struct cuda_view) << 12 ^                                 \
-     (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)CUDA_ROWS << 16 ^ (uint64_t)OP_COUNT)
+     (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)CUDA_ROWS << 16 ^                                       \
+     (uint64_t)sizeof(struct cuda_plugin) << 32 ^ (uint64_t)OP_COUNT)
 
 /* The plug-in exports one such struct under the name plimsoll_cuda_plugin. */
 struct cuda_plugin {
     uint64_t abi;              /* CUDA_PLUGIN_ABI */
     void (*quiet)(bool quiet); /* the plug-in's own copy of log_quiet */
     void (*on_exhaustion)(void (*end)(void)); /* its own copy of mem_on_exhaustion */
+    void (*share)(struct caller_slot *slot);    /* its own copy of caller_share */
     const struct device_ops *ops;
     int (*gpus)(void);
     void (*take_gpu)(int local, int ranks);

@@ -49,6 +49,7 @@ const struct device_ops *cuda_device(struct error *e)
     if (!p) return NULL;
     p->quiet(log_is_quiet());
     p->on_exhaustion(mem_exhaustion());
+    p->share(caller_slot());
     return p->ops;
 }
 

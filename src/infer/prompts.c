@@ -316,20 +316,35 @@ int prompts_sample(const struct prompts *p, struct value *sample, struct names *
     return rc;
 }
 
+static int any_chat(const struct prompts *p, struct value *v, struct names *images, struct bump *b,
+                    struct token_list *out, struct image_batch *slots, struct error *e)
+{
+    struct text_images none;
+    if (p->has_images) return read_chat(p, v, images, b, out, slots, e);
+    TRY(prompts_images(p, images->at, images->n, b, &none, slots, NULL, e));
+    return text_chat(p, v, out, e);
+}
+
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
                       struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *v = NULL;
-    struct text_images none;
     *slots = (struct image_batch){0};
     int rc = json_read_file(path, CHAT_MOST, &b, &v, e);
-    if (!rc) {
-        if (p->has_images) rc = read_chat(p, v, images, &b, out, slots, e);
-        else if (!(rc = prompts_images(p, images->at, images->n, &b, &none, slots, NULL, e)))
-            rc = text_chat(p, v, out, e);
-        if (rc) error_prepend(e, "%s", path);
-    }
+    if (!rc && (rc = any_chat(p, v, images, &b, out, slots, e))) error_prepend(e, "%s", path);
+    bump_free(&b);
+    return rc;
+}
+
+int prompts_chat_text(const struct prompts *p, const char *json, struct names *images, struct token_list *out,
+                      struct image_batch *slots, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v = NULL;
+    *slots = (struct image_batch){0};
+    int rc = json_parse(json, strlen(json), &b, &v, e);
+    if (!rc) rc = any_chat(p, v, images, &b, out, slots, e);
     bump_free(&b);
     return rc;
 }

@@ -58,6 +58,9 @@ int prompts_sample(const struct prompts *p, struct value *sample, struct names *
  * the last question if it has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
                       struct image_batch *slots, struct error *e);
+/* Does the same for a chat that is text. */
+int prompts_chat_text(const struct prompts *p, const char *json, struct names *images, struct token_list *out,
+                      struct image_batch *slots, struct error *e);
 
 /* --- text request ---------------------------------------------------------------------------- */
 

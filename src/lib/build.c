@@ -167,7 +167,7 @@ void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
     else if (loss || program_is(g->at.program, PROGRAM_BESIDE)) graph_output(g, name, x);
 }
 
-/* --- scopes ---------------------------------------------------------------------------------- */
+/* --- scopes --------------------------------------------------------------------------------- */
 
 bool builder_open(struct pl_builder *b, const char *name, int flags)
 {
@@ -201,7 +201,7 @@ void pl_fail(struct pl_builder *b, const char *message)
     graph_fail(b->g, "%s", message ? message : "pl_fail without a message");
 }
 
-/* --- ops ------------------------------------------------------------------------------------- */
+/* --- ops ------------------------------------------------------------------------------------ */
 
 /* OP(name, (parameters), (tensors), call) defines pl_name, which calls if all tensors are valid. */
 #define OP(name, PARAMETERS, TENSORS, call) \
@@ -307,20 +307,25 @@ pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W)
     return op_avgpool_adaptive(b->g, in(b, x), H, W);
 }
 
+const char *builder_op_refused(int op)
+{
+    if (op_table[op].flags & (OPF_GRAD | OPF_EFFECT)) return "belongs to the backward pass or the update";
+    return op == OP_XENT || op == OP_MASK_LOSS
+               ? "reads a count of the step; pl_cross_entropy and pl_per_count do that"
+               : NULL;
+}
+
 /* Reports whether a model may use the op on these inputs: not an op of the backward pass, none that
  * reads a count, and none that writes to its inputs. */
-static bool emittable(struct pl_builder *b, enum op op, int n)
+static bool emittable(struct pl_builder *b, enum op op, int n, const pl_tensor *x)
 {
     const struct op_row *row = &op_table[op];
-    if (row->flags & (OPF_GRAD | OPF_EFFECT))
-        return graph_fail(b->g, "pl_op: %s belongs to the backward pass or the update", row->name);
-    if (op == OP_XENT || op == OP_MASK_LOSS)
-        return graph_fail(b->g, "pl_op: %s reads a count of the step; pl_cross_entropy and pl_per_count do that",
-                          row->name);
+    const char *refused = builder_op_refused(op);
+    if (refused) return graph_fail(b->g, "pl_op: %s %s", row->name, refused);
     if (n < row->min_in || n > row->max_in || !n)
         return graph_fail(b->g, "pl_op: %s takes %d to %d inputs, not %d", row->name, row->min_in, row->max_in, n);
     for (int o = 0; o < row->outs; o++)
-        if (row->alias[o] > 0 && row->alias[o] <= n)
+        if (row->alias[o] > 0 && row->alias[o] <= n && x[row->alias[o] - 1])
             return graph_fail(b->g, "pl_op: %s would write to its input %d: leave it out", row->name,
                               row->alias[o] - 1);
     return true;
@@ -336,7 +341,7 @@ pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *
     if (op == OP_NONE)
         return graph_fail(b->g, "pl_op: there is no op %s; docs/reference/ops.md lists them", name ? name : "NULL");
     if (!x) n = 0;
-    if (!emittable(b, op, n)) return 0;
+    if (!emittable(b, op, n, x)) return 0;
     for (int i = 0; i < n; i++) {
         inputs[i] = i < op_table[op].min_in ? in(b, x[i]) : optional(b, x[i]);
         if (b->g->error.code) return 0;
@@ -377,7 +382,7 @@ pl_tensor pl_cross_entropy_of(struct pl_builder *b, pl_tensor logits, pl_tensor 
     return counted(b, count) && needs(b, PL_TENSORS(logits, labels)) ? op_xent(b->g, logits, labels, count) : 0;
 }
 
-/* --- the family of all user-defined models ---------------------------------------------------- */
+/* --- the family of all user-defined models -------------------------------------------------- */
 
 static void defined_build(const struct model *m, struct graph *g, const struct batch *batch)
 {

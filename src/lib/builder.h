@@ -28,3 +28,5 @@ bool builder_named(struct pl_builder *b, const char *what, const char *name);
 /* Opens a scope with flags of graph.h; false: too many are open. */
 bool builder_open(struct pl_builder *b, const char *name, int flags);
 void builder_close(struct pl_builder *b);
+/* Returns why a model cannot use an op, as the end of a sentence; NULL: it can. */
+const char *builder_op_refused(int op);

@@ -2,7 +2,7 @@
  * generate.c: generation of text for users of the library (the contract is in plimsoll.h).
  *
  * The generator keeps weights and KV cache between calls. A call that needs a longer context plans
- * anew.
+ * anew. pl_cancel ends an answer as a callback does.
  */
 #include "plimsoll.h"
 
@@ -27,10 +27,9 @@ _Static_assert((int)PL_END_EOS == GENERATE_EOS && (int)PL_END_STOP == GENERATE_S
                    (int)PL_END_LENGTH == GENERATE_LENGTH && (int)PL_END_CALLBACK == GENERATE_CALLBACK,
                "the ends of an answer");
 
-void session_drop_generator(struct pl_session *s)
+static void drop_generator(struct pl_session *s)
 {
     struct session_generator *x = s->generator;
-    if (!x) return;
     generator_close(&x->generator);
     generation_config_free(&x->folder);
     prompts_close(&x->prompts);
@@ -54,15 +53,17 @@ static int open_folder(struct pl_session *s, const char *call)
                          "session with it as model.path",
                          call);
     if (s->generator || config_check(c, CONFIG_NEEDS_MODEL, &s->error)) return s->error.code;
+    session_evict(s);
     struct session_generator *x = s->generator = mem_alloc(sizeof *x);
+    s->evict = drop_generator;
     const struct image_scope scope = prompts_scope(c, NULL);
-    if (generation_config_read(&x->folder, c->model_path, &s->error)) session_drop_generator(s);
+    if (generation_config_read(&x->folder, c->model_path, &s->error)) session_evict(s);
     else if (prompts_open(&x->prompts, c, &scope, &x->no_tokenizer)) {
         prompts_close(&x->prompts);
         if (!c->data_tokenizer && !c->data_template) return PL_OK; /* ids need no tokenizer, unless one was asked for */
         s->error = x->no_tokenizer;
         error_prepend(&s->error, "%s", call);
-        session_drop_generator(s);
+        session_evict(s);
     }
     return s->error.code;
 }
@@ -70,21 +71,23 @@ static int open_folder(struct pl_session *s, const char *call)
 static struct pl_generation defaults(const struct session_generator *x)
 {
     const struct sampling *f = &x->folder.sampling;
-    return (struct pl_generation){.max_new = x->folder.max_new ? x->folder.max_new : NEW_TOKENS,
+    return (struct pl_generation){.size = sizeof(struct pl_generation),
+                                  .max_new = x->folder.max_new ? x->folder.max_new : NEW_TOKENS,
                                   .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p,
                                   .repetition_penalty = f->repetition_penalty};
 }
 
 int pl_generation_defaults(struct pl_session *s, struct pl_generation *out)
 {
-    if (!session_enter(s)) return PL_USAGE;
-    if (!out) return error_set(&s->error, PL_USAGE, "pl_generation_defaults: the result is NULL");
-    if (open_folder(s, "pl_generation_defaults")) return s->error.code;
-    *out = defaults(s->generator);
+    ENTER(s);
+    if (session_sized(s, "pl_generation_defaults", out, sizeof *out) || open_folder(s, "pl_generation_defaults"))
+        return s->error.code;
+    const struct pl_generation found = defaults(s->generator);
+    session_give(out, &found, sizeof found);
     return PL_OK;
 }
 
-/* --- options of a call ------------------------------------------------------------------------ */
+/* --- options of a call ---------------------------------------------------------------------- */
 
 static int check_stops(const struct session_generator *x, const struct pl_generation *o, struct error *e)
 {
@@ -119,7 +122,7 @@ static int check_options(const struct session_generator *x, const struct pl_gene
     return rc ? rc : check_stops(x, o, e);
 }
 
-/* --- the model -------------------------------------------------------------------------------- */
+/* --- the model ------------------------------------------------------------------------------ */
 
 /* Plans and loads the model, unless the last call's fits this one. */
 static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, const struct image_batch *images)
@@ -154,7 +157,7 @@ static void list_ends(const struct session_generator *x, const struct pl_generat
     }
 }
 
-/* --- a call ----------------------------------------------------------------------------------- */
+/* --- a call --------------------------------------------------------------------------------- */
 
 struct listener {
     struct pl_session *session;
@@ -165,9 +168,9 @@ static bool give_token(void *to, int32_t id)
 {
     const struct listener *l = to;
     l->session->busy = true;
-    const bool ends = l->callback(id, l->user) != 0;
+    const bool ends = l->callback && l->callback(id, l->user) != 0;
     l->session->busy = false;
-    return ends;
+    return ends || caller_stops();
 }
 
 static int answer(struct pl_session *s, const struct prompt *prompt, const struct pl_generation *o, struct listener *l)
@@ -187,7 +190,7 @@ static int answer(struct pl_session *s, const struct prompt *prompt, const struc
                                              .tokenizer = x->prompts.tokenizer,
                                              .stops = stops,
                                              .n_stops = (uint32_t)o->n_stops,
-                                             .each = l->callback ? give_token : NULL,
+                                             .each = give_token,
                                              .to = l};
     generate_open(&run, &x->generator, &options);
     int rc = generate_answer(&run, prompt, &x->answer, &s->error);
@@ -198,44 +201,55 @@ static int answer(struct pl_session *s, const struct prompt *prompt, const struc
     return rc;
 }
 
+/* Begins a call for an answer: checks the structs, and opens the model's folder. */
+static int begin(struct pl_session *s, const char *call, const struct pl_generation *options, struct pl_answer *out)
+{
+    if (session_sized(s, call, out, sizeof *out) ||
+        (options && session_sized(s, call, options, sizeof *options)))
+        return s->error.code;
+    session_give(out, &(struct pl_answer){.size = sizeof *out, .text = ""}, sizeof *out);
+    return open_folder(s, call);
+}
+
 /* Answers a prompt whose images the tower gets as `slots`. */
 static int generate(struct pl_session *s, const struct prompt *prompt, const struct image_batch *slots,
                     const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     struct session_generator *x = s->generator;
-    const struct pl_generation o = options ? *options : defaults(x);
+    struct pl_generation o = defaults(x);
+    if (options) session_take(&o, options, sizeof o);
     int rc = check_options(x, &o, prompt->n, &s->error);
     if (!rc) rc = start(s, &o, prompt->n, slots);
     if (!rc) rc = answer(s, prompt, &o, l);
     if (rc) return rc;
     const struct answer *a = &x->answer;
-    *out = (struct pl_answer){.ids = a->ids.at,
-                              .count = a->ids.n,
-                              .text = a->text.n ? a->text.at : "",
-                              .bytes = a->text.n,
-                              .end = a->end,
-                              .prompt_seconds = a->prompt_seconds,
-                              .seconds = a->seconds,
-                              .arena_bytes = plan_arena(&x->generator.run->planned.plan),
-                              .kv_cache_bytes = generator_cache_bytes(&x->generator)};
+    const struct pl_answer full = {.size = sizeof full,
+                                   .ids = a->ids.at,
+                                   .count = a->ids.n,
+                                   .text = a->text.n ? a->text.at : "",
+                                   .bytes = a->text.n,
+                                   .end = a->end,
+                                   .prompt_seconds = a->prompt_seconds,
+                                   .seconds = a->seconds,
+                                   .arena_bytes = plan_arena(&x->generator.run->planned.plan),
+                                   .kv_cache_bytes = generator_cache_bytes(&x->generator)};
+    session_give(out, &full, sizeof full);
     return PL_OK;
 }
 
 int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options,
                 pl_token_callback callback, void *user, struct pl_answer *out)
 {
-    if (!session_enter(s)) return PL_USAGE;
-    if ((!ids && n) || !out)
-        return error_set(&s->error, PL_USAGE, "pl_generate: the %s NULL", out ? "ids are" : "result is");
-    *out = (struct pl_answer){.text = ""};
-    if (open_folder(s, "pl_generate")) return s->error.code;
+    ENTER(s);
+    if (!ids && n) return error_set(&s->error, PL_USAGE, "pl_generate: the ids are NULL");
+    if (begin(s, "pl_generate", options, out)) return s->error.code;
     const struct prompt prompt = {.ids = ids, .n = n > INT32_MAX ? INT32_MAX : (int64_t)n};
     return generate(s, &prompt, &(struct image_batch){0}, options, &(struct listener){s, callback, user}, out)
                ? error_prepend(&s->error, "pl_generate")
                : PL_OK;
 }
 
-/* --- a call with images ----------------------------------------------------------------------- */
+/* --- a call with images --------------------------------------------------------------------- */
 
 static int check_images(const char *text, const char *const *images, size_t n, struct error *e)
 {
@@ -246,7 +260,11 @@ static int check_images(const char *text, const char *const *images, size_t n, s
     return PL_OK;
 }
 
-static int answer_text(struct pl_session *s, const char *text, struct names *images,
+/* Reads a text with images, or a chat. */
+typedef int read_prompt(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
+                        struct image_batch *slots, struct error *e);
+
+static int answer_text(struct pl_session *s, read_prompt *read, const char *text, struct names *images,
                        const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     const struct session_generator *x = s->generator;
@@ -256,7 +274,7 @@ static int answer_text(struct pl_session *s, const char *text, struct names *ima
         s->error = x->no_tokenizer;
         return s->error.code;
     }
-    int rc = prompts_question(&x->prompts, text, images, &tokens, &slots, &s->error);
+    int rc = read(&x->prompts, text, images, &tokens, &slots, &s->error);
     int32_t *ids = mem_alloc((tokens.n + 1) * sizeof *ids);
     for (uint32_t i = 0; i < tokens.n; i++) ids[i] = tokens.at[i].id;
     if (!rc) rc = generate(s, &(struct prompt){ids, tokens.n, images->at, images->n}, &slots, options, l, out);
@@ -265,18 +283,32 @@ static int answer_text(struct pl_session *s, const char *text, struct names *ima
     return rc;
 }
 
+static int generate_text(struct pl_session *s, const char *call, read_prompt *read, const char *text,
+                         const char *const *images, size_t n, const struct pl_generation *options, struct listener *l,
+                         struct pl_answer *out)
+{
+    struct names copies = {0};
+    if (check_images(text, images, n, &s->error)) return error_prepend(&s->error, "%s", call);
+    if (begin(s, call, options, out)) return s->error.code;
+    for (size_t i = 0; i < n; i++) vec_push(&copies, mem_string(images[i]));
+    int rc = answer_text(s, read, text, &copies, options, l, out);
+    names_free(&copies);
+    return rc ? error_prepend(&s->error, "%s", call) : PL_OK;
+}
+
 int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n,
                        const struct pl_generation *options, pl_token_callback callback, void *user,
                        struct pl_answer *out)
 {
-    if (!session_enter(s)) return PL_USAGE;
-    if (!out) return error_set(&s->error, PL_USAGE, "pl_generate_images: the result is NULL");
-    *out = (struct pl_answer){.text = ""};
-    if (check_images(text, images, n, &s->error)) return error_prepend(&s->error, "pl_generate_images");
-    if (open_folder(s, "pl_generate_images")) return s->error.code;
-    struct names copies = {0};
-    for (size_t i = 0; i < n; i++) vec_push(&copies, mem_string(images[i]));
-    int rc = answer_text(s, text, &copies, options, &(struct listener){s, callback, user}, out);
-    names_free(&copies);
-    return rc ? error_prepend(&s->error, "pl_generate_images") : PL_OK;
+    ENTER(s);
+    struct listener l = {s, callback, user};
+    return generate_text(s, "pl_generate_images", prompts_question, text, images, n, options, &l, out);
+}
+
+int pl_chat(struct pl_session *s, const char *messages, const char *const *images, size_t n,
+            const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out)
+{
+    ENTER(s);
+    struct listener l = {s, callback, user};
+    return generate_text(s, "pl_chat", prompts_chat_text, messages, images, n, options, &l, out);
 }

@@ -2,34 +2,31 @@
  * session.c: a session's options and its plan (the contract is in plimsoll.h).
  *
  * Invariant: the trainer's plan is that of the current options, or the stage is STAGE_OPTIONS.
- * Every public function checks its pointers: a caller's mistake is PL_USAGE.
+ * Every public function checks its pointers: a user's mistake is PL_USAGE.
  */
 #include "plimsoll.h"
 
 #include "io/json.h"
 #include "lib/session.h"
 
-static bool verbose;
-
 const char *pl_version(void) { return PL_VERSION; }
-
-void pl_verbose(int on)
-{
-    verbose = on;
-    log_quiet(!on);
-}
-
-bool session_verbose(void) { return verbose; }
 
 /* --- open and close --------------------------------------------------------------- */
 
-struct pl_session *pl_open(void)
+static int prepare(struct pl_session *s)
 {
-    struct pl_session *s = mem_alloc(sizeof *s);
+    ENTER(s);
     config_init(&s->config);
     s->definition = (struct definition){.family = &defined_family, .config = s};
-    log_quiet(!verbose);
-    return s;
+    return PL_OK;
+}
+
+struct pl_session *pl_open(void)
+{
+    struct pl_session *s = calloc(1, sizeof *s);
+    if (!s || !prepare(s)) return s;
+    free(s);
+    return NULL;
 }
 
 static void drop_plan(struct pl_session *s)
@@ -37,8 +34,10 @@ static void drop_plan(struct pl_session *s)
     trainer_close(s->trainer);
     s->trainer = NULL;
     s->stage = STAGE_OPTIONS;
-    session_drop_generator(s);
+    session_evict(s);
     vec_free(&s->inputs);
+    vec_free(&s->room);
+    s->n_early = 0;
 }
 
 static void free_part(const struct part_folder *p)
@@ -47,9 +46,9 @@ static void free_part(const struct part_folder *p)
     mem_free((char *)p->path);
 }
 
-void pl_close(struct pl_session *s)
+static int free_all(struct pl_session *s)
 {
-    if (!s || s->busy) return;
+    ENTER(s);
     drop_plan(s);
     for (uint32_t i = 0; i < s->parts.n; i++) free_part(&s->parts.at[i]);
     vec_free(&s->parts);
@@ -57,11 +56,18 @@ void pl_close(struct pl_session *s)
     config_free(&s->config);
     text_free(&s->text);
     mem_free(s->config_json);
-    mem_free(s);
+    return PL_OK;
 }
 
-int pl_code(const struct pl_session *s) { return s ? s->error.code : PL_USAGE; }
-const char *pl_message(const struct pl_session *s) { return s ? s->error.text : "there is no session: it is NULL"; }
+/* Leaves a session with views to the last of them; frees a broken one only in part. */
+void pl_close(struct pl_session *s)
+{
+    if (!s || s->busy) return;
+    s->closing = s->views;
+    if (s->closing) return;
+    free_all(s);
+    free(s);
+}
 
 /* --- options ---------------------------------------------------------------------------- */
 
@@ -95,7 +101,7 @@ static void options_changed(struct pl_session *s)
 
 int pl_set(struct pl_session *s, const char *key, const char *value)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (!key || !value) return error_set(&s->error, PL_USAGE, "pl_set: the %s is NULL", key ? "value" : "key");
     if (may_change(s, "pl_set", key)) return s->error.code;
     options_changed(s);
@@ -104,7 +110,7 @@ int pl_set(struct pl_session *s, const char *key, const char *value)
 
 int pl_read_yaml(struct pl_session *s, const char *path)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (!path) return error_set(&s->error, PL_USAGE, "pl_read_yaml: the path is NULL");
     if (may_change(s, "pl_read_yaml", NULL)) return s->error.code;
     options_changed(s);
@@ -113,7 +119,7 @@ int pl_read_yaml(struct pl_session *s, const char *path)
 
 int pl_set_memory(struct pl_session *s, const char *size)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (!size) return error_set(&s->error, PL_USAGE, "pl_set_memory: the size is NULL");
     if (may_change(s, "pl_set_memory", NULL)) return s->error.code;
     options_changed(s);
@@ -134,7 +140,7 @@ static int check_json(struct pl_session *s, const char *text)
 
 int pl_define(struct pl_session *s, pl_build build, void *user, const char *config_json)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (may_change(s, "pl_define", NULL) || (config_json && check_json(s, config_json))) return s->error.code;
     options_changed(s);
     mem_free(s->config_json);
@@ -147,7 +153,7 @@ int pl_define(struct pl_session *s, pl_build build, void *user, const char *conf
 
 int pl_part(struct pl_session *s, const char *part, const char *folder)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (!part || !*part) return error_set(&s->error, PL_USAGE, "pl_part: the part has no name");
     if (may_change(s, "pl_part", NULL)) return s->error.code;
     options_changed(s);
@@ -163,7 +169,7 @@ int pl_part(struct pl_session *s, const char *part, const char *folder)
     return PL_OK;
 }
 
-/* --- the plan --------------------------------------------------------------------------------- */
+/* --- the plan ------------------------------------------------------------------------------- */
 
 static int check_options(struct pl_session *s)
 {
@@ -244,6 +250,7 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
     const struct run *r = trainer_run(s->trainer);
     const struct settings *c = &r->planned.plan.settings;
     *out = (struct pl_plan_info){
+        .size = sizeof *out,
         .fits = s->fits,
         .arena_bytes = plan_arena(&r->planned.plan),
         .host_bytes = r->planned.plan.placement.arena[SPACE_HOST],
@@ -258,30 +265,33 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
     _Static_assert((int)TECHNIQUES <= (int)PL_TECHNIQUES, "struct pl_plan_info has room for every technique");
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         out->technique[id] = (struct pl_technique){techniques[id].name, technique_print(id, c, s->technique[id])};
+    _Static_assert((int)PL_KINDS <= (int)PL_KINDS_MOST, "struct pl_plan_info has room for every kind");
     for (int k = 0; k < PL_KINDS; k++) out->bytes[k] = r->planned.plan.peak.by_kind[k + 1];
     count_parameters(&r->planned.graph, out);
 }
 
 const char *pl_technique_value(const struct pl_plan_info *plan, const char *name)
 {
-    for (int i = 0; plan && name && i < plan->techniques; i++)
+    if (!plan || plan->size < sizeof *plan) return NULL;
+    for (int i = 0; name && i < plan->techniques; i++)
         if (!strcmp(plan->technique[i].name, name)) return plan->technique[i].value;
     return NULL;
 }
 
 int pl_plan(struct pl_session *s, struct pl_plan_info *out)
 {
-    if (out) memset(out, 0, sizeof *out);
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
+    struct pl_plan_info plan = {.size = sizeof plan};
+    if (out && session_sized(s, "pl_plan", out, sizeof *out)) return s->error.code;
     int rc = session_plan(s);
-    if (out && s->stage >= STAGE_PLANNED) describe_plan(s, out);
+    if (s->stage >= STAGE_PLANNED) describe_plan(s, &plan);
+    if (out) session_give(out, &plan, sizeof plan);
     return rc;
 }
 
 /* Returns an empty text for the plan; NULL if there is no plan. A plan that does not fit counts. */
 static struct text *plan_text(struct pl_session *s)
 {
-    if (!session_enter(s)) return NULL;
     session_plan(s);
     if (s->stage < STAGE_PLANNED) return NULL;
     text_free(&s->text);
@@ -290,6 +300,7 @@ static struct text *plan_text(struct pl_session *s)
 
 const char *pl_plan_json(struct pl_session *s)
 {
+    ENTER_OR(s, NULL);
     struct text *t = plan_text(s);
     if (!t) return NULL;
     const struct run *r = trainer_run(s->trainer);
@@ -300,6 +311,7 @@ const char *pl_plan_json(struct pl_session *s)
 
 const char *pl_plan_table(struct pl_session *s)
 {
+    ENTER_OR(s, NULL);
     struct text *t = plan_text(s);
     if (!t) return NULL;
     const struct run *r = trainer_run(s->trainer);

@@ -1,34 +1,22 @@
 /*
- * step.c: a started session: inputs, steps, outputs, parameters, saving, the whole loop.
+ * step.c: a started session: inputs and steps.
  *
  * Invariant: all inputs of a started session are in range before a step reads them. After pl_start
- * only pl_save allocates memory, which it frees again.
+ * a step allocates nothing; what saves, and an input that is converted for the first time, do.
+ *
+ *     submitted, not asked for:  s->early (retired already)   trainer (in flight)
  */
 #include "plimsoll.h"
 
-#include <math.h>
-#include <unistd.h>
-
 #include "batch/writer.h"
-#include "io/file.h"
 #include "lib/session.h"
-#include "folder/transfer.h"
-#include "folder/weights.h"
-#include "io/temporary.h"
 
-static struct run *run_of(const struct pl_session *s) { return trainer_run(s->trainer); }
-
-/* Begins a call that needs a started session. */
-static bool started(struct pl_session *s, const char *call)
-{
-    return session_enter(s) && !session_require(s, STAGE_STARTED, call);
-}
 
 /* --- starting ---------------------------------------------------------------------- */
 
 static int list_inputs(struct pl_session *s)
 {
-    const struct run *r = run_of(s);
+    const struct run *r = session_run(s);
     const struct graph *g = &r->planned.graph;
     for (id k = 1; k < g->storages.n; k++) {
         struct session_input x = {.name = graph_name(g, g->storages.at[k].name)};
@@ -53,7 +41,7 @@ static int check_schedule(struct pl_session *s)
  * lack. */
 static int apply_count(struct pl_session *s, const struct session_count *x)
 {
-    const struct graph *g = &run_of(s)->planned.graph;
+    const struct graph *g = &session_run(s)->planned.graph;
     char known[512] = "";
     if (trainer_count(s->trainer, x->name, x->count) || !*x->name || !x->count) return PL_OK;
     for (uint32_t k = 0; k < g->n_counts; k++) {
@@ -74,10 +62,10 @@ static int apply_counts(struct pl_session *s)
 
 int pl_start(struct pl_session *s)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (s->stage == STAGE_STARTED) return error_set(&s->error, PL_USAGE, "pl_start: the session is started already");
     if (check_schedule(s) || session_plan(s) || apply_counts(s)) return s->error.code;
-    session_drop_generator(s); /* the budget is for one of the two */
+    session_evict(s); /* the budget is for one of them */
     if (trainer_start(s->trainer, &s->error)) {
         /* A partly opened run is closed with the trainer; the options are kept. */
         trainer_close(s->trainer);
@@ -87,6 +75,7 @@ int pl_start(struct pl_session *s)
     }
     s->stage = STAGE_STARTED;
     s->steps = 0;
+    s->n_early = 0;
     return list_inputs(s);
 }
 
@@ -107,7 +96,7 @@ static struct session_input *find_input(struct pl_session *s, const char *name)
 /* Returns the bytes of the whole effective batch. */
 static uint64_t input_bytes(const struct pl_session *s, const struct session_input *x)
 {
-    return x->is.sample * (uint64_t)(x->is.axis == INPUT_SHARED ? 1 : run_of(s)->planned.effective_batch);
+    return x->is.sample * (uint64_t)(x->is.axis == INPUT_SHARED ? 1 : session_run(s)->planned.effective_batch);
 }
 
 /* Rejects invalid ids, because kernels do not check ids. */
@@ -124,29 +113,90 @@ static int check_ids(struct pl_session *s, const struct session_input *x, const 
     return PL_OK;
 }
 
-int pl_write_input(struct pl_session *s, const char *name, const void *data, uint64_t bytes)
+static int check_bytes(struct pl_session *s, const struct session_input *x, uint64_t bytes, uint64_t want)
 {
-    if (!started(s, "pl_write_input")) return PL_USAGE;
+    if (bytes == want) return PL_OK;
+    if (x->is.axis == INPUT_SHARED)
+        return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu, once for all samples",
+                         x->name, (unsigned long long)bytes, (unsigned long long)want);
+    const int samples = session_run(s)->planned.effective_batch;
+    return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples",
+                     x->name, (unsigned long long)bytes, (unsigned long long)want,
+                     (unsigned long long)(want / (uint64_t)samples), samples);
+}
+
+/* Converts integers to i32, each of which must be in its range. */
+static int narrow(struct pl_session *s, const struct session_input *x, const void *data, enum dtype from, int64_t n)
+{
+    int32_t *to = (int32_t *)(void *)s->room.at;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v;
+        if (from == DT_U8) v = ((const uint8_t *)data)[i];
+        else memcpy(&v, (const char *)data + i * 8, 8);
+        if (v < INT32_MIN || v > INT32_MAX)
+            return error_set(&s->error, PL_USAGE, "pl_write_input: element %lld of %s is %lld, beyond i32",
+                             (long long)i, x->name, (long long)v);
+        to[i] = (int32_t)v;
+    }
+    return PL_OK;
+}
+
+/* Converts data to the dtype of the input, into s->room. */
+static int convert_input(struct pl_session *s, const struct session_input *x, const void *data, enum dtype from)
+{
+    const enum dtype to = x->is.dtype;
+    const uint64_t bytes = input_bytes(s, x);
+    const int64_t n = (int64_t)(bytes / dtype_size(to));
+    if (bytes > UINT32_MAX)
+        return error_set(&s->error, PL_USAGE, "pl_write_input: %s has %llu bytes; give it as %s", x->name,
+                         (unsigned long long)bytes, dtype_name(to));
+    vec_grow((void **)&s->room.at, &s->room.cap, (uint32_t)bytes, 1);
+    if (to == DT_I32 && (from == DT_I64 || from == DT_U8)) return narrow(s, x, data, from, n);
+    if (!dtype_is_float(to) || !(dtype_is_float(from) || from == DT_U8))
+        return error_set(&s->error, PL_USAGE, "pl_write_input: %s is %s, and the data is %s: convert it first", x->name,
+                         dtype_name(to), dtype_name(from));
+    if (from != DT_U8) dtype_convert(s->room.at, to, data, from, n);
+    for (int64_t i = 0; i < n && from == DT_U8; i++) dtype_store(s->room.at, to, i, ((const uint8_t *)data)[i]);
+    return PL_OK;
+}
+
+static int write_input(struct pl_session *s, const char *name, enum dtype from, const void *data, uint64_t bytes)
+{
+    if (session_require(s, STAGE_STARTED, "pl_write_input")) return s->error.code;
     if (!name || !data) return error_set(&s->error, PL_USAGE, "pl_write_input: the %s is NULL", name ? "data" : "name");
     struct session_input *x = find_input(s, name);
     if (!x) return s->error.code;
+    if (from == DT_NONE) from = x->is.dtype;
     if (x->idle) return PL_OK;
-    struct run *r = run_of(s);
-    uint64_t want = input_bytes(s, x);
-    if (bytes != want && x->is.axis == INPUT_SHARED)
-        return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu, once for all samples",
-                         name, (unsigned long long)bytes, (unsigned long long)want);
-    if (bytes != want)
-        return error_set(&s->error, PL_USAGE,
-                         "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples", name,
-                         (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample,
-                         r->planned.effective_batch);
-    if (check_ids(s, x, data) || batch_write_all(r, name, data, &s->error)) return s->error.code;
+    const uint64_t want = input_bytes(s, x);
+    if (check_bytes(s, x, bytes, want / dtype_size(x->is.dtype) * dtype_size(from))) return s->error.code;
+    if (from != x->is.dtype) {
+        if (convert_input(s, x, data, from)) return s->error.code;
+        data = s->room.at;
+    }
+    if (check_ids(s, x, data) || trainer_write_begin(s->trainer, &s->error) ||
+        batch_write_all(session_run(s), name, data, &s->error))
+        return s->error.code;
     x->written = true;
     return PL_OK;
 }
 
-static int check_written(struct pl_session *s, const char *call)
+int pl_write_input(struct pl_session *s, const char *name, const void *data, uint64_t bytes)
+{
+    ENTER(s);
+    return write_input(s, name, DT_NONE, data, bytes);
+}
+
+int pl_write_input_as(struct pl_session *s, const char *name, enum pl_dtype type, const void *data, uint64_t bytes)
+{
+    ENTER(s);
+    const enum dtype from = session_dtype_of((int)type);
+    if (!from)
+        return error_set(&s->error, PL_USAGE, "pl_write_input_as: dtype %d is not one of enum pl_dtype", (int)type);
+    return write_input(s, name, from, data, bytes);
+}
+
+int session_written(struct pl_session *s, const char *call)
 {
     for (uint32_t i = 0; i < s->inputs.n; i++)
         if (!s->inputs.at[i].written)
@@ -174,24 +224,96 @@ static int set_count(struct pl_session *s, const char *call, const char *name, d
 
 int pl_set_count(struct pl_session *s, double count)
 {
-    return session_enter(s) ? set_count(s, "pl_set_count", "", count) : PL_USAGE;
+    ENTER(s);
+    return set_count(s, "pl_set_count", "", count);
 }
 
 int pl_set_count_of(struct pl_session *s, const char *name, double count)
 {
-    if (!session_enter(s)) return PL_USAGE;
+    ENTER(s);
     if (!name || !*name) return error_set(&s->error, PL_USAGE, "pl_set_count_of: the count has no name");
     return set_count(s, "pl_set_count_of", name, count);
 }
 
-/* --- steps and outputs --------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------- */
+
+/* Returns the number of submitted steps whose results were not asked for. */
+static uint32_t outstanding(const struct pl_session *s)
+{
+    return s->n_early + trainer_in_flight(s->trainer);
+}
+
+int session_settled(struct pl_session *s, const char *call)
+{
+    if (session_require(s, STAGE_STARTED, call) || !outstanding(s)) return s->error.code;
+    return error_set(&s->error, PL_USAGE, "%s: %u of the submitted steps are not retired; call pl_retire first", call,
+                     outstanding(s));
+}
+
+static struct pl_step_info step_info(const struct train_event *v)
+{
+    return (struct pl_step_info){.size = sizeof(struct pl_step_info),
+                                 .step = v->step,
+                                 .steps = v->total,
+                                 .loss = v->loss,
+                                 .learning_rate = v->learning_rate,
+                                 .gradient_norm = v->gradient_norm,
+                                 .seconds = v->seconds,
+                                 .units = v->units,
+                                 .loss_scale = v->loss_scale,
+                                 .skipped = v->skipped};
+}
+
+/* Retires the oldest step. A failed step ends all that were submitted after it. */
+static int retire(struct pl_session *s, struct train_event *v)
+{
+    if (s->n_early) {
+        *v = s->early[0];
+        memmove(s->early, s->early + 1, --s->n_early * sizeof *s->early);
+    } else if (trainer_retire(s->trainer, v, &s->error)) return s->error.code;
+    s->steps = v->step;
+    return PL_OK;
+}
+
+/* Submits a step. A device that runs it at once has retired the step before it by then. */
+static int submit(struct pl_session *s)
+{
+    if (trainer_in_flight(s->trainer) == trainer_most_in_flight(s->trainer)) {
+        if (trainer_retire(s->trainer, &s->early[s->n_early], &s->error)) return s->error.code;
+        s->n_early++;
+    }
+    return trainer_submit(s->trainer, &s->error);
+}
+
+int pl_submit(struct pl_session *s)
+{
+    ENTER(s);
+    if (session_require(s, STAGE_STARTED, "pl_submit") || session_written(s, "pl_submit")) return s->error.code;
+    if (outstanding(s) == COUNT(s->early))
+        return error_set(&s->error, PL_USAGE, "pl_submit: %u steps are submitted, which is the most; call pl_retire",
+                         outstanding(s));
+    return submit(s);
+}
+
+int pl_retire(struct pl_session *s, struct pl_step_info *out)
+{
+    ENTER(s);
+    struct train_event v;
+    if (session_require(s, STAGE_STARTED, "pl_retire")) return s->error.code;
+    if (out && session_sized(s, "pl_retire", out, sizeof *out)) return s->error.code;
+    if (!outstanding(s)) return error_set(&s->error, PL_USAGE, "pl_retire: no step is submitted; call pl_submit first");
+    if (retire(s, &v)) return s->error.code;
+    const struct pl_step_info info = step_info(&v);
+    if (out) session_give(out, &info, sizeof info);
+    return PL_OK;
+}
 
 int pl_step(struct pl_session *s, double *loss, double *gradient_norm)
 {
+    ENTER(s);
     struct train_event v;
-    if (!started(s, "pl_step")) return PL_USAGE;
-    if (check_written(s, "pl_step") || trainer_step(s->trainer, &v, &s->error)) return s->error.code;
-    s->steps = v.step;
+    if (session_settled(s, "pl_step") || session_written(s, "pl_step") || submit(s) || retire(s, &v))
+        return s->error.code;
     if (loss) *loss = v.loss;
     if (gradient_norm) *gradient_norm = v.gradient_norm;
     return PL_OK;
@@ -199,220 +321,12 @@ int pl_step(struct pl_session *s, double *loss, double *gradient_norm)
 
 int64_t pl_steps(const struct pl_session *s) { return s ? s->steps : 0; }
 
-static id find_output(struct pl_session *s, const char *call, const char *name)
-{
-    const struct graph *g = &run_of(s)->planned.graph;
-    char known[512] = "";
-    id found = graph_find_output(g, PROGRAM_EVAL, name);
-    for (uint32_t i = 0; i < g->outputs.n && !found; i++) {
-        size_t n = strlen(known);
-        if (g->outputs.at[i].program == PROGRAM_EVAL)
-            snprintf(known + n, sizeof known - n, "%s%.60s", n ? ", " : "", graph_name(g, g->outputs.at[i].name));
-    }
-    if (!found) error_set(&s->error, PL_USAGE, "%s: the model has no output %.100s; it has: %s", call, name, known);
-    return found;
-}
+/* --- what the loop calls (loop.c) ----------------------------------------------------------- */
 
-int pl_evaluate(struct pl_session *s, double *loss)
-{
-    float x = 0;
-    if (!started(s, "pl_evaluate")) return PL_USAGE;
-    id output = find_output(s, "pl_evaluate", "loss");
-    if (!output || check_written(s, "pl_evaluate") || trainer_forward(s->trainer, output, &x, &s->error))
-        return s->error.code;
-    if (loss) *loss = x;
-    return PL_OK;
-}
-
-int pl_read_output(struct pl_session *s, const char *name, void *data, uint64_t bytes)
-{
-    if (!started(s, "pl_read_output")) return PL_USAGE;
-    if (!name || !data) return error_set(&s->error, PL_USAGE, "pl_read_output: the %s is NULL", name ? "data" : "name");
-    id output = find_output(s, "pl_read_output", name);
-    if (!output || check_written(s, "pl_read_output")) return s->error.code;
-    uint64_t want = (uint64_t)run_forward_elements(run_of(s), output) * 4;
-    if (bytes != want)
-        return error_set(&s->error, PL_USAGE, "pl_read_output: %s: the buffer has %llu bytes, expected %llu", name,
-                         (unsigned long long)bytes, (unsigned long long)want);
-    return trainer_forward(s->trainer, output, data, &s->error);
-}
-
-/* --- parameters ------------------------------------------------------------------------------- */
-
-int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *out)
-{
-    if (out) memset(out, 0, sizeof *out);
-    if (!session_enter(s) || session_require(s, STAGE_PLANNED, "pl_parameter_at")) return PL_USAGE;
-    if (!out) return error_set(&s->error, PL_USAGE, "pl_parameter_at: out is NULL");
-    const struct graph *g = &run_of(s)->planned.graph;
-    int64_t at = 0;
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        const struct param *p = &g->params.at[i];
-        const struct tensor *t = tensor_at(g, p->tensor);
-        if (weight_is_constant(g, p) || at++ != index) continue;
-        *out = (struct pl_parameter){.name = graph_name(g, t->name),
-                                     .rank = t->rank,
-                                     .elements = (uint64_t)tensor_elements(t),
-                                     .frozen = p->frozen};
-        memcpy(out->dim, t->dim, (size_t)t->rank * sizeof *t->dim);
-        return PL_OK;
-    }
-    return error_set(&s->error, PL_USAGE, "pl_parameter_at: %lld, the model has %lld parameters", (long long)index,
-                     (long long)at);
-}
-
-/* Returns the parameter of that name, if `bytes` is its size in f32; NULL, with an error: it is
- * not. */
-static const struct param *find_parameter(struct pl_session *s, const char *call, const char *name, const void *data,
-                                          uint64_t bytes)
-{
-    const struct graph *g = &run_of(s)->planned.graph;
-    const struct param *p = NULL;
-    if (!name || !data) {
-        error_set(&s->error, PL_USAGE, "%s: the %s is NULL", call, name ? "data" : "name");
-        return NULL;
-    }
-    for (uint32_t i = 0; i < g->params.n && !p; i++)
-        if (!weight_is_constant(g, &g->params.at[i]) && !strcmp(weight_name(g, &g->params.at[i]), name))
-            p = &g->params.at[i];
-    uint64_t want = p ? (uint64_t)tensor_elements(tensor_at(g, p->tensor)) * sizeof(float) : 0;
-    if (!p)
-        error_set(&s->error, PL_USAGE, "%s: the model has no parameter %.200s; pl_parameter_at lists them", call, name);
-    else if (bytes != want)
-        error_set(&s->error, PL_USAGE, "%s: %s: %llu bytes, expected %llu", call, name, (unsigned long long)bytes,
-                  (unsigned long long)want);
-    return bytes == want ? p : NULL;
-}
-
-int pl_read_parameter(struct pl_session *s, const char *name, float *data, uint64_t bytes)
-{
-    if (!started(s, "pl_read_parameter")) return PL_USAGE;
-    const struct param *p = find_parameter(s, "pl_read_parameter", name, data, bytes);
-    if (!p) return s->error.code;
-    struct run *r = run_of(s);
-    struct transfer x;
-    int64_t elements = (int64_t)(bytes / sizeof(float));
-    transfer_init(&x, &r->device, &r->tape, run_staging(r), PLAN_STAGING);
-    for (int64_t at = 0; at < elements; at += x.room) {
-        int64_t n = min_i64(x.room, elements - at);
-        const void *from;
-        if (transfer_get(&x, p->master, DT_F32, at, n, &from, NULL, &s->error)) return s->error.code;
-        memcpy(data + at, from, (size_t)n * sizeof *data);
-    }
-    return PL_OK;
-}
-
-int pl_write_parameter(struct pl_session *s, const char *name, const float *data, uint64_t bytes)
-{
-    if (!started(s, "pl_write_parameter")) return PL_USAGE;
-    const struct param *p = find_parameter(s, "pl_write_parameter", name, data, bytes);
-    if (!p) return s->error.code;
-    struct run *r = run_of(s);
-    struct transfer x;
-    int64_t elements = (int64_t)(bytes / sizeof(float)), bad_at = transfer_nonfinite(data, DT_F32, elements);
-    if (bad_at >= 0)
-        return error_set(&s->error, PL_USAGE, "pl_write_parameter: %s: element %lld is %g, expected finite numbers",
-                         name, (long long)bad_at, (double)data[bad_at]);
-    transfer_init(&x, &r->device, &r->tape, run_staging(r), PLAN_STAGING);
-    for (int64_t at = 0; at < elements; at += x.room) {
-        int64_t n = min_i64(x.room, elements - at);
-        struct bad bad;
-        memcpy(x.first, data + at, (size_t)n * sizeof *data);
-        if (transfer_put(&x, p, DT_F32, at, n, &bad, &s->error)) return s->error.code;
-        if (bad.index >= 0)
-            return error_set(&s->error, PL_USAGE, "pl_write_parameter: %s: element %lld, %g, is not finite as %s", name,
-                             (long long)bad.index, bad.value, dtype_name(bad.as));
-    }
-    return PL_OK;
-}
-
-/* --- saving ----------------------------------------------------------------------------------- */
-
-static int require_empty(struct pl_session *s, const char *dir)
-{
-    struct names all;
-    if (!file_exists(dir) && !dir_exists(dir)) return PL_OK;
-    if (!dir_exists(dir)) return error_set(&s->error, PL_USAGE, "pl_save: %s is not a folder", dir);
-    if (dir_list(dir, &all, &s->error)) return s->error.code;
-    uint32_t n = all.n;
-    names_free(&all);
-    return n ? error_set(&s->error, PL_USAGE, "pl_save: %s is not empty; give a new folder", dir) : PL_OK;
-}
-
-/* Writes under a temporary name and renames: a folder of that name is complete. */
-int pl_save(struct pl_session *s, const char *dir)
-{
-    if (!started(s, "pl_save")) return PL_USAGE;
-    if (!dir || !*dir) return error_set(&s->error, PL_USAGE, "pl_save: the folder has no name");
-    if (strlen(dir) > 4000) return error_set(&s->error, PL_USAGE, "pl_save: a path of %zu bytes", strlen(dir));
-    if (require_empty(s, dir)) return s->error.code;
-    struct run *r = run_of(s);
-    struct error *e = &s->error;
-    struct temporary t;
-    char path[4100];
-    size_t n = (size_t)snprintf(path, sizeof path, "%s", dir);
-    while (n > 1 && path[n - 1] == '/') path[--n] = '\0';
-    int rc = temporary_folder(&t, path, e);
-    if (!rc)
-        rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r),
-                          PLAN_STAGING, t.path, e);
-    if (!rc) rc = temporary_keep(&t, path, true, e);
-    temporary_drop(&t);
-    if (rc) return error_prepend(e, "pl_save");
-    snprintf(s->model, sizeof s->model, "%s", path);
-    return PL_OK;
-}
-
-const char *pl_model_path(const struct pl_session *s) { return s ? s->model : ""; }
-
-/* --- the whole loop --------------------------------------------------------------------------- */
-
-int pl_on_step(struct pl_session *s, pl_step_callback callback, void *user)
-{
-    if (!session_enter(s)) return PL_USAGE;
-    s->on_step = callback;
-    s->on_step_user = user;
-    return PL_OK;
-}
-
-static int forward_event(void *session, const struct train_event *v)
+int session_pass_event(void *session, const struct train_event *v)
 {
     struct pl_session *s = session;
+    const struct pl_step_info info = step_info(v);
     s->steps = v->step;
-    struct pl_step_info info = {v->step, v->total, v->loss, v->learning_rate, v->gradient_norm, v->seconds};
     return s->on_step(&info, s->on_step_user);
 }
-
-/* The saves of a run use a memory pool that exists once per process (mem_pool_create). */
-static bool run_in_process;
-
-static int train(struct pl_session *s, bool resume, const char *call)
-{
-    struct train_summary summary;
-    struct error e = {0};
-    if (run_in_process)
-        return error_set(&s->error, PL_USAGE,
-                         "%s: another session's run is active in this process; only one at a time is possible", call);
-    if (s->stage == STAGE_STARTED)
-        return error_set(&s->error, PL_USAGE,
-                         "%s: the session is started, to be driven by pl_step; use another session", call);
-    if (s->build && s->config.model_preset)
-        return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: remove one of them",
-                         call);
-    struct train_options o = {.resume = resume, .command = "pl_resume", .define = s->build ? &s->definition : NULL,
-                              .on_step = s->on_step ? forward_event : NULL, .user = s, .progress = session_verbose()};
-    session_drop_generator(s); /* the budget is for one of the two */
-    s->model[0] = '\0';
-    s->steps = 0;
-    s->busy = run_in_process = true;
-    int rc = train_run(&s->config, &o, &summary, &e);
-    s->busy = run_in_process = false;
-    s->error = e;
-    if (!rc) snprintf(s->model, sizeof s->model, "%s", summary.model);
-    else if (rc == PL_STOPPED) /* a checkpoint is a model folder too */
-        snprintf(s->model, sizeof s->model, "%s/checkpoints/step-%lld", s->config.train_out, (long long)s->steps);
-    return rc;
-}
-
-int pl_train(struct pl_session *s) { return session_enter(s) ? train(s, false, "pl_train") : PL_USAGE; }
-int pl_resume(struct pl_session *s) { return session_enter(s) ? train(s, true, "pl_resume") : PL_USAGE; }

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <omp.h>
 
+#include "base/caller.h"
 #include "plan/plan.h"
 #include "graph/ops.h"
 #include "plan/survey.h"
@@ -89,6 +90,7 @@ static int time_waits(struct plan_space *x, uint32_t i, double most, struct erro
 static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
 {
     if (x->held == i) return PL_OK;
+    TRY(caller_check(e));
     free_held(x);
     struct plan_choice *c = &x->choices.at[i];
     memset(&x->plan, 0, sizeof x->plan);
@@ -208,7 +210,8 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
         for (uint32_t k = 0; k < n; k++) listed |= w->x->choices.at[rough[k]].step == c->step;
         if (!listed) rough[n++] = w->at[i].choice;
     }
-    int rc = survey_rough(w->x, rough, n, budget, w->seconds, e);
+    int rc = caller_check(e);
+    if (!rc) rc = survey_rough(w->x, rough, n, budget, w->seconds, e);
     if (!rc) walk_sort(w);
     return rc;
 }

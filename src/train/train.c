@@ -24,13 +24,12 @@
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 
-/* Reports whether the next step may be submitted before the last one is retired. With a step
- * callback it may not, because the callback can end the run after any step. */
+/* Reports whether the next step may be submitted before the last one is retired. */
 static bool may_overlap(const struct trainer *t)
 {
     const uint64_t step = trainer_steps_submitted(t);
-    return tickets_overlap(&t->steps.tickets) && !t->o->on_step && step < t->total &&
-           !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
+    return tickets_overlap(&t->steps.tickets) && step < t->total && !trainer_evaluation_due(t, step) &&
+           !trainer_save_due(t, step);
 }
 
 /* Retires steps until `left` are in flight, and processes the results of each. */
@@ -73,10 +72,12 @@ static int find_worst_again(struct trainer *t, struct error *e)
 
 static int interrupted(const struct trainer *t, const char *command, struct error *e)
 {
-    return error_set(e, t->stopped ? PL_STOPPED : PL_FAIL,
+    return error_set(e, t->o->signals ? PL_FAIL : PL_STOPPED,
                      "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Resume with: %s",
-                     t->stopped ? "the step callback" : signals_name(signals_received()), t->state.step, t->total,
-                     command);
+                     t->stopped          ? "the step callback"
+                     : t->o->signals     ? signals_name(signals_received())
+                                         : "pl_cancel",
+                     t->state.step, t->total, command);
 }
 
 static int loop(struct trainer *t, const struct train_options *o, struct train_summary *out, struct error *e)
@@ -192,7 +193,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     return rc;
 }
 
-/* --- the summary ------------------------------------------------------------------------------ */
+/* --- the summary ---------------------------------------------------------------------------- */
 
 static int by_seconds(const void *a, const void *b)
 {

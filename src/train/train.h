@@ -42,7 +42,7 @@ struct train_options {
     double (*time_scale)(const struct planned *r);
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     /* Called after each step, after its metrics are written; nonzero ends the run like a signal,
-     * with PL_STOPPED. */
+     * with PL_STOPPED, once the steps in flight are retired. */
     int (*on_step)(void *user, const struct train_event *event);
     void *user;
     struct ranks *ranks;     /* NULL: this is the only process */
@@ -97,7 +97,24 @@ struct run *trainer_run(struct trainer *t);
  * 0: the default: samples, or tokens for a built-in model family. False: the planned model has no
  * such count. */
 bool trainer_count(struct trainer *t, const char *name, double count);
-/* Runs one step on the inputs that were written. */
-int trainer_step(struct trainer *t, struct train_event *out, struct error *e);
-/* Computes an output of the evaluation program over those inputs (run_forward). */
+/* Begins a write of the program's own batch: with a step in flight it is the next step's. */
+int trainer_write_begin(struct trainer *t, struct error *e);
+/* Submits a step on the inputs that were written; waits for the oldest one and retires it. */
+int trainer_submit(struct trainer *t, struct error *e);
+int trainer_retire(struct trainer *t, struct train_event *out, struct error *e);
+/* Returns the number of steps that may be in flight: 1 on a device that runs them when they are
+ * submitted. */
+uint32_t trainer_most_in_flight(const struct trainer *t);
+uint32_t trainer_in_flight(const struct trainer *t);
+/* Computes an output of the evaluation program over the inputs (run_forward). No step is in flight,
+ * as for all functions below. */
 int trainer_forward(struct trainer *t, uint32_t output, void *to, struct error *e);
+/* Computes loss and gradients, and updates nothing. The plan's step is not fused. */
+int trainer_backward(struct trainer *t, float *loss, struct error *e);
+/* Returns the factor by which stored gradients are multiplied: the loss scale of f16. */
+double trainer_gradient_scale(const struct trainer *t);
+/* Writes weights, optimizer state and step into the existing folder; reads them. */
+int trainer_write_state(struct trainer *t, const char *dir, struct error *e);
+int trainer_read_state(struct trainer *t, const char *dir, struct error *e);
+/* Returns the number of retired steps, those of the loaded state included. */
+int64_t trainer_steps(const struct trainer *t);

@@ -14,7 +14,7 @@
 
 #include "base/system.h"
 
-/* --- memory use ------------------------------------------------------------------------------- */
+/* --- memory use ----------------------------------------------------------------------------- */
 
 /* Memory use during a run, every train.monitor_every steps. For the compute device: allocated is
  * the live memory at the plan's peak, reserved the arena, peak the highest byte that a step uses
@@ -80,7 +80,7 @@ static void report_memory(struct trainer *t, char *out, size_t room)
     if (t->o->progress) monitor_log(&m, &t->run, step);
 }
 
-/* --- metrics ---------------------------------------------------------------------------------- */
+/* --- metrics -------------------------------------------------------------------------------- */
 
 /* Shows "step 12/100  loss 0.1234  lr 0.0001  grad 0.52  3.41 images/s  80.21 MiB  25 s left". */
 static void show_step(struct trainer *t, const struct train_event *v)
@@ -165,7 +165,7 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
         rc = trainer_evaluate(t, &found, e);
         if (!rc) rc = trainer_keep_best(t, &found, e);
     }
-    if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
+    if (!rc && t->o->on_step) t->stopped |= t->o->on_step(t->o->user, v) != 0;
     bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_in_flight(&t->steps.tickets);
     if (!rc && (trainer_save_due(t, t->state.step) || last || stop)) rc = trainer_save(t, e);
     if (t->o->ranks) t->o->ranks->patient = t->saved == (int64_t)t->state.step || evaluates;

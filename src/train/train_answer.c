@@ -23,7 +23,7 @@
  * answer. */
 enum { POOL_BASE = 1 << 20, POOL_PER_TOKEN = 2048, POOL_PER_BYTE = 128 };
 
-/* --- before the first step -------------------------------------------------------------------- */
+/* --- before the first step ------------------------------------------------------------------ */
 
 /* Returns the bytes of the longest line without its answer. */
 static uint64_t longest_line(const struct held_out *h)
@@ -102,7 +102,7 @@ void trainer_close_answers(struct trainer *t)
     mem_free(x->scores);
 }
 
-/* --- an evaluation ---------------------------------------------------------------------------- */
+/* --- an evaluation -------------------------------------------------------------------------- */
 
 /* The prompts of an evaluation, one file after the other. */
 struct asking {
@@ -201,7 +201,7 @@ int trainer_answer(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* --- reporting -------------------------------------------------------------------------------- */
+/* --- reporting ------------------------------------------------------------------------------ */
 
 static void log_scores(const struct trainer *t, const char *file, const struct text_scores *s)
 {

@@ -14,11 +14,12 @@
 
 #include <math.h>
 
+#include "base/caller.h"
 #include "data/dataset.h"
 #include "planning/planned.h"
 #include "io/file.h"
 
-/* --- resuming --------------------------------------------------------------------------------- */
+/* --- resuming ------------------------------------------------------------------------------- */
 
 /* Reports whether a resumed run may change the key; a change of memory and device keys, and of
  * those that decide whether and how long answers are, needs a new plan. */
@@ -114,7 +115,7 @@ static int check_group(const struct trainer *t, int64_t group, struct error *e)
                      (long long)now);
 }
 
-/* --- the parts of starting -------------------------------------------------------------------- */
+/* --- the parts of starting ------------------------------------------------------------------ */
 
 /* Returns the steps of the warmup; a fraction of the run is rounded up, as in transformers. */
 static int64_t warmup_steps(const struct config *c, int64_t total)
@@ -149,12 +150,12 @@ static void measure_run(struct trainer *t)
     t->schedule = make_schedule(t->c, (int64_t)t->total);
 }
 
-static bool interrupted(void) { return signals_received(); }
+static bool interrupted(void) { return signals_received() || caller_stops(); }
 
 /* Tokenizes text, which may take long. */
 static int prepare_data(struct trainer *t, struct error *e)
 {
-    t->data.interrupted = t->validation.interrupted = t->o->signals ? interrupted : NULL;
+    t->data.interrupted = t->validation.interrupted = interrupted;
     int rc = feed_prepare(&t->data, &t->run, t->c->train_out, e);
     return rc ? rc : feed_prepare(&t->validation, &t->run, t->c->train_out, e);
 }
@@ -239,7 +240,7 @@ static int start_data(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* --- with other ranks ------------------------------------------------------------------------- */
+/* --- with other ranks ----------------------------------------------------------------------- */
 
 static uint64_t hash_config(const struct config *c)
 {
@@ -332,7 +333,7 @@ static void expect_time(struct trainer *t)
         t->scale = t->o->time_scale(&t->run.planned);
 }
 
-/* --- starting --------------------------------------------------------------------------------- */
+/* --- starting ------------------------------------------------------------------------------- */
 
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
@@ -380,7 +381,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     return agree_on(ranks, rc, e);
 }
 
-/* --- a trainer, for the loop and for a program with its own batches --------------------------- */
+/* --- a trainer, for the loop and for a program with its own batches ------------------------- */
 
 struct trainer *trainer_open(const struct config *c, const struct train_options *o)
 {

@@ -48,7 +48,7 @@ static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums
     return PL_OK;
 }
 
-/* --- with other ranks ------------------------------------------------------------------------- */
+/* --- with other ranks ----------------------------------------------------------------------- */
 
 /* What a rank found in a batch. */
 struct eval_part {

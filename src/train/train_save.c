@@ -26,7 +26,7 @@
 
 static bool keeps_best(const struct config *c) { return c->train_keep_best && c->train_eval_every; }
 
-/* --- with other ranks ------------------------------------------------------------------------- */
+/* --- with other ranks ----------------------------------------------------------------------- */
 
 /* Reports whether weights or optimizer state are divided among ranks: rank 0 writes all, and gets
  * the parts of the others. */
@@ -71,7 +71,7 @@ static int release(struct trainer *t, int rc, struct error *e)
     return e->code;
 }
 
-/* --- the best model --------------------------------------------------------------------------- */
+/* --- the best model ------------------------------------------------------------------------- */
 
 /* Step and loss of the best model so far are in checkpoints/best/eval.json, and nowhere else.
  * Evaluation is reproducible to the bit, so a run that was killed and repeats some steps finds the
@@ -159,7 +159,7 @@ static int best_write(const char *dir, const struct config *c, const struct eval
     return file_write_text(PL_OK, path, &out, e);
 }
 
-/* --- the tokenizer and the chat template ------------------------------------------------------ */
+/* --- the tokenizer and the chat template ---------------------------------------------------- */
 
 /* A model folder is saved with the other files of model.path. With data.tokenizer or data.template
  * the run used other ones, and a preset has none: then these are saved in their place, so that
@@ -264,7 +264,7 @@ static int text_files_save(const struct text_files *t, const char *dir, struct e
     return file_write_atomic(path, t->template, strlen(t->template), e);
 }
 
-/* --- saving ----------------------------------------------------------------------------------- */
+/* --- saving --------------------------------------------------------------------------------- */
 
 /* Saves the model, with the tokenizer that it was trained with. */
 static int save_weights(struct trainer *t, const char *dir, struct error *e)

@@ -26,12 +26,13 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "base/caller.h"
 #include "base/system.h"
 #include "planning/parameter_groups.h"
 
 enum { SKIPS_MOST = 100 }; /* steps in a row that f16 may skip */
 
-/* --- the batch, prepared ahead of the device -------------------------------------------------- */
+/* --- the batch, prepared ahead of the device ------------------------------------------------ */
 
 /* Returns the number of samples of the step at a position: the effective batch, or the rest at the
  * end of the last epoch. Other epochs end within a batch. */
@@ -116,7 +117,7 @@ static void stepper_restore(struct stepper *s, uint64_t position)
     read_shares(s, position, stepper_samples_at(s, position), &batch, &ignored);
 }
 
-/* --- the loss scale of f16 -------------------------------------------------------------------- */
+/* --- the loss scale of f16 ------------------------------------------------------------------ */
 
 /* Fills the loss scale's members of a step block. */
 static void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b)
@@ -155,11 +156,9 @@ static int scaler_error(const struct train_state *s, const struct step_block *b,
         name[0] ? "; first seen in " : "", name);
 }
 
-/* --- the step block, and submitting a step ---------------------------------------------------- */
+/* --- the step block, and submitting a step -------------------------------------------------- */
 
-/* Sets the divisors of losses: what the batch counts, or for a program with its own batches
- * (`batch` NULL) samples, for a built-in model family tokens. */
-static void set_counts(const struct trainer *t, const struct feed_batch *batch, struct step_block *b)
+void trainer_set_counts(const struct trainer *t, const struct feed_batch *batch, struct step_block *b)
 {
     const struct graph *g = &t->run.planned.graph;
     for (uint32_t k = 0; k < g->n_counts; k++) {
@@ -178,7 +177,7 @@ uint64_t trainer_steps_submitted(const struct trainer *t)
 
 bool trainer_stopping(const struct trainer *t)
 {
-    return t->stopped || (t->o->ranks ? t->stop : t->o->signals && signals_received());
+    return t->stopped || caller_stops() || (t->o->ranks ? t->stop : t->o->signals && signals_received());
 }
 
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
@@ -234,7 +233,7 @@ int trainer_submit_step(struct trainer *t, struct error *e)
     int rc = stepper_get_batch(&t->steps, t->state.position, t->state.broken, &batch, e);
     rc = agree_on_step(t, &batch, rc, e);
     struct step_block b = trainer_step_block(t);
-    set_counts(t, t->data.ops ? &batch : NULL, &b);
+    trainer_set_counts(t, t->data.ops ? &batch : NULL, &b);
     if (rc) return rc;
     const int64_t n = t->steps.samples[t->steps.tickets.submitted % TICKETS].n;
     TRY(ticket_submit(&t->steps.tickets, &b, from, e));
@@ -243,7 +242,7 @@ int trainer_submit_step(struct trainer *t, struct error *e)
     return submitted < t->total && !trainer_evaluation_due(t, submitted) ? stepper_prefetch(&t->steps, e) : PL_OK;
 }
 
-/* --- the results of a step -------------------------------------------------------------------- */
+/* --- the results of a step ------------------------------------------------------------------ */
 
 /* Restores the batch, the step block and the gradients of the step that was just retired, if a
  * later step overwrote them. The weights are unchanged. */
@@ -336,31 +335,4 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
     t->seconds += out->seconds;
     if (t->o->ranks) observe_rank(t, out->seconds);
     return PL_OK;
-}
-
-/* --- for a program with its own batches ------------------------------------------------------- */
-
-bool trainer_count(struct trainer *t, const char *name, double count)
-{
-    const struct graph *g = &t->run.planned.graph;
-    for (uint32_t k = 0; k < g->n_counts; k++)
-        if (!strcmp(graph_count_name(g, k), name)) {
-            t->count[k] = count;
-            return true;
-        }
-    return false;
-}
-
-int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
-{
-    TRY(trainer_submit_step(t, e));
-    return trainer_retire_step(t, out, e);
-}
-
-int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
-{
-    struct step_block b = trainer_step_block(t);
-    set_counts(t, NULL, &b);
-    TRY(run_put_step(&t->run, &b, e));
-    return run_forward(&t->run, output, to, e);
 }

@@ -9,6 +9,7 @@
  *         train_evaluate.c  the loss over data.validation
  *           train_answer.c    answers to held-out prompts
  *         train_save.c      saves and loads checkpoints, the best and the final model
+ *     own_batches.c     the calls of a program with its own batches
  *
  * Other files use the interface in train.h.
  */
@@ -135,17 +136,17 @@ static inline bool trainer_answers(const struct trainer *t)
     return t->answering.open && (trainer_leads(t) || t->run.planned.plan.settings.shard == SHARD_WEIGHTS);
 }
 
-/* --- train_begin.c ---------------------------------------------------------------------------- */
+/* --- train_begin.c -------------------------------------------------------------------------- */
 
 /* Does everything before the first step of a new or resumed run. */
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e);
 
-/* --- train.c ---------------------------------------------------------------------------------- */
+/* --- train.c -------------------------------------------------------------------------------- */
 
 /* Reports whether a signal or the callback requested the end of the run. */
 bool trainer_stopping(const struct trainer *t);
 
-/* --- train_step.c ----------------------------------------------------------------------------- */
+/* --- train_step.c --------------------------------------------------------------------------- */
 
 /* Returns the number of steps submitted so far, retired ones included. */
 uint64_t trainer_steps_submitted(const struct trainer *t);
@@ -153,17 +154,20 @@ uint64_t trainer_steps_submitted(const struct trainer *t);
 struct step_block trainer_step_block(const struct trainer *t);
 /* Returns the unit of throughput: "tokens", "images". */
 const char *trainer_unit(const struct trainer *t);
+/* Sets the divisors of losses: what the batch counts, or for a program with its own batches
+ * (`batch` NULL) samples, for a built-in model family tokens. */
+void trainer_set_counts(const struct trainer *t, const struct feed_batch *batch, struct step_block *b);
 /* Submits the next step, and prefetches the batch after it. */
 int trainer_submit_step(struct trainer *t, struct error *e);
 /* Waits for the oldest step in flight, retires it, and advances the state. */
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e);
 
-/* --- train_after.c ---------------------------------------------------------------------------- */
+/* --- train_after.c -------------------------------------------------------------------------- */
 
 /* Processes a retired step: metrics, and if due an evaluation, the best model, a checkpoint. */
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e);
 
-/* --- train_evaluate.c ------------------------------------------------------------------------- */
+/* --- train_evaluate.c ----------------------------------------------------------------------- */
 
 /* Reports whether an evaluation is due: after the last step, and every train.eval_every before
  * it. */
@@ -176,7 +180,7 @@ int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
  * and retrieval were opened. */
 void trainer_open_parts(struct trainer *t);
 
-/* --- train_answer.c --------------------------------------------------------------------------- */
+/* --- train_answer.c ------------------------------------------------------------------------- */
 
 /* Reads the prompts, after the plan is made and before memory is taken. Does nothing without
  * train.eval_samples. */
@@ -191,7 +195,7 @@ int trainer_answer(struct trainer *t, struct error *e);
 /* Reports the scores by file: in the log, and a line of metrics.jsonl each. */
 int trainer_report_answers(struct trainer *t, struct error *e);
 
-/* --- train_save.c ----------------------------------------------------------------------------- */
+/* --- train_save.c --------------------------------------------------------------------------- */
 
 /* Returns exp(loss), or NaN (null in JSON) if that overflows a double. */
 double perplexity(double loss);
@@ -218,7 +222,7 @@ void trainer_find_best(struct trainer *t);
 /* Returns PL_FAIL if the disk has too little space for what the run will save. */
 int trainer_require_space(struct trainer *t, struct error *e);
 
-/* --- signals that stop a run after the current step (signals.c) ------------------------------- */
+/* --- signals that stop a run after the current step (signals.c) ----------------------------- */
 
 /* They are SIGTERM, SIGINT, SIGHUP (the terminal is closed), SIGUSR1 and SIGUSR2 (batch systems
  * warn with them before the time is over) and SIGXCPU (the limit of processor time, ulimit -t). */

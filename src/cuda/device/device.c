@@ -348,4 +348,4 @@ static const struct device_ops ops = {"cuda",
                                       cuda_explain};
 
 const struct cuda_plugin plimsoll_cuda_plugin = {
-    CUDA_PLUGIN_ABI, log_quiet, mem_on_exhaustion, &ops, count_gpus, take_gpu, get_view, describe_gpu};
+    CUDA_PLUGIN_ABI, log_quiet, mem_on_exhaustion, caller_share, &ops, count_gpus, take_gpu, get_view, describe_gpu};
