@@ -9,6 +9,7 @@
 #   make bench    every op, and matrix products and convolutions of many sizes, as shares of the machine's peak
 #   make docs     regenerate the generated pages of docs/
 #   make quotes   renew the outputs of plimsoll plan that docs/guides quotes; takes minutes
+#   make wheel    the Python wheel, build/wheel/*.whl (docs/guides/python.md)
 #   make examples the programs in examples/, against the library
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
 #   make deps     only install what is missing
@@ -166,6 +167,15 @@ $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
 $(SHARED): $(PUBLIC) $(BUILD)/objects
 	$(CC) $(LINK) -shared -Wl,-soname,$(@F) $(if $(EXTRA),,-Wl,-z,defs) $(PUBLIC) $(LIBS) -o $@
 	@ln -sf $(@F) $(BUILD)/libplimsoll.so
+# The same two for the Python wheel and for archives: what they link with is beside them, and their
+# libraries' own libraries too, which only an rpath of the old kind finds.
+BESIDE = -Wl,--disable-new-dtags,-rpath,'$$ORIGIN$1'
+$(BUILD)/wheel/libplimsoll.so.0: $(SHARED)
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -shared -Wl,-soname,$(@F) $(PUBLIC) $(LIBS) $(call BESIDE,) -o $@
+$(BUILD)/wheel/plimsoll: $(BUILD)/plimsoll
+	@mkdir -p $(@D)
+	$(CC) -pie $(LINK) $(BUILD)/cli/main.o $(LIB) $(LIBS) $(call BESIDE,/../lib) -o $@
 $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
 	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
@@ -280,6 +290,8 @@ docs: all
 quotes: all
 	@BUILD=$(BUILD) tools/docs.sh --quotes
 examples: $(EXAMPLES)
+wheel: all $(BUILD)/wheel/plimsoll $(BUILD)/wheel/libplimsoll.so.0
+	@python3 tools/wheel.py $(BUILD) $(BUILD)/wheel
 
 # tools/installed.sh prints what a shell needs to use the installation. A plug-in of an earlier
 # installation would not match this program.
@@ -337,6 +349,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
+.PHONY: all tests examples wheel install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
 -include $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

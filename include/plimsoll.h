@@ -134,6 +134,8 @@ PL_API void pl_cancel(struct pl_session *s, int on);
  * may change. */
 PL_API int pl_set(struct pl_session *s, const char *key, const char *value);
 PL_API int pl_read_yaml(struct pl_session *s, const char *path);
+/* Reads the same from text, YAML or JSON; `name` is its name in messages. */
+PL_API int pl_read_text(struct pl_session *s, const char *text, const char *name);
 /* Sets memory.budget: a size ("8GiB", "500 MB", "123456"), "auto" or "none". */
 PL_API int pl_set_memory(struct pl_session *s, const char *size);
 
@@ -371,6 +373,18 @@ struct pl_port {
 /* Describes the input or output at an index from 0, after pl_plan; PL_USAGE beyond the last one. */
 PL_API int pl_input_at(struct pl_session *s, int64_t index, struct pl_port *out);
 PL_API int pl_output_at(struct pl_session *s, int64_t index, struct pl_port *out);
+
+/* A tensor in the memory of a step: a rectangle of the memory map, over the ops of the step in
+ * their order. Entries of arrays like this one have no size and never change. */
+struct pl_block {
+    const char *name;
+    uint64_t offset, bytes;  /* in the arena */
+    uint32_t from, to;       /* the ops during which it lives, `to` not included */
+    int32_t kind;            /* enum pl_kind */
+    int32_t persistent;      /* 1: it lives through all steps */
+};
+/* Lists them; `ops`: how many ops a step has. */
+PL_API int pl_plan_blocks(struct pl_session *s, const struct pl_block **blocks, size_t *n, uint32_t *ops);
 
 /* Returns the plan as JSON (as `plimsoll plan --json` prints it) or as a readable table; NULL on an
  * error. */
@@ -633,6 +647,11 @@ struct pl_scores {
 /* Scores the model over data.validation or data.holdout, forward only: the loss of a language
  * model; for masks also IoU and Dice. */
 PL_API int pl_score(struct pl_session *s, struct pl_scores *out);
+
+/* Runs one forward and backward on the tensors of a safetensors file, in f32 unless a precision was
+ * set, and writes outputs, loss and gradients to another one: `plimsoll step`. The session need not
+ * be planned. */
+PL_API int pl_step_files(struct pl_session *s, const char *batch, const char *out);
 
 /* Merges a LoRA adapter into its base, folder by folder, as `plimsoll convert --adapter` does. */
 PL_API int pl_merge(struct pl_session *s, const char *base, const char *adapter, const char *dir);

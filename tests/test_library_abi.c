@@ -14,12 +14,13 @@ struct fact {
     size_t is, was;
 };
 #define SIZE(type, was) {"size of " #type, sizeof(struct type), was},
+#define WHOLE(type, was) {"the whole of " #type, sizeof(struct type), was},
 #define AT(type, member, was) {#type "." #member, offsetof(struct type, member), was},
 #define IS(name, was) {#name, (size_t)(name), (size_t)(was)},
 
-/* The sizes are those of this version: they may grow. */
+/* The sizes are those of this version: they may grow, but for entries of arrays (WHOLE). */
 static const struct fact facts[] = {
-    SIZE(pl_technique, 16) AT(pl_technique, name, 0) AT(pl_technique, value, 8)
+    WHOLE(pl_technique, 16) AT(pl_technique, name, 0) AT(pl_technique, value, 8)
     SIZE(pl_plan_info, 872) AT(pl_plan_info, size, 0) AT(pl_plan_info, fits, 8) AT(pl_plan_info, arena_bytes, 16)
     AT(pl_plan_info, host_bytes, 24) AT(pl_plan_info, lower_bound_bytes, 32)
     AT(pl_plan_info, smallest_budget_bytes, 40) AT(pl_plan_info, bytes, 48) AT(pl_plan_info, parameters, 304)
@@ -56,7 +57,9 @@ static const struct fact facts[] = {
     SIZE(pl_op_info, 56) AT(pl_op_info, size, 0) AT(pl_op_info, name, 8) AT(pl_op_info, signature, 16)
     AT(pl_op_info, attributes, 24) AT(pl_op_info, doc, 32) AT(pl_op_info, inputs_least, 40)
     AT(pl_op_info, inputs_most, 44) AT(pl_op_info, outputs, 48) AT(pl_op_info, in_models, 52)
-    SIZE(pl_token, 12) AT(pl_token, id, 0) AT(pl_token, begin, 4) AT(pl_token, end, 8)
+    WHOLE(pl_block, 40) AT(pl_block, name, 0) AT(pl_block, offset, 8) AT(pl_block, bytes, 16) AT(pl_block, from, 24)
+    AT(pl_block, to, 28) AT(pl_block, kind, 32) AT(pl_block, persistent, 36)
+    WHOLE(pl_token, 12) AT(pl_token, id, 0) AT(pl_token, begin, 4) AT(pl_token, end, 8)
     IS(PL_OK, 0) IS(PL_FAIL, 1) IS(PL_USAGE, 2) IS(PL_NOFIT, 3) IS(PL_STOPPED, 4) IS(PL_LOG_NOTE, 0)
     IS(PL_LOG_WARNING, 1) IS(PL_LOG_PROGRESS, 2) IS(PL_MAX_RANK, 6) IS(PL_F32, 1) IS(PL_I32, 2) IS(PL_F64, 3)
     IS(PL_U8, 4) IS(PL_I64, 5) IS(PL_F16, 6) IS(PL_BF16, 7) IS(PL_ZEROS, 0) IS(PL_ONES, 1) IS(PL_NORMAL, 2)

@@ -287,6 +287,7 @@ TEST(test_cancel)
     assert_non_null(strstr(pl_message(s), "stopped by pl_cancel after step 2 of 6; saved"));
     assert_non_null(strstr(pl_model_path(s), "checkpoints/step-2"));
     assert_true(h.lines[PL_LOG_PROGRESS] + h.lines[PL_LOG_NOTE] > 0);
+    ok(s, pl_on_step(s, NULL, NULL));
     ok(s, pl_resume(s));
     assert_int_equal(pl_steps(s), 6);
     pl_close(s);

@@ -49,7 +49,7 @@ trap 'rm -rf "$tmp"' EXIT
 
 # The files to search, one per line. The --help text of each command becomes a file. Of tests/golden
 # only the scripts and documents are searched.
-find README.md Makefile .ci docs include src examples tools bench tests -type f \
+find README.md Makefile .ci docs include src python examples tools bench tests -type f \
     -not \( -path 'tests/golden/*' -not -name '*.py' -not -name '*.md' \) -not -path 'tests/fuzz/corpus/*' \
     -not -path '*/__pycache__/*' -not -path tests/words.sh -not -name LICENSE | sort >"$tmp/files"
 if [ -x "$BUILD/plimsoll" ]; then

@@ -99,7 +99,7 @@ static int train(struct pl_session *s, bool resume, const char *call)
         return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: remove one of them",
                          call);
     struct train_options o = {.resume = resume, .command = "pl_resume", .define = s->build ? &s->definition : NULL,
-                              .on_step = s->on_step ? session_pass_event : NULL, .user = s,
+                              .on_step = session_pass_event, .user = s,
                               .progress = s->on_log != NULL};
     session_evict(s); /* the budget is for one of them */
     s->model[0] = '\0';

@@ -1,12 +1,13 @@
 /*
- * score.c: a model on held-out data, and an adapter merged into its base (the contract is in
- * plimsoll.h).
+ * score.c: a model on held-out data and on given tensors, and an adapter merged into its base (the
+ * contract is in plimsoll.h).
  */
 #include "plimsoll.h"
 
 #include <math.h>
 
 #include "adapter/merge.h"
+#include "batch/step_inputs.h"
 #include "folder/new_folder.h"
 #include "infer/validate.h"
 #include "lib/session.h"
@@ -63,6 +64,22 @@ int pl_score(struct pl_session *s, struct pl_scores *out)
         return error_prepend(e, "pl_score");
     session_give(out, &found, sizeof found);
     return PL_OK;
+}
+
+/* --- a step on given tensors ---------------------------------------------------------------- */
+
+int pl_step_files(struct pl_session *s, const char *batch, const char *out)
+{
+    ENTER(s);
+    struct error *e = &s->error;
+    if (!batch || !out) return error_set(e, PL_USAGE, "pl_step_files: a path is NULL");
+    if (s->stage == STAGE_STARTED)
+        return error_set(e, PL_USAGE, "pl_step_files: the session is started, so its memory is in use; open another");
+    if (config_check(&s->config, CONFIG_NEEDS_MODEL, e)) return e->code;
+    session_evict(s); /* the budget is for one of them */
+    struct config c = s->config;
+    if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
+    return step_run(&c, batch, out, e) ? error_prepend(e, "pl_step_files") : PL_OK;
 }
 
 /* --- merging -------------------------------------------------------------------------------- */

@@ -37,6 +37,7 @@ static void drop_plan(struct pl_session *s)
     session_evict(s);
     vec_free(&s->inputs);
     vec_free(&s->room);
+    vec_free(&s->blocks);
     s->n_early = 0;
 }
 
@@ -115,6 +116,15 @@ int pl_read_yaml(struct pl_session *s, const char *path)
     if (may_change(s, "pl_read_yaml", NULL)) return s->error.code;
     options_changed(s);
     return config_read(&s->config, path, &s->error);
+}
+
+int pl_read_text(struct pl_session *s, const char *text, const char *name)
+{
+    ENTER(s);
+    if (!text || !name) return error_set(&s->error, PL_USAGE, "pl_read_text: the %s is NULL", text ? "name" : "text");
+    if (may_change(s, "pl_read_text", NULL)) return s->error.code;
+    options_changed(s);
+    return config_read_text(&s->config, text, name, &s->error);
 }
 
 int pl_set_memory(struct pl_session *s, const char *size)

@@ -4,7 +4,7 @@
  *     call.c      how calls begin and end (call.h); the log, and cancelling
  *     common.c    what the other files share
  *     session.c   options, the plan
- *     tables.c    what there is: inputs, outputs, keys, ops
+ *     tables.c    what there is: inputs, outputs, keys, ops; blocks.c: the memory map
  *     step.c      a started session: inputs and steps
  *     values.c    its outputs, parameters and gradients; views.c: as DLPack
  *     loop.c      the whole loop; saving, the training state
@@ -62,6 +62,7 @@ struct pl_session {
     struct train_event early[2];
     uint32_t n_early;
     VEC(char) room;        /* of an input that is converted */
+    VEC(struct pl_block) blocks; /* result of pl_plan_blocks */
     uint32_t views;        /* DLPack tensors that are not freed... */
     bool closing;          /* ...and the session is, with the last of them */
 

@@ -328,5 +328,5 @@ int session_pass_event(void *session, const struct train_event *v)
     struct pl_session *s = session;
     const struct pl_step_info info = step_info(v);
     s->steps = v->step;
-    return s->on_step(&info, s->on_step_user);
+    return s->on_step ? s->on_step(&info, s->on_step_user) : 0;
 }

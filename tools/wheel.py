@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Builds the Python wheel: the package of python/, the program, the library, and the libraries that
+both link with. Reads no network and needs only the standard library and objdump (binutils).
+
+    make wheel                           build/wheel/plimsoll-VERSION-py3-none-PLATFORM.whl
+
+The same sources give the same bytes: files are sorted, and their time is SOURCE_DATE_EPOCH, or that
+of the last commit.
+"""
+
+import base64
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+import zipfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Every Linux has these; glibc is why the wheel has a platform tag.
+SYSTEM = re.compile(r"^(linux-vdso|ld-linux|libc|libm|libpthread|libdl|librt|libutil|libresolv)[.-]")
+
+
+def run(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def date():
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return int(given)
+    try:
+        return int(run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
+    except (subprocess.CalledProcessError, OSError, ValueError):
+        return 315532800  # 1980, the first that a zip can hold
+
+
+def version():
+    with open(os.path.join(ROOT, "include", "plimsoll.h"), encoding="utf-8") as f:
+        return re.search(r'define PL_VERSION "(.*)"', f.read()).group(1)
+
+
+def needed(path):
+    """Lists (name, path) of the libraries that a file is linked with, their own included."""
+    found = []
+    for line in run("ldd", path).splitlines():
+        words = line.split()
+        if "not found" in line:
+            sys.exit(f"{path}: {line.strip()}")
+        if "=>" in words and not SYSTEM.match(words[0]):
+            found.append((words[0], os.path.realpath(words[2])))
+    return found
+
+
+def glibc(paths):
+    """Returns the newest version of glibc's symbols that the files need."""
+    newest = (2, 17)
+    for path in paths:
+        for major, minor in re.findall(r"GLIBC_(\d+)\.(\d+)", run("objdump", "-T", path)):
+            newest = max(newest, (int(major), int(minor)))
+    return newest
+
+
+def licences(libraries):
+    """Returns the licence texts of bundled libraries, by file name, where the system has them."""
+    texts = {}
+    for name, path in libraries:
+        try:
+            owner = run("dpkg", "-S", path).split(":")[0]
+        except (subprocess.CalledProcessError, OSError):
+            try: # merged /usr: the package lists it as /lib
+                owner = run("dpkg", "-S", path.replace("/usr/", "/", 1)).split(":")[0]
+            except (subprocess.CalledProcessError, OSError):
+                continue
+        source = f"/usr/share/doc/{owner}/copyright"
+        if os.path.exists(source):
+            with open(source, "rb") as f:
+                texts[f"{owner}.txt"] = f.read()
+    return texts
+
+
+def stripped(path, to):
+    subprocess.run(["strip", "--strip-unneeded", "-o", to, path], check=True)
+    with open(to, "rb") as f:
+        return f.read()
+
+
+def read(*parts):
+    with open(os.path.join(ROOT, *parts), "rb") as f:
+        return f.read()
+
+
+def main():
+    build, out = sys.argv[1], sys.argv[2]
+    linked = os.path.join(build, "wheel")
+    files = {}
+    package = os.path.join(ROOT, "python", "plimsoll")
+    for name in sorted(os.listdir(package)):
+        if name.endswith(".py") or name == "py.typed":
+            files[f"plimsoll/{name}"] = read("python", "plimsoll", name)
+
+    scratch = os.path.join(linked, "stripped")
+    own = {"plimsoll/bin/plimsoll": os.path.join(linked, "plimsoll"),
+           "plimsoll/lib/libplimsoll.so.0": os.path.join(linked, "libplimsoll.so.0")}
+    for plugin in ("plimsoll-cuda.so", "plimsoll-mpi.so"):
+        if os.path.exists(os.path.join(build, plugin)):
+            own[f"plimsoll/lib/{plugin}"] = os.path.join(build, plugin)
+    # What the plug-ins link with is the system's: they are opened where it is there.
+    libraries = sorted(set(needed(own["plimsoll/bin/plimsoll"]) + needed(own["plimsoll/lib/libplimsoll.so.0"])))
+    for name, path in own.items():
+        files[name] = stripped(path, scratch)
+    for name, path in libraries:
+        files[f"plimsoll/lib/{name}"] = stripped(path, scratch)
+    os.remove(scratch)
+
+    machine = platform.machine()
+    major, minor = glibc([*list(own.values())[:2], *(path for _, path in libraries)])
+    tag = f"py3-none-manylinux_{major}_{minor}_{machine}"
+    v = version()
+    info = f"plimsoll-{v}.dist-info"
+    files[f"{info}/METADATA"] = (f"""Metadata-Version: 2.1
+Name: plimsoll
+Version: {v}
+Summary: Trains segmentation and vision-language models in the memory you have
+License: Apache-2.0
+Requires-Python: >=3.9
+Classifier: Programming Language :: Python :: 3
+Classifier: Operating System :: POSIX :: Linux
+Provides-Extra: numpy
+Requires-Dist: numpy ; extra == 'numpy'
+Description-Content-Type: text/markdown
+
+""").encode() + read("docs", "guides", "python.md")
+    files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tools/wheel.py\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\nplimsoll = plimsoll.__main__:main\n"
+    files[f"{info}/licenses/LICENSE"] = read("LICENSE")
+    files[f"{info}/licenses/THIRD-PARTY.md"] = read("THIRD-PARTY.md")
+    for name, data in licences(libraries).items():
+        files[f"{info}/licenses/{name}"] = data
+
+    rows = []
+    for name in sorted(files):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
+        rows.append(f"{name},sha256={digest},{len(files[name])}\n")
+    files[f"{info}/RECORD"] = ("".join(rows) + f"{info}/RECORD,,\n").encode()
+
+    os.makedirs(out, exist_ok=True)
+    path = os.path.join(out, f"plimsoll-{v}-{tag}.whl")
+    when = time.gmtime(max(date(), 315532800))[:6]
+    with zipfile.ZipFile(path + ".new", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
+        for name in sorted(files, key=lambda n: (n.startswith(info), n)):
+            entry = zipfile.ZipInfo(name, when)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3
+            runs = "/bin/" in name or ".so" in name
+            entry.external_attr = (0o100755 if runs else 0o100644) << 16
+            z.writestr(entry, files[name])
+    os.replace(path + ".new", path)
+    print(f"{path}: {os.path.getsize(path) / 2**20:.1f} MiB, {len(libraries)} libraries bundled")
+
+
+main()
