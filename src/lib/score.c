@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "adapter/merge.h"
+#include "adapter/adapter_folder.h"
 #include "batch/step_inputs.h"
 #include "folder/new_folder.h"
 #include "infer/validate.h"
