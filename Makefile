@@ -308,7 +308,8 @@ install: all
 	install -m 755 $(SHARED) $(PLUGIN) $(MPI_PLUGIN) $(to)/lib/
 	ln -sf $(notdir $(SHARED)) $(to)/lib/libplimsoll.so
 	$(call pc,$(prefix),$(prefix)/include,$(prefix)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
-	install -m 644 LICENSE THIRD-PARTY.md README.md $(to)/share/doc/plimsoll/
+	install -m 644 LICENSE THIRD-PARTY.md README.md CHANGELOG.md $(to)/share/doc/plimsoll/
+	@BUILD=$(BUILD) tools/extras.sh $(to)/share
 	cp -R docs $(to)/share/doc/plimsoll/
 	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
 	@tools/installed.sh "$(prefix)" "$(DESTDIR)"

@@ -5,7 +5,7 @@
 #
 #   bash tests/run_python.sh     from the repository's root, after make; see run_lib.sh
 #   PYTHON_NUMPY=PYTHON          a Python that has NumPy, for the same tests with it
-# shellcheck source=tests/run_lib.sh
+# shellcheck source=tests/run_lib.sh disable=SC2034,SC2154
 . tests/run_lib.sh
 
 python=$(command -v python3 || true)
@@ -61,7 +61,7 @@ wheel() {
     cp "$wheel" "$tmp/"
     rm "$wheel"
     touch -d '2001-01-01' "$BUILD/wheel/plimsoll"
-    SOURCE_DATE_EPOCH= make -s BUILD="$BUILD" wheel >/dev/null && cmp "$wheel" "$tmp/$(basename "$wheel")" || return 1
+    SOURCE_DATE_EPOCH='' make -s BUILD="$BUILD" wheel >/dev/null && cmp "$wheel" "$tmp/$(basename "$wheel")" || return 1
     ! "$python" -m zipfile -l "$wheel" | grep -qE 'libc\.so|libm\.so|ld-linux' || return 1
     cat "$tmp/made"
 }

@@ -88,6 +88,8 @@ int command_run(const struct command *c, int argc, char **argv, struct error *e)
 const struct command *command_find(const char *name, const struct command *const *list, size_t n);
 const char *command_nearest(const char *word, const struct command *const *list, size_t n);
 
+/* Appends the names of all options of a command, with `between` them. */
+void command_options(const struct command *c, const char *between, struct text *out);
 /* Returns the name of the first option of a list that has a value other than 0; NULL: none. */
 const char *options_given(const struct options *o, const struct option *list, size_t n);
 /* Refuses options without a run file or what replaces it. */

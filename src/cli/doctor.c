@@ -10,12 +10,16 @@
 struct doctor_options {
     struct options o;
     struct diagnosis_options of;
+    bool machine;
 };
 
 static int doctor(struct options *o, struct error *e)
 {
     struct diagnosis_options *of = &((struct doctor_options *)o)->of;
-    if (!o->argc || (o->argc == 1 && o->json)) {
+    const bool machine = ((struct doctor_options *)o)->machine;
+    if (machine && o->argc > 1 + o->json)
+        return error_set(e, PL_USAGE, "--machine describes this machine, with --json at most; leave the rest out");
+    if (machine || !o->argc || (o->argc == 1 && o->json)) {
         environment_print_machine(o->json);
         return PL_OK;
     }
@@ -27,11 +31,12 @@ static int doctor(struct options *o, struct error *e)
     return diagnose(&(struct plan_source){.read = options_source, .of = o}, &o->config, of, e);
 }
 
-static const struct option OPTIONS[] = {OPTION(struct doctor_options, "--confirm", SWITCH, of.confirm)};
+static const struct option OPTIONS[] = {OPTION(struct doctor_options, "--confirm", SWITCH, of.confirm),
+                                       OPTION(struct doctor_options, "--machine", SWITCH, machine)};
 
 const struct command command_doctor = {
     "doctor",
-    "doctor [--json]\n"
+    "doctor [--machine] [--json]\n"
     "       plimsoll doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] "
     "[--plan PLAN.json] [--set key=value]... [--json]",
     "Without a run file, describes this machine: processor, memory, limits, GPU, libraries, and what\n"
@@ -45,6 +50,7 @@ const struct command command_doctor = {
     CONFIG_FROM_HELP
     "  --steps N        steps over which leaks are measured (20; 0: none)\n"
     ADAPTER_HELP
-    "  --confirm        runs one step with the largest micro-batch",
+    "  --confirm        runs one step with the largest micro-batch\n"
+    "  --machine        describes this machine: the same as without a run file",
     .shared = OPT_RUN | OPT_NO_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS, COMMAND_OPTIONS(OPTIONS),
     COMMAND_STATE(struct doctor_options, .of.steps = 20), .run = doctor};

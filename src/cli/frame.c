@@ -181,6 +181,13 @@ static int parse_words(struct options *o, struct error *e)
     return PL_OK;
 }
 
+void command_options(const struct command *c, const char *between, struct text *out)
+{
+    for (size_t i = 0; i < c->n_options; i++) text_printf(out, "%s%s", out->n ? between : "", c->options[i].name);
+    for (size_t i = 0; i < COUNT(shared); i++)
+        if (shared[i].groups & c->shared) text_printf(out, "%s%s", out->n ? between : "", shared[i].option.name);
+}
+
 static void add_shared(struct options *o, unsigned groups)
 {
     for (size_t i = 0; i < COUNT(shared); i++)

@@ -36,7 +36,7 @@ static void usage(FILE *out)
                  "  plimsoll init  --model MODEL --data DATA > RUN.yaml\n"
                  "  plimsoll plan  RUN.yaml --memory 8GiB\n"
                  "  plimsoll train RUN.yaml --memory 8GiB\n\n", PL_VERSION);
-    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i]->name, what[i]);
+    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-10s %s\n", commands[i]->name, what[i]);
     fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml. "
                  "`plimsoll --version` lists the\n"
                  "libraries that this build uses, `plimsoll doctor` describes the machine.\n"
