@@ -10,6 +10,7 @@
 #   make docs     regenerate the generated pages of docs/
 #   make quotes   renew the outputs of plimsoll plan that docs/guides quotes; takes minutes
 #   make wheel    the Python wheel, build/wheel/*.whl (docs/guides/python.md)
+#   make dist     a release in dist/: archives, wheel, .deb, SBOM, SHA256SUMS; the same bytes each time
 #   make examples the programs in examples/, against the library
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
 #   make deps     only install what is missing
@@ -292,6 +293,8 @@ quotes: all
 examples: $(EXAMPLES)
 wheel: all $(BUILD)/wheel/plimsoll $(BUILD)/wheel/libplimsoll.so.0
 	@python3 tools/wheel.py $(BUILD) $(BUILD)/wheel
+dist: all $(BUILD)/wheel/plimsoll $(BUILD)/wheel/libplimsoll.so.0
+	@python3 tools/dist.py $(BUILD) dist
 
 # tools/installed.sh prints what a shell needs to use the installation. A plug-in of an earlier
 # installation would not match this program.
@@ -350,6 +353,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples wheel install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
+.PHONY: all tests examples wheel dist install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
 -include $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

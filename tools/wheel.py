@@ -81,10 +81,13 @@ def licences(libraries):
     return texts
 
 
-def stripped(path, to):
-    subprocess.run(["strip", "--strip-unneeded", "-o", to, path], check=True)
-    with open(to, "rb") as f:
-        return f.read()
+def stripped(path, scratch):
+    """Returns a program or library without debugging symbols, whose build id depends on the folder."""
+    subprocess.run(["strip", "--strip-unneeded", "-R", ".note.gnu.build-id", "-o", scratch, path], check=True)
+    with open(scratch, "rb") as f:
+        data = f.read()
+    os.remove(scratch)
+    return data
 
 
 def read(*parts):
@@ -92,8 +95,8 @@ def read(*parts):
         return f.read()
 
 
-def main():
-    build, out = sys.argv[1], sys.argv[2]
+def make(build, out):
+    """Writes the wheel into a folder; returns its path and the bundled libraries."""
     linked = os.path.join(build, "wheel")
     files = {}
     package = os.path.join(ROOT, "python", "plimsoll")
@@ -113,7 +116,6 @@ def main():
         files[name] = stripped(path, scratch)
     for name, path in libraries:
         files[f"plimsoll/lib/{name}"] = stripped(path, scratch)
-    os.remove(scratch)
 
     machine = platform.machine()
     major, minor = glibc([*list(own.values())[:2], *(path for _, path in libraries)])
@@ -158,7 +160,9 @@ Description-Content-Type: text/markdown
             entry.external_attr = (0o100755 if runs else 0o100644) << 16
             z.writestr(entry, files[name])
     os.replace(path + ".new", path)
-    print(f"{path}: {os.path.getsize(path) / 2**20:.1f} MiB, {len(libraries)} libraries bundled")
+    return path, libraries
 
 
-main()
+if __name__ == "__main__":
+    made, bundled = make(sys.argv[1], sys.argv[2])
+    print(f"{made}: {os.path.getsize(made) / 2**20:.1f} MiB, {len(bundled)} libraries bundled")
