@@ -16,6 +16,8 @@ static inline struct pl_session *open_f32(void)
 {
     struct pl_session *s = pl_open();
     assert_int_equal(pl_set(s, "memory.precision", "f32"), PL_OK);
+    /* DEVICE=cuda: the same tests on a GPU */
+    if (getenv("DEVICE")) assert_int_equal(pl_set(s, "device.kind", getenv("DEVICE")), PL_OK);
     return s;
 }
 

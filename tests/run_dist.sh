@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_dist.sh: a release as `make dist` leaves it: complete, with the right sums, the same bytes when
+# run_dist.sh: a release as `make dist` leaves it: complete, with the right sums, the same bytes if
 # it is packed again; and the program archive in a root folder that has nothing but glibc.
 # tools/reproduce.sh compares two whole builds.
 #

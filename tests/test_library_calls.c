@@ -213,7 +213,14 @@ TEST(test_views)
     ok(s, pl_view_parameter(s, "out.weight", &w));
     ok(s, pl_view_gradient(s, "out.weight", &g));
     assert_true(w->rank == 2 && w->dim[0] == CLASSES && w->dim[1] == WIDTH && w->stride[1] == 1);
-    assert_true(w->type.code == 2 && w->type.bits == 32 && w->device.type == 1);
+    assert_true(w->type.code == 2 && w->type.bits == 32);
+    if (w->device.type != 1) { /* the memory of a GPU, which this test cannot read */
+        assert_int_equal(w->device.type, 2);
+        w->deleter(w);
+        g->deleter(g);
+        pl_close(s);
+        return;
+    }
     ok(s, pl_read_parameter(s, "out.weight", read, sizeof read));
     assert_memory_equal(read, w->data, sizeof read);
     ok(s, pl_read_gradient(s, "out.weight", read, sizeof read));

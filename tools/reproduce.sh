@@ -1,5 +1,5 @@
 #!/bin/bash
-# Shows that a release can be made again: builds it twice from the same commit, in two folders of
+# Shows that a release can be reproduced: builds it twice from the same commit, in two folders of
 # different names and with different clocks of their files, and compares the bytes.
 #
 #   tools/reproduce.sh [COMMIT]     HEAD, by default; SWITCHES='CUDA=0 CC=...' for make
