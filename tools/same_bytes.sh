@@ -42,7 +42,7 @@ one() {
     train)
         for a in before after; do "${!a}" train "$tmp/$name.yaml" --set "train.out=$dir/$a.run" "$@" >"$dir/$a.log" 2>&1 && cp "$dir/$a.run/model/"*model.safetensors "$dir/$a"; done ;;
     plan)
-        for a in before after; do "${!a}" plan "$tmp/plan.yaml" --preset "$name" "$@" --json 2>"$dir/$a.log" | grep -Ev '"(digest|text|note|warnings?|doc)"' >"$dir/$a"; done ;;
+        for a in before after; do "${!a}" plan "$tmp/plan.yaml" --preset "$name" "$@" --json 2>"$dir/$a.log" | grep -Ev '"(digest|text|note|warnings?|doc)"|GiB are free' >"$dir/$a"; done ;;
     esac
     if [ -s "$dir/before" ] && cmp -s "$dir/before" "$dir/after"; then echo "ok $kind $name $*"
     elif [ ! -s "$dir/before" ] && [ ! -s "$dir/after" ]; then echo "neither $kind $name $*: $(tail -n 1 "$dir/after.log")"
@@ -64,7 +64,7 @@ printf 'data: {sequence: 128}\ntrain: {effective_batch: 8}\ndevice: {kind: cpu, 
         done
         echo "train $m --set adapter.target_modules=[q_proj] --set adapter.r=4 --set memory.quantize=nf4"
     done
-    for m in $("$before" modules nosuch 2>&1 | sed 's/.*presets //; s/,//g'); do echo "plan $m --memory 24GiB"; done
+    for m in $("$before" modules nosuch 2>&1 | sed 's/.*presets //; s/, nor of .*//; s/,//g'); do echo "plan $m --memory 24GiB"; done
 } >"$tmp/list"
 xargs -P "${JOBS:-$(nproc)}" -I{} bash -c 'one {}' <"$tmp/list" | tee "$tmp/log" | grep --line-buffered -v '^ok'
 awk '/^ok/ { p++ } /^FAIL/ { f++ } END { printf "%d passed, %d failed\n", p, f; exit f > 0 }' "$tmp/log"

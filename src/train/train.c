@@ -56,7 +56,7 @@ static int submit_and_retire(struct trainer *t, struct train_event *v, struct er
 /* Evaluates mask models before the first step too, as the baseline. */
 static int evaluate_baseline(struct trainer *t, struct error *e)
 {
-    struct evaluation found;
+    struct scored found;
     if (!t->has_scores || t->state.step || !t->c->train_eval_every) return PL_OK;
     return trainer_evaluate(t, &found, e);
 }
@@ -65,7 +65,7 @@ static int evaluate_baseline(struct trainer *t, struct error *e)
  * checkpoint and may not have drawn them. */
 static int find_worst_again(struct trainer *t, struct error *e)
 {
-    struct evaluation found;
+    struct scored found;
     if (!t->has_scores || !t->o->worst || t->state.step < t->total) return PL_OK;
     return trainer_score(t, &found, e);
 }

@@ -161,7 +161,7 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
     int rc = trainer_leads(t) ? report_step(t, v, e) : PL_OK;
     if (evaluates) rc = agree_on(t->o->ranks, rc, e); /* no rank waits in the evaluation for one that has ended */
     if (!rc && evaluates) {
-        struct evaluation found;
+        struct scored found;
         rc = trainer_evaluate(t, &found, e);
         if (!rc) rc = trainer_keep_best(t, &found, e);
     }

@@ -163,7 +163,7 @@ static int evaluate_together(struct trainer *t, struct progress *p, struct loss_
 }
 
 /* Evaluates the whole validation dataset in all passes. */
-int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
+int trainer_score(struct trainer *t, struct scored *out, struct error *e)
 {
     struct progress p = {0};
     struct loss_sums sums = {0};
@@ -180,7 +180,7 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
         rc = t->o->ranks ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e);
     }
     if (!loss_sums_mean(&sums, &loss) && !rc) rc = feed_empty(&t->validation, e);
-    *out = (struct evaluation){.step = (int64_t)t->state.step, .samples = (int64_t)t->validation.samples, .loss = loss,
+    *out = (struct scored){.step = (int64_t)t->state.step, .samples = (int64_t)t->validation.samples, .loss = loss,
                                .iou = NAN, .dice = NAN};
     if (t->has_scores) {
         const struct score all = mask_scores_of(&t->scores, false);
@@ -228,7 +228,7 @@ static uint32_t list_answers(const struct trainer *t, char *out, size_t room, st
  * perplexity of tokens, null if it overflows a double, IoU and Dice of masks, the accuracy of
  * retrieval (of labels, captions, or masks by their texts), and the scores of generated answers.
  * */
-static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
+static int report_evaluation(struct trainer *t, const struct scored *v, struct error *e)
 {
     char number[32] = "null", more[128] = "", text[128] = "", answers[256] = "";
     struct scalar scalars[8] = {{"eval_loss", v->loss}};
@@ -267,7 +267,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     return events_write(&t->events, v->step, scalars, (int)n_scalars, e);
 }
 
-int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
+int trainer_evaluate(struct trainer *t, struct scored *out, struct error *e)
 {
     char left[512];
     int rc = trainer_score(t, out, e);

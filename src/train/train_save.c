@@ -87,7 +87,7 @@ enum { BY_LOSS, BY_DICE, BY_IOU }; /* the choices of train.best */
 static const char *const names[] = {"eval_loss", "eval_dice", "eval_iou"};
 
 /* Returns what train.best compares: lower is better. */
-static double best_rank(const struct config *c, const struct evaluation *v)
+static double best_rank(const struct config *c, const struct scored *v)
 {
     return c->train_best == BY_DICE ? -v->dice : c->train_best == BY_IOU ? -v->iou : v->loss;
 }
@@ -116,7 +116,7 @@ static void best_read(const char *dir, const struct config *c, struct best *b)
     snprintf(path, sizeof path, "%s/eval.json", dir);
     if (!file_exists(path)) return;
     struct best found = {0};
-    struct evaluation of = {.iou = NAN, .dice = NAN};
+    struct scored of = {.iou = NAN, .dice = NAN};
     const char *by = names[BY_LOSS];
     int rc = json_read_file(path, 1 << 20, &memory, &root, &e);
     if (!rc) rc = value_as_map(root, path, &e);
@@ -137,7 +137,7 @@ static void best_read(const char *dir, const struct config *c, struct best *b)
 }
 
 /* Writes DIR/eval.json. */
-static int best_write(const char *dir, const struct config *c, const struct evaluation *v, struct error *e)
+static int best_write(const char *dir, const struct config *c, const struct scored *v, struct error *e)
 {
     struct text out = {0};
     struct json_writer j = {.out = &out, .indent = 2};
@@ -303,7 +303,7 @@ int trainer_save(struct trainer *t, struct error *e)
 }
 
 /* Saves a model folder; the best one also holds its evaluation. */
-static int save_model(struct trainer *t, enum folder_model which, const struct evaluation *v, struct error *e)
+static int save_model(struct trainer *t, enum folder_model which, const struct scored *v, struct error *e)
 {
     const char *dir;
     TRY(folder_model_begin(&t->folder, which, &dir, e));
@@ -312,7 +312,7 @@ static int save_model(struct trainer *t, enum folder_model which, const struct e
     return folder_model_publish(&t->folder, which, e);
 }
 
-int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e)
+int trainer_keep_best(struct trainer *t, const struct scored *v, struct error *e)
 {
     int rc = keeps_best(t->c) ? meet(t, e) : PL_OK;
     if (rc || !keeps_best(t->c)) return rc;

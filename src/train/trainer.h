@@ -71,7 +71,7 @@ struct best {
 };
 
 /* One evaluation. */
-struct evaluation {
+struct scored {
     int64_t step, samples;
     double loss;
     double iou, dice; /* means over masks; NaN: it has none */
@@ -173,9 +173,9 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
  * it. */
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
 /* Evaluates without a report. */
-int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
+int trainer_score(struct trainer *t, struct scored *out, struct error *e);
 /* Evaluates and reports the result. */
-int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
+int trainer_evaluate(struct trainer *t, struct scored *out, struct error *e);
 /* Allocates the memory of an evaluation that ranks divide, before the first one and after scores
  * and retrieval were opened. */
 void trainer_open_parts(struct trainer *t);
@@ -211,7 +211,7 @@ bool trainer_save_due(const struct trainer *t, uint64_t step);
 int trainer_save(struct trainer *t, struct error *e);
 /* Saves the model as checkpoints/best, if train.keep_best is set and its evaluation is the best
  * so far. */
-int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e);
+int trainer_keep_best(struct trainer *t, const struct scored *v, struct error *e);
 /* Writes the final model folder. */
 int trainer_publish(struct trainer *t, struct error *e);
 /* Loads the newest checkpoint of a resumed run, and checks that its model has not changed. Changes

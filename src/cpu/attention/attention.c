@@ -52,7 +52,7 @@ struct layout {
     int64_t q, k, v, s, p, o, max, sum, bias, rows, position, total;
 };
 
-static struct layout layout_of(const struct heads *n, const struct grid *grid)
+static struct layout layout_of(const struct heads *n, const struct score_grid *grid)
 {
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_B), keys = round_up(min_i64(n->S, KEYS), PANEL_A);
     int64_t D = n->D + MR_MAX; /* rounded up to any mr */
@@ -80,7 +80,7 @@ static bool attention_match(const struct query *q)
            q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
-uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads)
+uint64_t attention_bytes(const struct heads *n, const struct score_grid *grid, int threads)
 {
     int64_t tables = grid ? grid_table_floats(grid, n) : 0;
     return (uint64_t)(tables + layout_of(n, grid).total * threads) * sizeof(float);
@@ -100,7 +100,7 @@ struct block {
     const struct heads *n;
     struct panels panels;
     const struct micro *u;   /* panels.u */
-    const struct grid *grid; /* NULL: no relative positions */
+    const struct score_grid *grid; /* NULL: no relative positions */
     bool masked;
     int64_t b, h, t0, tn;
     struct span seen; /* the keys that the queries see */
@@ -197,7 +197,7 @@ static void block_run(const struct block *x)
     for (int64_t p = 0; p < x->tn; p += u->nr) block_finish(x, p);
 }
 
-void attention_forward(const struct launch *l, const struct heads *n, struct grid *grid, bool masked)
+void attention_forward(const struct launch *l, const struct heads *n, struct score_grid *grid, bool masked)
 {
     struct layout y = layout_of(n, grid);
     CHECK(l->work_bytes >= attention_bytes(n, grid, l->threads), "%llu bytes of workspace",

@@ -141,7 +141,7 @@ static inline int64_t reserve_floats(int64_t *at, int64_t floats)
  *
  * All position terms are in powers of two, as attention's scores are. */
 
-struct grid {
+struct score_grid {
     int64_t height, width;
     bool biased;
     const struct operand *table[2]; /* of h and w; with a bias only the first */
@@ -150,27 +150,27 @@ struct grid {
 };
 
 /* Returns the grid of a node, without its tables: enough for planning. */
-struct grid grid_of(const union attr *attr, bool biased);
+struct score_grid grid_of(const union attr *attr, bool biased);
 /* Returns the dimensions of q, k and v as plain attention has them. */
 struct heads grid_heads(const int64_t *q, const union attr *attr);
-bool grid_is_bf16(const struct grid *g);
+bool grid_is_bf16(const struct score_grid *g);
 
 /* Returns the numbers per query of its position terms. */
-static inline int64_t grid_row(const struct grid *g) { return g->biased ? 0 : g->height + g->width; }
+static inline int64_t grid_row(const struct score_grid *g) { return g->biased ? 0 : g->height + g->width; }
 
 /* --- forward: one query per lane --------------------------------------------------------- */
 
 /* Return the floats of the packed or mirrored tables, and of the position terms of `queries`. */
-int64_t grid_table_floats(const struct grid *g, const struct heads *n);
-int64_t grid_query_floats(const struct grid *g, int64_t queries);
+int64_t grid_table_floats(const struct score_grid *g, const struct heads *n);
+int64_t grid_query_floats(const struct score_grid *g, int64_t queries);
 
 /* Packs or mirrors the tables into `to`. */
-void grid_pack(struct grid *g, const struct heads *n, const struct panels *p, float *to);
-void grid_mirror(struct grid *g, const struct heads *n, float *to);
+void grid_pack(struct score_grid *g, const struct heads *n, const struct panels *p, float *to);
+void grid_mirror(struct score_grid *g, const struct heads *n, float *to);
 
 /* Computes the position terms of queries t .. t+tn, packed (unscaled) in q's panels of nr: for each
  * panel [height + width][nr]. The rest of `position` is scratch. */
-void grid_positions(const struct grid *g, const struct panels *p, const void *q, int64_t D, int64_t t, int64_t tn,
+void grid_positions(const struct score_grid *g, const struct panels *p, const void *q, int64_t D, int64_t t, int64_t tn,
                     float *position);
 
 /* A panel of queries t .. t+tn of head h and its position terms. */
@@ -181,7 +181,7 @@ struct grid_panel {
 };
 
 /* Computes s [keys][nr] = factor s + position, for keys from s0 on. */
-void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
+void grid_add_queries(const struct score_grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
                       float factor);
 
 /* --- backward: one key per lane ------------------------------------------------------------ */
@@ -190,7 +190,7 @@ void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *
  * is the number of rows of both. Each table is reversed, so that the product terms of a query are
  * contiguous: rel_h[kh] is at height-1-h + kh. */
 struct grid_bwd {
-    struct grid g;
+    struct score_grid g;
     struct panels panels;
     const struct micro *u; /* panels.u */
     int64_t J, row;       /* row: numbers per query in rel and drel: height + width, plus the wrapped ones */
@@ -248,7 +248,7 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
 
 /* --- attention, plain or on a grid (NULL: plain) ---------------------------------------------- */
 
-uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads);
-void attention_forward(const struct launch *l, const struct heads *n, struct grid *grid, bool masked);
+uint64_t attention_bytes(const struct heads *n, const struct score_grid *grid, int threads);
+void attention_forward(const struct launch *l, const struct heads *n, struct score_grid *grid, bool masked);
 uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool narrow, int threads);
 void attention_backward(const struct launch *l, const struct heads *n, struct grid_bwd *grid, bool masked);

@@ -14,9 +14,9 @@
 #include "cpu/cpu.h"
 #include "cpu/products/pack.h"
 
-struct grid grid_of(const union attr *attr, bool biased)
+struct score_grid grid_of(const union attr *attr, bool biased)
 {
-    return (struct grid){.height = attr->relative.height, .width = attr->relative.width, .biased = biased};
+    return (struct score_grid){.height = attr->relative.height, .width = attr->relative.width, .biased = biased};
 }
 
 struct heads grid_heads(const int64_t *q, const union attr *attr)
@@ -25,28 +25,28 @@ struct heads grid_heads(const int64_t *q, const union attr *attr)
     return heads_of(q, q, &plain);
 }
 
-bool grid_is_bf16(const struct grid *g)
+bool grid_is_bf16(const struct score_grid *g)
 {
     return g->biased || (g->table[0]->dtype == DT_BF16 && g->table[1]->dtype == DT_BF16);
 }
 
-static int64_t grid_size(const struct grid *g, int axis) { return axis ? g->width : g->height; }
+static int64_t grid_size(const struct score_grid *g, int axis) { return axis ? g->width : g->height; }
 
 /* --- tables --------------------------------------------------------------------------------- */
 
 /* Returns the floats of a table's panels: rows in whole tiles, f32 or bf16 in groups. */
-static int64_t panel_room(const struct grid *g, int axis, int64_t D)
+static int64_t panel_room(const struct score_grid *g, int axis, int64_t D)
 {
     return round_up((2 * grid_size(g, axis) - 1 + MR_MAX) * max_i64(D, GROUP_MAX / 2), 16);
 }
 
-int64_t grid_table_floats(const struct grid *g, const struct heads *n)
+int64_t grid_table_floats(const struct score_grid *g, const struct heads *n)
 {
     if (g->biased) return round_up(n->H * g->height * (2 * g->width - 1), 16);
     return panel_room(g, 0, n->D) + panel_room(g, 1, n->D);
 }
 
-void grid_mirror(struct grid *g, const struct heads *n, float *to)
+void grid_mirror(struct score_grid *g, const struct heads *n, float *to)
 {
     const struct operand *table = g->table[0];
     g->mirror = to;
@@ -58,7 +58,7 @@ void grid_mirror(struct grid *g, const struct heads *n, float *to)
             }
 }
 
-void grid_pack(struct grid *g, const struct heads *n, const struct panels *p, float *to)
+void grid_pack(struct score_grid *g, const struct heads *n, const struct panels *p, float *to)
 {
     if (g->biased) {
         grid_mirror(g, n, to);
@@ -75,12 +75,12 @@ void grid_pack(struct grid *g, const struct heads *n, const struct panels *p, fl
 /* --- position terms of queries ------------------------------------------------------------- */
 
 /* Returns the scratch of grid_positions: rows of one table, in whole tiles, against a panel. */
-static int64_t product_floats(const struct grid *g)
+static int64_t product_floats(const struct score_grid *g)
 {
     return (2 * max_i64(g->height, g->width) + 2 * MR_MAX) * NR_MAX;
 }
 
-int64_t grid_query_floats(const struct grid *g, int64_t queries)
+int64_t grid_query_floats(const struct score_grid *g, int64_t queries)
 {
     return g->biased ? 0 : round_up(queries * grid_row(g), 16) + product_floats(g);
 }
@@ -90,7 +90,7 @@ struct reach {
     int64_t low, high;
 };
 
-static struct reach reach_of(const struct grid *g, int axis, int64_t t, int64_t tn)
+static struct reach reach_of(const struct score_grid *g, int axis, int64_t t, int64_t tn)
 {
     int64_t last = t + tn - 1, W = g->width;
     if (axis == 0) return (struct reach){t / W, last / W};
@@ -98,7 +98,7 @@ static struct reach reach_of(const struct grid *g, int axis, int64_t t, int64_t 
 }
 
 /* Computes one panel's rel_h or rel_w, [size][nr]. */
-static void panel_positions(const struct grid *g, int axis, const struct panels *p, const void *q, int64_t at_q,
+static void panel_positions(const struct score_grid *g, int axis, const struct panels *p, const void *q, int64_t at_q,
                             int64_t D, int64_t t, int64_t tn, float *rel, float *product)
 {
     const struct micro *u = p->u;
@@ -117,7 +117,7 @@ static void panel_positions(const struct grid *g, int axis, const struct panels 
         for (int64_t i = 0; i < u->nr; i++) rel[k * u->nr + i] = product[at[i] - k * u->nr] * (float)M_LOG2E;
 }
 
-void grid_positions(const struct grid *g, const struct panels *p, const void *q, int64_t D, int64_t t, int64_t tn,
+void grid_positions(const struct score_grid *g, const struct panels *p, const void *q, int64_t D, int64_t t, int64_t tn,
                     float *position)
 {
     if (g->biased) return;
@@ -138,7 +138,7 @@ struct lane_run {
     int64_t lane, n, y, x;
 };
 
-static int stretches_of(const struct grid *g, int64_t t, int64_t tn, struct lane_run to[NR_MAX])
+static int stretches_of(const struct score_grid *g, int64_t t, int64_t tn, struct lane_run to[NR_MAX])
 {
     int count = 0;
     for (int64_t i = 0; i < tn;) {
@@ -149,7 +149,7 @@ static int stretches_of(const struct grid *g, int64_t t, int64_t tn, struct lane
     return count;
 }
 
-static void add_bias(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
+static void add_bias(const struct score_grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
                      float factor)
 {
     const int64_t wide = 2 * g->width - 1, nr = at->u->nr;
@@ -166,7 +166,7 @@ static void add_bias(const struct grid *g, const struct grid_panel *at, float *s
     }
 }
 
-void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
+void grid_add_queries(const struct score_grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
                       float factor)
 {
     if (g->biased) {

@@ -49,7 +49,7 @@ static uint64_t grid_bytes(const int64_t *dim, const union attr *attr, bool bias
                            int threads)
 {
     const struct heads n = grid_heads(dim, attr);
-    struct grid g = grid_of(attr, biased);
+    struct score_grid g = grid_of(attr, biased);
     if (!backward) return attention_bytes(&n, &g, threads);
     struct grid_bwd x = grid_bwd_of(attr, biased, &n);
     return attention_bwd_bytes(&n, &x, narrow, threads);
@@ -65,7 +65,7 @@ static void grid_run(const struct launch *l, const int64_t *dim, const struct op
         x.g.table[0] = &tables[0], x.g.table[1] = &tables[1];
         attention_backward(l, &n, &x, false);
     } else {
-        struct grid g = grid_of(l->attr, biased);
+        struct score_grid g = grid_of(l->attr, biased);
         g.table[0] = &tables[0], g.table[1] = &tables[1];
         attention_forward(l, &n, &g, false);
     }
