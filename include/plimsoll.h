@@ -120,7 +120,8 @@ PL_API int pl_on_log(struct pl_session *s, pl_log_callback callback, void *user)
 PL_API void pl_log_stderr(enum pl_log level, const char *line, void *user);
 
 /* Asks the running call of the session to end soon with PL_STOPPED: a search for a plan between two
- * candidates, pl_train after the current step with a checkpoint, an answer after its next token.
+ * candidates, pl_train after the current step with a checkpoint, pl_score after a batch, an answer
+ * after its next token, with the tokens so far.
  * From any thread, and from a signal handler. With no call running it ends the next one that can
  * end; `on` 0 withdraws it. */
 PL_API void pl_cancel(struct pl_session *s, int on);

@@ -53,6 +53,15 @@ static inline void make_batch(struct batch *d)
         if (!strstr(pl_message(s), part)) fail_msg("%s: no '%s' in: %s", #call, part, pl_message(s)); \
     } while (0)
 
+/* A run that was stopped after step `n` of 6; a GPU has finished the step in flight too. */
+static inline void stopped_after(struct pl_session *s, int64_t n)
+{
+    char said[64];
+    assert_true(pl_steps(s) == n || (getenv("DEVICE") && pl_steps(s) == n + 1));
+    snprintf(said, sizeof said, "after step %d of 6; saved", (int)pl_steps(s));
+    if (!strstr(pl_message(s), said)) fail_msg("no '%s' in: %s", said, pl_message(s));
+}
+
 static inline struct pl_session *open_with(pl_build build)
 {
     struct pl_session *s = open_f32();

@@ -845,8 +845,7 @@ TEST(test_train)
     left = 2;
     ok(s, pl_on_step(s, count_steps, &left));
     assert_int_equal(pl_train(s), PL_STOPPED);
-    assert_non_null(strstr(pl_message(s), "after step 2 of 6; saved"));
-    assert_int_equal(pl_steps(s), 2);
+    stopped_after(s, 2);
     read_model(pl_model_path(s), parts, sizeof parts, &b);
     assert_int_equal(a, b);
     ok(s, pl_on_step(s, NULL, NULL));

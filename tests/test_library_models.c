@@ -37,6 +37,28 @@ TEST(test_chat)
     pl_close(s);
 }
 
+static int cancel_second(int32_t id, void *user)
+{
+    static int n;
+    if (++n == 2) pl_cancel(user, 1);
+    return 0;
+}
+
+/* A cancelled answer holds the tokens so far. */
+TEST(test_cancel_answer)
+{
+    struct pl_session *s = model("tests/golden/basic");
+    struct pl_generation o = PL_INIT(pl_generation);
+    struct pl_answer a = PL_INIT(pl_answer);
+    ok(s, pl_generation_defaults(s, &o));
+    o.max_new = 12;
+    assert_int_equal(pl_generate(s, (int32_t[]){2, 16, 32, 31, 25}, 5, &o, cancel_second, s, &a), PL_STOPPED);
+    assert_true(a.count == 2 && a.ids[0] == 52 && a.end == PL_END_CALLBACK);
+    ok(s, pl_generate(s, (int32_t[]){2, 16, 32, 31, 25}, 5, &o, NULL, NULL, &a));
+    assert_int_equal(a.count, 12);
+    pl_close(s);
+}
+
 TEST(test_predict)
 {
     enum { MOST = 1 << 20 };

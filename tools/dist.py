@@ -148,7 +148,7 @@ def debian(version, build, libraries, packages, out):
                 page = os.path.join(base, name)
                 subprocess.run(["gzip", "-9n", page], check=True)
         major, minor = wheel.glibc([os.path.join(build, "plimsoll"), os.path.join(build, "libplimsoll.so.0")])
-        direct = [(n, p) for n, p in libraries if n in directly(os.path.join(build, "plimsoll"))]
+        direct = [(n, p) for n, p in libraries if n in wheel.asked(os.path.join(build, "plimsoll"))]
         depends = ", ".join([f"libc6 (>= {major}.{minor})", *sorted(owners(direct))])
         size = sum(os.path.getsize(os.path.join(b, n)) for b, _, names in os.walk(usr) for n in names) // 1024
         put(root, "DEBIAN/control", f"""Package: plimsoll
@@ -170,12 +170,6 @@ Description: trains segmentation and vision-language models in the memory you ha
         subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, path], env=environment, check=True,
                        stdout=subprocess.DEVNULL)
     return path
-
-
-def directly(path):
-    """Lists the names of the libraries that a file itself asks for."""
-    lines = wheel.run("readelf", "-dW", path).splitlines()
-    return {line.split("[")[1].split("]")[0] for line in lines if "(NEEDED)" in line}
 
 
 def digest(path):

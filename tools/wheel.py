@@ -42,16 +42,31 @@ def version():
         return re.search(r'define PL_VERSION "(.*)"', f.read()).group(1)
 
 
-def needed(path):
-    """Lists (name, path) of the libraries that a file is linked with, their own included."""
-    found = []
+def asked(path):
+    """Lists the names of the libraries that a file itself asks for."""
+    lines = run("readelf", "-dW", path).splitlines()
+    return [line.split("[")[1].split("]")[0] for line in lines if "(NEEDED)" in line]
+
+
+def needed(path, own):
+    """Lists (name, path) of the libraries that a file is linked with, their own included, but for those
+    that all systems have. Libraries in the folder `own` come before the system's."""
+    system = {}
     for line in run("ldd", path).splitlines():
         words = line.split()
-        if "not found" in line:
-            sys.exit(f"{path}: {line.strip()}")
-        if "=>" in words and not SYSTEM.match(words[0]):
-            found.append((words[0], os.path.realpath(words[2])))
-    return found
+        if "=>" in words and "not found" not in line:
+            system[words[0]] = os.path.realpath(words[2])
+    found, open_ = {}, asked(path)
+    while open_:
+        name = open_.pop()
+        if name in found or SYSTEM.match(name):
+            continue
+        ours = os.path.join(own, name)
+        if not os.path.exists(ours) and name not in system:
+            sys.exit(f"{path}: {name} is not found")
+        found[name] = ours if os.path.exists(ours) else system[name]
+        open_ += asked(found[name])
+    return sorted(found.items())
 
 
 def glibc(paths):
@@ -111,7 +126,8 @@ def make(build, out):
         if os.path.exists(os.path.join(build, plugin)):
             own[f"plimsoll/lib/{plugin}"] = os.path.join(build, plugin)
     # What the plug-ins link with is the system's: they are opened where it is there.
-    libraries = sorted(set(needed(own["plimsoll/bin/plimsoll"]) + needed(own["plimsoll/lib/libplimsoll.so.0"])))
+    libraries = sorted({**dict(needed(own["plimsoll/bin/plimsoll"], linked)),
+                        **dict(needed(own["plimsoll/lib/libplimsoll.so.0"], linked))}.items())
     for name, path in own.items():
         files[name] = stripped(path, scratch)
     for name, path in libraries:
@@ -149,6 +165,9 @@ Description-Content-Type: text/markdown
     files[f"{info}/RECORD"] = ("".join(rows) + f"{info}/RECORD,,\n").encode()
 
     os.makedirs(out, exist_ok=True)
+    for name in os.listdir(out):
+        if name.startswith("plimsoll-") and name.endswith(".whl"):
+            os.remove(os.path.join(out, name))
     path = os.path.join(out, f"plimsoll-{v}-{tag}.whl")
     when = time.gmtime(max(date(), 315532800))[:6]
     with zipfile.ZipFile(path + ".new", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as z:

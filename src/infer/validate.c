@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "base/caller.h"
 #include "base/progress.h"
 #include "data/text/tokens.h"
 #include "batch/batch_plan.h"
@@ -34,6 +35,7 @@ static int run_pass(const struct forward *v, struct progress *p, struct loss_sum
     for (int64_t at = 0; at < n; at += B) {
         struct feed_batch batch;
         float l = 0;
+        TRY(caller_check(e));
         TRY(feed_put(v->feed, &(struct batch_target){0}, (uint64_t)at, min_i64(B, n - at), B, &batch, e));
         TRY(loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e));
         if (!isfinite(l))

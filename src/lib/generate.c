@@ -2,7 +2,7 @@
  * generate.c: generation of text for users of the library (the contract is in plimsoll.h).
  *
  * The generator keeps weights and KV cache between calls. A call that needs a longer context plans
- * anew. pl_cancel ends an answer as a callback does.
+ * anew.
  */
 #include "plimsoll.h"
 
@@ -234,7 +234,7 @@ static int generate(struct pl_session *s, const struct prompt *prompt, const str
                                    .arena_bytes = plan_arena(&x->generator.run->planned.plan),
                                    .kv_cache_bytes = generator_cache_bytes(&x->generator)};
     session_give(out, &full, sizeof full);
-    return PL_OK;
+    return caller_check(&s->error);
 }
 
 int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options,
