@@ -49,8 +49,8 @@ def settle(root):
 def pack(folder, name, out):
     """Writes the tree `name` of a folder as a compressed archive."""
     settle(os.path.join(folder, name))
-    tar = subprocess.Popen(["tar", "--sort=name", f"--mtime=@{wheel.date()}", "--owner=0", "--group=0", "--numeric-owner",
-                            "--format=gnu", "-C", folder, "-cf", "-", name], stdout=subprocess.PIPE)
+    tar = subprocess.Popen(["tar", "--sort=name", f"--mtime=@{wheel.date()}", "--owner=0", "--group=0",
+                            "--numeric-owner", "--format=gnu", "-C", folder, "-cf", "-", name], stdout=subprocess.PIPE)
     with open(out, "wb") as f:
         subprocess.run(["gzip", "-9n"], stdin=tar.stdout, stdout=f, check=True)
     tar.stdout.close()
@@ -141,7 +141,8 @@ def debian(version, build, libraries, packages, out):
         usr = os.path.join(root, "usr")
         binaries(usr, build, build)
         extras(usr, build)
-        shutil.move(os.path.join(usr, "share", "zsh", "site-functions"), os.path.join(usr, "share", "zsh", "vendor-completions"))
+        zsh = os.path.join(usr, "share", "zsh")
+        shutil.move(os.path.join(zsh, "site-functions"), os.path.join(zsh, "vendor-completions"))
         put(usr, "share/doc/plimsoll/copyright", wheel.read("LICENSE"))
         for base, _, names in os.walk(os.path.join(usr, "share", "man")):
             for name in names:
@@ -193,7 +194,8 @@ def sbom(version, libraries, packages, files, out):
                  "licenseConcluded": "NOASSERTION", "copyrightText": "NOASSERTION"} for i, path in enumerate(files)]
     key = hashlib.sha256("".join(a["checksums"][0]["checksumValue"] for a in archives).encode()).hexdigest()
     document = {
-        "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"plimsoll-{version}",
+        "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
+        "name": f"plimsoll-{version}",
         "documentNamespace": f"https://spdx.org/spdxdocs/plimsoll-{version}-{key[:32]}",
         "creationInfo": {"created": created, "creators": ["Tool: tools/dist.py"]},
         "packages": [own, *parts], "files": archives,

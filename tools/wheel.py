@@ -151,7 +151,8 @@ Requires-Dist: numpy ; extra == 'numpy'
 Description-Content-Type: text/markdown
 
 """).encode() + read("docs", "guides", "python.md")
-    files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tools/wheel.py\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    files[f"{info}/WHEEL"] = ("Wheel-Version: 1.0\nGenerator: tools/wheel.py\nRoot-Is-Purelib: false\n"
+                              f"Tag: {tag}\n").encode()
     files[f"{info}/entry_points.txt"] = b"[console_scripts]\nplimsoll = plimsoll.__main__:main\n"
     files[f"{info}/licenses/LICENSE"] = read("LICENSE")
     files[f"{info}/licenses/THIRD-PARTY.md"] = read("THIRD-PARTY.md")
