@@ -334,6 +334,24 @@ TEST(test_threads)
     for (int i = 0; i < 4; i++) assert_int_equal(failed[i], 0);
 }
 
+TEST(test_tables_of_plans)
+{
+    struct pl_session *s = token_run("compared");
+    const char *rows = pl_frontier_json(s);
+    if (!rows) fail_msg("%s", pl_message(s));
+    assert_true(strstr(rows, "\"label\": \"smallest\"") && strstr(rows, "samples_per_second"));
+    assert_non_null(rows = pl_devices_json(s, "8,h200"));
+    assert_non_null(strstr(rows, "\"devices\""));
+    assert_null(pl_devices_json(s, "8,nothing"));
+    assert_non_null(strstr(pl_message(s), "nothing"));
+    assert_null(pl_devices_json(s, NULL));
+    pl_close(s);
+    s = open_with(classifier);
+    assert_null(pl_frontier_json(s));
+    assert_int_equal(pl_code(s), PL_USAGE);
+    pl_close(s);
+}
+
 /* --- what there is -------------------------------------------------------------------------- */
 
 TEST(test_ports)

@@ -158,6 +158,8 @@ _FUNCTIONS = {
     "pl_plan_blocks": (c_int, [_S, POINTER(POINTER(Block)), POINTER(c_size_t), POINTER(c_uint32)]),
     "pl_plan_json": (c_char_p, [_S]),
     "pl_plan_table": (c_char_p, [_S]),
+    "pl_frontier_json": (c_char_p, [_S]),
+    "pl_devices_json": (c_char_p, [_S, c_char_p]),
     "pl_start": (c_int, [_S]),
     "pl_input_at": (c_int, [_S, c_int64, POINTER(Port)]),
     "pl_output_at": (c_int, [_S, c_int64, POINTER(Port)]),

@@ -89,8 +89,9 @@ class Session:
     def fail(self, code):
         raise error_of(code, self.message())
 
-    def text_of(self, name):
-        result, raised = self.code_of(name)
+    def text_of(self, name, *arguments):
+        """Calls a function that returns a text."""
+        result, raised = self.code_of(name, *arguments)
         if raised is not None:
             raise raised
         if result is None:

@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import tempfile
 from ctypes import byref
 
 from . import _library
-from ._errors import UsageError, error_of
-from ._library import library, text
-from ._session import plain, value_text
+from ._errors import UsageError
+from ._library import encoded, library, text
+from ._session import Session
 
 
 def program():
@@ -21,34 +19,17 @@ def program():
     raise UsageError("this installation has no program plimsoll")
 
 
-def _command(run, settings, *arguments):
-    """Runs ``plimsoll plan RUN ... --json``; returns its object."""
-    with tempfile.TemporaryDirectory(prefix="plimsoll-") as folder:
-        if isinstance(run, dict):
-            path = os.path.join(folder, "run.yaml")
-            with open(path, "w", encoding="utf-8") as f:
-                json.dump(plain(run), f)
-        else:
-            path = os.fspath(run)
-        sets = [a for key, value in (settings or {}).items() for a in ("--set", f"{key}={value_text(value)}")]
-        done = subprocess.run([program(), "plan", path, *sets, *arguments, "--json"], capture_output=True, text=True,
-                              check=False)
-    if done.returncode not in (0, 3):
-        lines = done.stderr.strip().splitlines()
-        raise error_of(done.returncode, lines[-1] if lines else "the program failed")
-    return json.loads(done.stdout)
-
-
 def frontier(run, settings=None):
     """Returns the best plan for each of several budgets: rows with budget_bytes, arena_bytes,
     predicted_step_seconds, samples_per_second and the techniques."""
-    return _command(run, settings, "--frontier")["frontier"]
+    with Session().configure(run, None, settings) as s:
+        return json.loads(s.text_of("pl_frontier_json"))["frontier"]
 
 
 def devices(run, gpus, settings=None):
     """Returns the best plan for each GPU, given by GiB of memory or by name: ``devices(run, [8, 24, "h200"])``."""
-    found = _command(run, settings, "--devices", ",".join(str(g) for g in gpus))
-    return found["devices"]
+    with Session().configure(run, None, settings) as s:
+        return json.loads(s.text_of("pl_devices_json", encoded(",".join(str(g) for g in gpus))))["devices"]
 
 
 def keys():

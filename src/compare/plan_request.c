@@ -13,7 +13,7 @@
 
 enum { IMAGES_MOST = 4096, FRAMES_MOST = 65536, RANK_ROWS = 32 };
 
-/* --- one plan --------------------------------------------------------------------------------- */
+/* --- one plan ------------------------------------------------------------------------------- */
 
 static int write_plan(const struct planned *r, bool fits, const char *path, struct error *e)
 {
@@ -277,7 +277,7 @@ static void note_warnings(const struct plan_rows *rows, bool each, struct text *
     text_free(&others);
 }
 
-/* --- each of them ----------------------------------------------------------------------------- */
+/* --- each of them --------------------------------------------------------------------------- */
 
 static int show_compare(const struct plan_request *o, struct error *e)
 {
@@ -391,6 +391,40 @@ static int show_devices(const struct plan_request *o, struct error *e)
     return rc;
 }
 
+/* --- tables as text ------------------------------------------------------------------------- */
+
+static void put_rows(unsigned which, const char *name, const struct plan_rows *rows, struct text *out)
+{
+    struct shown x;
+    struct json_writer w = {.out = out};
+    add_all(&x, which, rows);
+    json_begin_map(&w, NULL);
+    table_json(&x.table, &w, name);
+    json_end(&w);
+    table_free(&x.table);
+}
+
+int plan_frontier_json(const struct plan_source *s, struct text *out, struct error *e)
+{
+    struct plan_rows rows = {0};
+    const int rc = plan_frontier(s, &rows, e);
+    if (!rc) put_rows(FRONTIER, "frontier", &rows, out);
+    vec_free(&rows.list);
+    return rc;
+}
+
+int plan_devices_json(const struct plan_source *s, const char *gpus, struct text *out, struct error *e)
+{
+    struct plan_rows rows = {0};
+    struct counts none = {0};
+    const int rc = plan_devices(s, gpus, &none, &none, &rows, e);
+    if (!rc) put_rows(DEVICES, "devices", &rows, out);
+    vec_free(&rows.list);
+    return rc;
+}
+
+/* --- ranks ---------------------------------------------------------------------------------- */
+
 /* Says what the columns are, what connects ranks, and what is too large. */
 static void note_ranks(const struct plan_rows *rows, bool without, struct text *out)
 {
@@ -426,7 +460,7 @@ static int show_ranks(const struct plan_request *o, struct error *e)
     return rc;
 }
 
-/* --- a request -------------------------------------------------------------------------------- */
+/* --- a request ------------------------------------------------------------------------------ */
 
 static int read_size(const char *text, struct plan_source *s, struct error *e)
 {

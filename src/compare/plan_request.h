@@ -50,6 +50,10 @@ int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct
 int plan_ranks(const struct plan_source *s, const int64_t *ranks, int n, struct plan_rows *rows, bool *without,
                struct error *e);
 
+/* Append two of these tables as JSON, as `plimsoll plan --json` prints them. */
+int plan_frontier_json(const struct plan_source *s, struct text *out, struct error *e);
+int plan_devices_json(const struct plan_source *s, const char *gpus, struct text *out, struct error *e);
+
 struct plan_request {
     struct plan_source source;   /* `read` and `of` are given; plan_request_read sets the rest */
     const char *devices, *images, *frames, *image_size, *masks; /* as given; NULL: not given */

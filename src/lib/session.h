@@ -4,7 +4,8 @@
  *     call.c      how calls begin and end (call.h); the log, and cancelling
  *     common.c    what the other files share
  *     session.c   options, the plan
- *     tables.c    what there is: inputs, outputs, keys, ops; blocks.c: the memory map
+ *     tables.c    what there is: inputs, outputs, keys, ops; blocks.c: the memory map;
+ *                 compare.c: tables of plans
  *     step.c      a started session: inputs and steps
  *     values.c    its outputs, parameters and gradients; views.c: as DLPack
  *     loop.c      the whole loop; saving, the training state
