@@ -392,9 +392,9 @@ PL_API int pl_plan_blocks(struct pl_session *s, const struct pl_block **blocks, 
 PL_API const char *pl_plan_json(struct pl_session *s);
 PL_API const char *pl_plan_table(struct pl_session *s);
 
-/* Return the best plan for each of several budgets, and for each GPU of a list with commas, by GiB of
- * memory or by name ("8,24,h200"): `plimsoll plan --frontier --json`, `--devices`. NULL on an error.
- * The session's own plan stays. */
+/* Return the best plan for each of several budgets, and for each GPU of a list with commas, by
+ * GiB of memory or by name ("8,24,h200"): `plimsoll plan --frontier --json`, `--devices`. NULL
+ * on an error. The session's own plan stays. */
 PL_API const char *pl_frontier_json(struct pl_session *s);
 PL_API const char *pl_devices_json(struct pl_session *s, const char *gpus);
 
