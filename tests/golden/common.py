@@ -36,6 +36,27 @@ def write_json(path, value):
         f.write("\n")
 
 
+def random_weights(named, c, generator, rename=lambda name: name, is_norm=lambda name: "norm" in name):
+    """Random parameters in the case's dtype, by their names in the folder. The weights of norms are around 1."""
+    weights = {}
+    for name, p in named:
+        w = torch.randn(p.shape, generator=generator) * c["std"]
+        if name.endswith(".weight") and is_norm(name):
+            w += 1
+        weights[rename(name)] = w.to(getattr(torch, c["dtype"]))
+    return weights
+
+
+def copy_weights(model, weights, folder, rename=lambda name: name):
+    """Copies the tensors of a folder into the parameters; each tensor belongs to one."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(weights.pop(rename(name)))
+    if weights:
+        raise SystemExit(f"{folder}: tensors that belong to no parameter: {list(weights)}")
+    return model
+
+
 def relative(a, b):
     """|a - b| / |b| in L2, in double."""
     a, b = (torch.nan_to_num(t.double().flatten(), 0.0) for t in (a, b))  # NaN: padding

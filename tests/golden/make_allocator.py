@@ -157,24 +157,14 @@ def folder_name(c, name):
 def write_model(folder, c, generator):
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
-    weights = {}
-    for name, p in Allocator(c).named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if "norm" in name and name.endswith(".weight"):
-            w += 1
-        weights[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
+    weights = common.random_weights(Allocator(c).named_parameters(), c, generator, lambda name: folder_name(c, name))
     common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
 
 
 def load_model(folder, c, dtype):
     model = Allocator(c).to(dtype).eval()
     weights = load_file(os.path.join(folder, "model.safetensors"))
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(weights.pop(folder_name(c, name)))
-    if weights:
-        raise SystemExit(f"{folder}: tensors that belong to no parameter: {list(weights)}")
-    return model
+    return common.copy_weights(model, weights, folder, lambda name: folder_name(c, name))
 
 
 def random_batch(c, generator):

@@ -195,24 +195,14 @@ def folder_name(c, name):
 def write_model(folder, c, generator):
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
-    weights = {}
-    for name, p in Levels(c).named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if name.endswith(".weight") and ("norm" in name or "ln_q" in name):
-            w += 1
-        weights[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
+    weights = common.random_weights(Levels(c).named_parameters(), c, generator, lambda name: folder_name(c, name), is_norm=lambda name: "norm" in name or "ln_q" in name)
     common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
 
 
 def load_model(folder, c, dtype):
     model = Levels(c).to(dtype).eval()
     weights = load_file(os.path.join(folder, "model.safetensors"))
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(weights.pop(folder_name(c, name)))
-    if weights:
-        raise SystemExit(f"{folder}: tensors that belong to no parameter: {list(weights)}")
-    return model
+    return common.copy_weights(model, weights, folder, lambda name: folder_name(c, name))
 
 
 def random_row(c, n, generator):

@@ -59,7 +59,7 @@ def vision_case(c):
 
 
 def text_case(c):
-    return make_llava.text_case(dict(text=c["text"], tied=False, kind="arr_coc"))
+    return make_llava.text_case(dict(text=c["text"], tied=False, kind="arr_coc", T=c["T"]))
 
 
 def config_json(c):
@@ -139,12 +139,7 @@ def folder_name(name):
 def write_model(folder, c, generator):
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
-    weights = {}
-    for name, p in Grounding(c).named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if "norm" in name and name.endswith(".weight"):
-            w += 1
-        weights[folder_name(name)] = w.to(getattr(torch, c["dtype"]))
+    weights = common.random_weights(Grounding(c).named_parameters(), c, generator, folder_name)
     common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
 
 
@@ -152,12 +147,7 @@ def load_model(folder, c, dtype):
     """The reference, only from the folder. Refuses one that does not fill it."""
     model = Grounding(c).to(dtype).eval()
     weights = load_file(os.path.join(folder, "model.safetensors"))
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(weights.pop(folder_name(name)))
-    if weights:
-        raise SystemExit(f"{folder}: tensors that belong to no parameter: {list(weights)}")
-    return model
+    return common.copy_weights(model, weights, folder, folder_name)
 
 
 def random_masks(c, count, side, generator):

@@ -207,12 +207,7 @@ def folder_name(c, name):
 
 def random_weights(c, generator):
     model = AutoModelForImageTextToText.from_config(reference_config(c))
-    out = {}
-    for name, p in model.named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if "norm" in name and name.endswith(".weight") and (c["kind"] not in ("gemma3", "paligemma") or "vision_tower" in name):
-            w += 1
-        out[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
+    out = common.random_weights(model.named_parameters(), c, generator, lambda name: folder_name(c, name), is_norm=lambda name: "norm" in name and (c["kind"] not in ("gemma3", "paligemma") or "vision_tower" in name))
     return out
 
 
@@ -260,12 +255,7 @@ def load_model(folder, c, dtype):
     model = LlavaForConditionalGeneration(config).to(dtype).eval()
     model.set_attn_implementation("eager")
     weights = folder_weights(folder, c)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(weights.pop(folder_name(c, name)))
-    if weights:
-        raise SystemExit(f"{folder}: tensors that belong to no parameter: {list(weights)}")
-    return model
+    return common.copy_weights(model, weights, folder, lambda name: folder_name(c, name))
 
 
 def next_tokens(c, size):

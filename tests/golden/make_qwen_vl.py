@@ -106,12 +106,7 @@ def write_model(folder, c, generator):
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
     model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(**config_json(c)))
-    weights = {}
-    for name, p in model.named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if name.endswith(".weight") and ("norm" in name or "ln_q" in name):
-            w += 1
-        weights[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
+    weights = common.random_weights(model.named_parameters(), c, generator, lambda name: folder_name(c, name), is_norm=lambda name: "norm" in name or "ln_q" in name)
     common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
 
 

@@ -110,12 +110,7 @@ def model_class(c):
 
 def random_weights(c, config, generator):
     """Normal with c["std"], norms around 1: no gradient is degenerate."""
-    out = {}
-    for name, p in model_class(c)(config).named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if "norm" in name and name.endswith(".weight"):
-            w += 1
-        out[name] = w.to(getattr(torch, c["dtype"]))
+    out = common.random_weights(model_class(c)(config).named_parameters(), c, generator)
     if c["tied_copy"]:  # as the published folders have it
         name = "shared_image_embedding.positional_embedding"
         out["prompt_encoder.shared_embedding.positional_embedding"] = out[name].clone()

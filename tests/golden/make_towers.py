@@ -113,12 +113,7 @@ def folder_name(c, name):
 
 def random_weights(c, config, generator):
     """Normal with c["std"], norms around 1: no gradient is degenerate."""
-    out = {}
-    for name, p in tower_class(c)(config).named_parameters():
-        w = torch.randn(p.shape, generator=generator) * c["std"]
-        if "norm" in name and name.endswith(".weight"):
-            w += 1
-        out[folder_name(c, name)] = w.to(getattr(torch, c["dtype"]))
+    out = common.random_weights(tower_class(c)(config).named_parameters(), c, generator, lambda name: folder_name(c, name))
     return out
 
 
