@@ -170,6 +170,7 @@ $(SHARED): $(PUBLIC) $(BUILD)/objects
 	@ln -sf $(@F) $(BUILD)/libplimsoll.so
 # The same two for the Python wheel and for archives: what they link with is beside them, and their
 # libraries' own libraries too, which only an rpath of the old kind finds.
+RELEASED := $(addprefix $(BUILD)/wheel/,plimsoll libplimsoll.so.0 libLerc.so.4 libjbig.so.0)
 BESIDE = -Wl,--disable-new-dtags,-rpath,'$$ORIGIN$1'
 $(BUILD)/wheel/libplimsoll.so.0: $(SHARED)
 	@mkdir -p $(@D)
@@ -246,7 +247,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) -O1 $(NO_RANGES) $^ $(LINK) $(LIBS) -o $@
-tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
+tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES) $(RELEASED)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files
 # and configurations, so that they build on a bare machine with a GPU.
@@ -294,7 +295,6 @@ examples: $(EXAMPLES)
 $(BUILD)/wheel/libLerc.so.4 $(BUILD)/wheel/libjbig.so.0: tools/stand_in.c
 	@mkdir -p $(@D)
 	$(CC) $(CSTD) $(WARN) -O2 -fPIC -shared -Wl,-soname,$(@F) $< -o $@
-RELEASED := $(addprefix $(BUILD)/wheel/,plimsoll libplimsoll.so.0 libLerc.so.4 libjbig.so.0)
 wheel: all $(RELEASED)
 	@python3 tools/wheel.py $(BUILD) $(BUILD)/wheel
 dist: all $(RELEASED)

@@ -86,15 +86,14 @@ def extras(root, build):
 
 def binaries(root, build, folder, library_folder="lib"):
     """Adds program, library, plug-ins and headers; `folder`: where program and library are linked."""
-    scratch = os.path.join(root, "stripped")
     os.makedirs(root, exist_ok=True)
-    put(root, "bin/plimsoll", wheel.stripped(os.path.join(folder, "plimsoll"), scratch), 0o755)
+    put(root, "bin/plimsoll", wheel.stripped(os.path.join(folder, "plimsoll")), 0o755)
     put(root, f"{library_folder}/libplimsoll.so.0",
-        wheel.stripped(os.path.join(folder, "libplimsoll.so.0"), scratch), 0o755)
+        wheel.stripped(os.path.join(folder, "libplimsoll.so.0")), 0o755)
     os.symlink("libplimsoll.so.0", os.path.join(root, library_folder, "libplimsoll.so"))
     for plugin in ("plimsoll-cuda.so", "plimsoll-mpi.so"):
         if os.path.exists(os.path.join(build, plugin)):
-            put(root, f"{library_folder}/{plugin}", wheel.stripped(os.path.join(build, plugin), scratch), 0o755)
+            put(root, f"{library_folder}/{plugin}", wheel.stripped(os.path.join(build, plugin)), 0o755)
     for header in ("plimsoll.h", "plimsoll_ops.h"):
         put(root, f"include/{header}", wheel.read("include", header))
 
@@ -106,7 +105,7 @@ def program(version, build, libraries, out):
         root = os.path.join(folder, name)
         binaries(root, build, os.path.join(build, "wheel"))
         for library, path in libraries:
-            put(root, f"lib/{library}", wheel.stripped(path, os.path.join(root, "stripped")), 0o755)
+            put(root, f"lib/{library}", wheel.stripped(path), 0o755)
         extras(root, build)
         for licence, data in wheel.licences(libraries).items():
             put(root, f"share/doc/plimsoll/licenses/{licence}", data)

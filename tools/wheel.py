@@ -15,6 +15,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 
@@ -96,13 +97,12 @@ def licences(libraries):
     return texts
 
 
-def stripped(path, scratch):
+def stripped(path):
     """Returns a program or library without debugging symbols, whose build id depends on the folder."""
-    subprocess.run(["strip", "--strip-unneeded", "-R", ".note.gnu.build-id", "-o", scratch, path], check=True)
-    with open(scratch, "rb") as f:
-        data = f.read()
-    os.remove(scratch)
-    return data
+    with tempfile.NamedTemporaryFile() as f:
+        subprocess.run(["strip", "--strip-unneeded", "-R", ".note.gnu.build-id", "-o", f.name, path], check=True)
+        with open(f.name, "rb") as result:
+            return result.read()
 
 
 def read(*parts):
@@ -119,7 +119,6 @@ def make(build, out):
         if name.endswith(".py") or name == "py.typed":
             files[f"plimsoll/{name}"] = read("python", "plimsoll", name)
 
-    scratch = os.path.join(linked, "stripped")
     own = {"plimsoll/bin/plimsoll": os.path.join(linked, "plimsoll"),
            "plimsoll/lib/libplimsoll.so.0": os.path.join(linked, "libplimsoll.so.0")}
     for plugin in ("plimsoll-cuda.so", "plimsoll-mpi.so"):
@@ -129,9 +128,9 @@ def make(build, out):
     libraries = sorted({**dict(needed(own["plimsoll/bin/plimsoll"], linked)),
                         **dict(needed(own["plimsoll/lib/libplimsoll.so.0"], linked))}.items())
     for name, path in own.items():
-        files[name] = stripped(path, scratch)
+        files[name] = stripped(path)
     for name, path in libraries:
-        files[f"plimsoll/lib/{name}"] = stripped(path, scratch)
+        files[f"plimsoll/lib/{name}"] = stripped(path)
 
     machine = platform.machine()
     major, minor = glibc([*list(own.values())[:2], *(path for _, path in libraries)])
