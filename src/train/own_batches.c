@@ -36,7 +36,9 @@ int trainer_submit(struct trainer *t, struct error *e)
 
 int trainer_retire(struct trainer *t, struct train_event *out, struct error *e)
 {
-    return trainer_retire_step(t, out, e);
+    TRY(trainer_retire_step(t, out, e));
+    t->gradient_scale = out->loss_scale;
+    return PL_OK;
 }
 
 uint32_t trainer_most_in_flight(const struct trainer *t) { return tickets_overlap(&t->steps.tickets) ? TICKETS : 1; }
@@ -63,11 +65,12 @@ int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
 int trainer_backward(struct trainer *t, float *loss, struct error *e)
 {
     TRY(put_block(t, e));
+    t->gradient_scale = t->steps.tickets.scaled ? (double)t->state.scale : 0;
     TRY(run_program(&t->run, PROGRAM_STEP, e));
     return run_read(&t->run, t->steps.tickets.loss, loss, e);
 }
 
-double trainer_gradient_scale(const struct trainer *t) { return t->steps.tickets.scaled ? (double)t->state.scale : 1; }
+double trainer_gradient_scale(const struct trainer *t) { return t->gradient_scale > 0 ? t->gradient_scale : 1; }
 
 /* --- the state ------------------------------------------------------------------------------ */
 

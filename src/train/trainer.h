@@ -108,6 +108,7 @@ struct trainer {
     struct answering answering;
     struct best best;        /* in checkpoints/best */
     double count[STEP_COUNTS]; /* divisors of losses, in the order of graph.counts; 0: the default */
+    double gradient_scale;   /* f16: the loss scale of the stored gradients; 0: another precision */
     struct stepper steps;
     bool resumes;            /* the run continues from a checkpoint */
     bool has_folder, has_run, has_pool, has_scores, has_retrieval;
