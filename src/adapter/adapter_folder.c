@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "folder/model_files.h"
 #include "io/file.h"
 
 static const char prefix[] = "base_model.model.";

@@ -5,7 +5,6 @@
 
 #include "base/random.h"
 #include "data/masks/grid.h"
-#include "models/model.h"
 
 enum { JITTER_MOST = 20, JITTER_OF = 1024 }; /* largest noise on corners: 20 pixels of a canvas of 1024 */
 

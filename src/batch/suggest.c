@@ -13,7 +13,6 @@
 #include "batch/text_source.h"
 #include "io/json.h"
 #include "io/temporary.h"
-#include "models/masks.h"
 
 /* READ_MOST: bytes of text that are tokenized; the numbers of larger files are scaled up. */
 enum { SAMPLES_READ = 64, SEQUENCES_TRIED = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };

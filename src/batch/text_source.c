@@ -3,9 +3,7 @@
  */
 #include "batch/text_source.h"
 
-#include "data/text/records.h"
 #include "batch/batch_plan.h"
-#include "io/file.h"
 #include "io/json.h"
 
 /* --- tokenizer and template ---------------------------------------------------------------- */

@@ -10,7 +10,6 @@
 #include "dist/agree.h"
 #include "folder/train_state.h"
 #include "graph/ops.h"
-#include "io/file.h"
 #include "models/image_grid.h"
 #include "models/images.h"
 #include "models/masks.h"

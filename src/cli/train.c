@@ -9,7 +9,6 @@
 #include "cli/cli.h"
 #include "report/worst.h"
 #include "adapter/adapter.h"
-#include "dist/agree.h"
 #include "io/table.h"
 #include "report/html.h"
 #include "batch/feed.h"

@@ -4,7 +4,6 @@
 #include "compare/plan_request.h"
 
 #include "base/words.h"
-#include "batch/feed.h"
 #include "batch/text_source.h"
 #include "calibrate/calibrate.h"
 #include "io/file.h"

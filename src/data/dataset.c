@@ -14,7 +14,6 @@
 #include "base/random.h"
 #include "data/order.h"
 #include "data/formats/memmap.h"
-#include "data/masks/grid.h"
 #include "data/masks/polygon.h"
 #include "io/file.h"
 

@@ -15,7 +15,6 @@
  */
 #include "data/order.h"
 
-#include "base/base.h"
 #include "base/random.h"
 
 enum { ROUND_PAIRS = 4 };

@@ -7,7 +7,6 @@
 
 #include "dist/agree.h"
 #include "adapter/adapter_folder.h"
-#include "planning/planned.h"
 #include "io/file.h"
 #include "run/ranks.h"
 

@@ -15,8 +15,6 @@
 
 #include "base/coding.h"
 #include "io/file.h"
-#include "io/json.h"
-#include "folder/transfer.h"
 #include "folder/weights_4bit.h"
 
 static const char adapter_file[] = "adapter_model.safetensors", adapter_prefix[] = "base_model.model.";

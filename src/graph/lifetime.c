@@ -10,8 +10,6 @@
  */
 #include "graph/lifetime.h"
 
-#include "graph/graph.h"
-
 struct access {
     bool fresh; /* the first access is a write without a read, */
     id loop;    /* to a tensor that advances with this loop (0: the tensor does not advance) */

@@ -9,7 +9,6 @@
 #include "import/import_rows.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "io/yaml.h"
 
 static const char on_a_hub
     [] = "it is on a hub, and data.train names files of this machine: `datasets` writes JSON lines with to_json()";

@@ -8,7 +8,6 @@
 #include "config/config_rows.h"
 #include "import/import.h"
 #include "import/import_rows.h"
-#include "io/yaml.h"
 
 struct value *import_word(struct import_work *w, const char *text) { return value_string(w->b, text); }
 bool import_failed(const struct import_work *w) { return w->f->error->code != PL_OK; }

@@ -5,7 +5,6 @@
 
 #include <math.h>
 
-#include "data/image_rows.h"
 #include "batch/batch_plan.h"
 #include "batch/captions.h"
 #include "batch/feed.h"

@@ -3,7 +3,6 @@
  */
 #include "infer/generate.h"
 
-#include "base/system.h"
 #include "dist/agree.h"
 
 const char *generate_end_name(enum generate_end end)

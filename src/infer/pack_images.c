@@ -15,7 +15,6 @@
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "batch/batch_plan.h"
-#include "batch/embed.h"
 #include "batch/feed.h"
 #include "batch/text_source.h"
 #include "infer/embed_make.h"

@@ -11,7 +11,6 @@
 #include "data/fill.h"
 #include "data/formats/memmap.h"
 #include "data/images/image.h"
-#include "data/samples.h"
 #include "infer/embed_make.h"
 #include "io/png.h"
 #include "models/masks.h"

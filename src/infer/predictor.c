@@ -13,7 +13,6 @@
 #include "models/model.h"
 #include "data/images/resize.h"
 #include "batch/feed.h"
-#include "io/file.h"
 
 /* --- masks at the size of the image ---------------------------------------------------------- */
 

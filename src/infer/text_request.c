@@ -6,7 +6,6 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "base/progress.h"
 #include "data/text/records.h"
 #include "infer/generate.h"
 #include "io/table.h"

@@ -8,7 +8,6 @@
 #include "base/caller.h"
 #include "base/progress.h"
 #include "data/text/tokens.h"
-#include "batch/batch_plan.h"
 #include "infer/loss_sums.h"
 #include "io/file.h"
 #include "text/tokenizer/tokenizer.h"

@@ -4,7 +4,6 @@
 #include "io/pth.h"
 
 #include "io/file.h"
-#include "base/base.h"
 
 struct zip_member {
     const char *name;      /* in the bump, terminated */

@@ -25,7 +25,6 @@
 #include "models/images.h"
 #include "models/layers.h"
 #include "models/llava.h"
-#include "models/parts.h"
 
 enum { SCORES = 3, STATISTICS = 3, SCORER_WIDTH = 64, BALANCER_WIDTH = 128 };
 

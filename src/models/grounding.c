@@ -24,7 +24,6 @@
 
 #include "graph/ops.h"
 #include "io/file.h"
-#include "io/json.h"
 
 #include "models/layers.h"
 #include "models/llava.h"

@@ -9,7 +9,6 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "models/layers.h"
-#include "models/parts.h"
 
 #define TOWER "vision_model"
 #define TEXT "text_model"

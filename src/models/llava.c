@@ -10,9 +10,7 @@
 
 #include "graph/emit.h"
 #include "io/json.h"
-#include "models/images.h"
 #include "models/layers.h"
-#include "models/parts.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 

@@ -5,8 +5,6 @@
  */
 #include <math.h>
 
-#include "graph/emit.h"
-#include "models/layers.h"
 #include "models/llava.h"
 
 struct llava_next {

@@ -7,7 +7,6 @@
  * All three are sums of up to four features with weights: tables of the batch, as image_index is.
  */
 
-#include "models/layers.h"
 #include "models/llava.h"
 
 struct onevision {

@@ -3,13 +3,11 @@
  */
 #include "models/model.h"
 
-#include "graph/emit.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "models/catalogue.h"
 #include "models/heads.h"
 #include "models/images.h"
-#include "models/parts.h"
 
 #define FAMILY(name) extern const struct family name##_family;
 #include "models/families.def"

@@ -14,7 +14,6 @@
 
 #include "graph/emit.h"
 #include "graph/sizes.h"
-#include "io/file.h"
 #include "io/json.h"
 #include "models/layers.h"
 #include "models/llava.h"

@@ -6,7 +6,6 @@
 #include "base/words.h"
 #include "batch/embed.h"
 #include "data/formats/packed.h"
-#include "data/masks/grid.h"
 #include "io/json.h"
 
 /* --- memory of the masks ---------------------------------------------------------------------- */

@@ -5,7 +5,6 @@
 
 #include <math.h>
 
-#include "base/progress.h"
 #include "data/dataset.h"
 #include "models/prs_med.h"
 #include "io/png.h"

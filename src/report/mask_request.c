@@ -3,7 +3,6 @@
  */
 #include "report/requests.h"
 
-#include "base/progress.h"
 #include "data/masks/annotation.h"
 #include "infer/ask.h"
 #include "io/file.h"

@@ -38,8 +38,6 @@
 #include <omp.h>
 
 #include "cpu/cpu.h"
-#include "cpu/products/micro.h"
-#include "cpu/products/pack.h"
 
 /* Multiples of PANEL_B and PANEL_A. With more queries per block the keys are packed less often;
  * more keys make longer sums; everything fits the L2 cache. */

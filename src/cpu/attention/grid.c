@@ -11,8 +11,6 @@
 
 #include <math.h>
 
-#include "cpu/cpu.h"
-#include "cpu/products/pack.h"
 
 struct score_grid grid_of(const union attr *attr, bool biased)
 {

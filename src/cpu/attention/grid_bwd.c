@@ -21,9 +21,7 @@
  */
 #include <math.h>
 
-#include "cpu/cpu.h"
 #include "cpu/attention/attention.h"
-#include "cpu/products/pack.h"
 
 enum { QUERIES = 96, GROUPS = 64 };
 

@@ -11,10 +11,8 @@
 
 #include "data/detect/layout.h"
 #include "data/formats/csv.h"
-#include "data/dataset.h"
 #include "data/images/image_files.h"
 #include "data/images/image.h"
-#include "data/masks/label.h"
 #include "data/text/conversation.h"
 #include "data/text/tokens.h"
 #include "data/text/records.h"

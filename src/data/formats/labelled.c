@@ -12,7 +12,6 @@
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "io/file.h"
-#include "io/json.h"
 
 /* --- samples ---------------------------------------------------------------------------------- */
 

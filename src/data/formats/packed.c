@@ -15,7 +15,6 @@
 #include "base/coding.h"
 #include "base/mapped.h"
 #include "data/dataset.h"
-#include "data/formats/memmap.h"
 #include "io/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read in place");

@@ -2,7 +2,6 @@
  * pairs.c: the format `pairs`: images and masks that are found by their names in two folders or in
  * one (match.h, layout.h). What it shares with tables (csv_set.c) is in pairs.h.
  */
-#include "data/masks/label.h"
 #include "data/detect/layout.h"
 #include "data/formats/pairs.h"
 #include "data/faults.h"

@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "base/progress.h"
 #include "data/formats/sa1b.h"
 #include "data/formats/tar.h"
 #include "data/images/image.h"

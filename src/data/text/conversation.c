@@ -13,7 +13,6 @@
 #include "data/images/image_files.h"
 #include "io/json.h"
 #include "text/template/chat_images.h"
-#include "io/value.h"
 
 /* ---- Turns ---- */
 

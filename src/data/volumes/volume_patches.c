@@ -9,7 +9,6 @@
 #include <math.h>
 
 #include "data/ring.h"
-#include "io/file.h"
 
 /* --- references ------------------------------------------------------------------------------- */
 

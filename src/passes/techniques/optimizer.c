@@ -32,7 +32,6 @@
  */
 #include <math.h>
 
-#include "base/random.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "passes/passes.h"

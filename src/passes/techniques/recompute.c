@@ -16,7 +16,6 @@
  * repeated: their results are kept. All units are handled in one pass over the order.
  */
 #include "graph/ops.h"
-#include "graph/rules.h"
 #include "passes/techniques/recompute.h"
 
 struct recompute_pass {
