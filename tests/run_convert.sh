@@ -127,6 +127,20 @@ vit_b_real() {
 }
 check 'ViT-B: the names of transformers, exactly' vit_b_real
 
+check 'SAM 2: all names and shapes' real sam2
+sam2_real() {
+    names "$tmp/real/model.safetensors" | sort >"$tmp/got" && sort "$from/sam2_hf.names" >"$tmp/want" && same "$tmp/want" "$tmp/got" &&
+        is "$tmp/real/config.json" model_type sam2_video && tr -d ' \n' <"$tmp/real/config.json" | grep -o '"global_attention_blocks":\[5,7,9\]'
+}
+check 'SAM 2: the names of transformers, exactly' sam2_real
+sam2_inside() { head -c 400000 "$tmp/real-back.pth" | tail -c 1 >/dev/null; tail -c 200000 "$tmp/real-back.pth" | grep -a -q 'model}('; }
+check 'SAM 2: a checkpoint has its tensors under the key of the original' sam2_inside
+sam2_config() {
+    cp -r "$tmp/real" "$tmp/other" && sed -i 's/"layer_norm_eps": [0-9.e-]*//; s/"fpn_hidden_size"/"fpn_top_down_levels": [3], "fpn_hidden_size"/' "$tmp/other/config.json" &&
+        expect 2 'other/config.json differs from what the exported file would be read as' "$binary" convert "$tmp/other" -o "$tmp/never.pt" && [ ! -e "$tmp/never.pt" ]
+}
+check 'SAM 2: a setting that a checkpoint cannot hold' sam2_config
+
 # --- refused ------------------------------------------------------------------------------------
 
 # refused PATTERN INPUT: status 2, and no output remains.
@@ -137,6 +151,15 @@ refused() {
 forged() {
     sed "$1" "$from/tinysam.names" >"$tmp/edited" && "$tools/forge_pth" make "$tmp/edited" "$tmp/forged.pth"
 }
+# second EDIT PATTERN: a checkpoint of SAM 2's list, edited by sed, is refused.
+second() {
+    sed "$1" "$from/sam2.names" >"$tmp/edited" && "$tools/forge_pth" make "$tmp/edited" "$tmp/second.pth" && expect 2 "$2" "$binary" convert "$tmp/second.pth" -o "$tmp/never" && [ ! -e "$tmp/never" ] && no_leftovers
+}
+check 'SAM 2: a missing tensor' second '/blocks.3.norm1.bias/d' 'image_encoder.trunk.blocks.3.norm1.bias is missing'
+check 'SAM 2: a size of its own' second '/blocks.11\./d' 'stages of 1, 2, 7 and 1 blocks are those of no published size'
+check 'SAM 2: another shape' second 's/^sam_mask_decoder.conv_s1.bias 64/sam_mask_decoder.conv_s1.bias 63/' 'conv_s1.bias is \[63\]; the other tensors imply \[64\]'
+check 'SAM 2: an unknown tensor' second '$ s/^[^ ]*/strange.weight/' 'strange.weight does not belong'
+check 'SAM 2: a kind of point is missing' second '/point_embeddings.2/d' 'sam_prompt_encoder.point_embeddings.2.weight is missing'
 unknown() { forged '3s/^[^ ]*/encoder.strange.weight/' && refused 'encoder.strange.weight.*expected image_encoder.blocks.0' "$tmp/forged.pth"; }
 check 'an unknown name, with what was expected' unknown
 missing() { forged '/layers.2.blocks.3.mlp.fc1.bias/d' && refused 'layers.2.blocks.3.mlp.fc1.bias is missing' "$tmp/forged.pth"; }
@@ -150,9 +173,9 @@ surplus() { printf 'mask_decoder.output_hypernetworks_mlps.9.layers.0.bias 256\n
 check 'one tensor too many' surplus
 check 'another model' refused 'names that are not SAM.*expected image_encoder' tests/golden/pth/zip.pth
 # A folder of another model: what convert is for, and what there is instead.
-check 'a folder of another model' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*tests/golden/basic is a llama' tests/golden/basic
+check 'a folder of another model' refused 'a folder of SAM, SAM 2, MedSAM, MobileSAM or TinySAM, .*tests/golden/basic is a llama' tests/golden/basic
 mkdir -p "$tmp/folder" && echo '{"model_type": "qwen3_5"}' >"$tmp/folder/config.json"
-check 'a folder of a model that is not supported' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*Qwen3.5 .*is not supported; Qwen2, Qwen2.5 and Qwen3 are' "$tmp/folder"
+check 'a folder of a model that is not supported' refused 'a folder of SAM, SAM 2, MedSAM, MobileSAM or TinySAM, .*Qwen3.5 .*is not supported; Qwen2, Qwen2.5 and Qwen3 are' "$tmp/folder"
 check 'a whole Python object' refused 'whole Python object.*state_dict' tests/golden/pth/whole_module.pth
 check 'a file that would call os.system' refused 'posix system.*nothing in it was executed' tests/golden/pth/evil.pth
 check 'no checkpoint' refused 'neither a zip archive nor a legacy checkpoint' tests/golden/make_pth.py

@@ -190,8 +190,8 @@ static const char everything[] =
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, edge: 4, "
-    "edge_terms: iou, masks: 2, text: 0.25, classes: 0.75, class_epochs: 5}\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, object: 0.5, "
+    "edge: 4, edge_terms: iou, masks: 2, text: 0.25, classes: 0.75, class_epochs: 5}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0, "
     "warmup_shape: log, warmup_start: 0.1, schedule_as: transformers,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
@@ -243,7 +243,8 @@ TEST(test_every_key)
                 c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
-    assert_true(c.loss_preset == LOSS_EQUAL_WEIGHTS && c.loss_focal == 10 && c.loss_smooth == 1e-3);
+    assert_true(c.loss_preset == LOSS_EQUAL_WEIGHTS && c.loss_focal == 10 && c.loss_smooth == 1e-3 &&
+                c.loss_object == 0.5);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
     assert_int_equal(c.train_schedule, SCHEDULE_STEP);
@@ -724,7 +725,8 @@ static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images",
                                        {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"},
                                        {"grids", "Qwen/Qwen2-VL-2B"}, {"experts", "tests/golden/mixtral_balanced"},
                                        {"sizes", "Qwen/Qwen2-VL-2B"}, {"shares", "arr-coc-2b"},
-                                       {"modalities", "tests/golden/llava_volumes_t1"}};
+                                       {"modalities", "tests/golden/llava_volumes_t1"},
+                                       {"objects", "sam2-tiny"}};
 
 static const char *model_of(const char *words, bool other)
 {

@@ -123,7 +123,7 @@ static uint64_t most_fetched(const struct planned_preset *x, enum program p, enu
 
 /* --- bytes that offload must save ------------------------------------------------------------ */
 
-static const char *const presets_tested[] = {"llama-tiny", "sam-tiny", "tinysam-tiny"};
+static const char *const presets_tested[] = {"llama-tiny", "sam-tiny", "tinysam-tiny", "sam2-tiny"};
 static const char *const f32_sets[] = {"memory.precision=f32", "memory.micro_batch=8", NULL};
 static const char *const bf16_sets[] = {"memory.precision=bf16", "memory.micro_batch=8", NULL};
 static const char *const split_sets[] = {"memory.precision=f32", "memory.micro_batch=2", NULL};

@@ -452,8 +452,7 @@ TEST(test_unsupported)
         {"bert", "an encoder"},
         {"llava_next_video", "LLaVA 1.5"},
         {"internvl_chat", "LLaVA 1.5"},
-        {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"},
-        {"sam3", "MedSAM"},
+        {"sam3", "is not supported; the segmentation models SAM, MedSAM, MobileSAM, TinySAM and SAM 2 are"},
         {"no_such_type", "the language models llama, mistral, qwen2"},
         {"no_such_type", " are; the vision-language models"},
     };

@@ -1,6 +1,7 @@
 /*
- * test_predictor.c: compares predicted masks with transformers' processor, model and
- * post-processing (tests/golden/predict, written by tests/golden/make_predict.py).
+ * test_predictor.c: compares predicted masks with transformers' processors, models and
+ * post-processing: SAM's (tests/golden/predict, written by tests/golden/make_predict.py) and SAM
+ * 2's (predict_sam2, make_predict_sam2.py).
  *
  * The masks are thresholded logits: pixels whose logit is within rounding of 0 may differ, so they
  * are compared by IoU. Images resized by another library differ by at most 1 of 255.
@@ -11,12 +12,19 @@
 
 #include "harness.h"
 
-#define FOLDER "tests/golden/predict/"
+/* The folder of the cases that are being compared. */
+static const char *reference = "tests/golden/predict";
 enum { POINTS = 8 };
+
+static char *in_folder(const char *name, char out[256])
+{
+    snprintf(out, 256, "%s/%s", reference, name);
+    return out;
+}
 
 /* One line of cases.txt. */
 struct prompt_case {
-    char name[64], image[128];
+    char name[64], image[256];
     float points[POINTS][2];
     int labels[POINTS];
     struct predictor_prompt prompt;
@@ -29,7 +37,7 @@ static void parse_case(char *line, struct prompt_case *c)
     memset(c, 0, sizeof *c);
     c->shape.prompts = 1;
     snprintf(c->name, sizeof c->name, "%s", word);
-    snprintf(c->image, sizeof c->image, FOLDER "%s", strtok_r(NULL, " \n", &save));
+    in_folder(strtok_r(NULL, " \n", &save), c->image);
     while ((word = strtok_r(NULL, " \n", &save))) {
         if (!strcmp(word, "--single")) {
             c->shape.single = true;
@@ -49,10 +57,10 @@ static void parse_case(char *line, struct prompt_case *c)
 
 static double expected_score(const char *name)
 {
-    char *text, word[80];
+    char *text, word[80], path[256];
     size_t n;
     struct error e;
-    if (file_read(FOLDER "scores.txt", 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
+    if (file_read(in_folder("scores.txt", path), 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
     snprintf(word, sizeof word, "%s ", name);
     char *at = text;
     while (at && strncmp(at, word, strlen(word))) at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
@@ -70,9 +78,10 @@ static double iou(const uint8_t *a, const uint8_t *b, size_t n)
 
 static struct config config(void)
 {
+    static char path[256];
     struct config c;
     config_init(&c);
-    c.model_path = (char *)FOLDER "model";
+    c.model_path = in_folder("model", path);
     c.memory_precision = (struct config_setting){true, "f32"};
     return c;
 }
@@ -90,8 +99,9 @@ static void check_case(const struct prompt_case *c)
     struct png_pixels expect;
     struct predictor a;
     struct error e;
-    char path[256];
-    snprintf(path, sizeof path, FOLDER "%s.png", c->name);
+    char path[256], name[80];
+    snprintf(name, sizeof name, "%s.png", c->name);
+    in_folder(name, path);
     open_image(&p, c->image);
     if (png_read(path, PNG_AS_LABELS, 0, NULL, 0, &expect, &e)) fail_msg("%s", e.text);
     if (predictor_open(&a, &settings, &p, &c->shape, &e) || predictor_run(&a, &c->prompt, 1, &e))
@@ -113,20 +123,29 @@ static void check_case(const struct prompt_case *c)
     config_free(&settings);
 }
 
-TEST(test_reference)
+static void check_cases(void)
 {
-    char *text, *save;
+    char *text, *save, path[256];
     size_t n;
     struct error e;
     struct prompt_case c;
     int cases = 0;
-    if (file_read(FOLDER "cases.txt", 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
+    if (file_read(in_folder("cases.txt", path), 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), cases++) {
         parse_case(line, &c);
         check_case(&c);
     }
     assert_true(cases >= 5);
     mem_free(text);
+}
+
+TEST(test_reference) { check_cases(); }
+
+TEST(test_reference_of_sam2)
+{
+    reference = "tests/golden/predict_sam2";
+    check_cases();
+    reference = "tests/golden/predict";
 }
 
 /* Prompts in one batch give the same results as each by itself; after a shorter batch no data of an
@@ -141,7 +160,7 @@ TEST(test_batches)
     struct error e;
     struct predictor_prompt q[3];
     for (int i = 0; i < 3; i++) q[i] = (struct predictor_prompt){.points = points[i], .labels = on};
-    open_image(&p, FOLDER "wide.png");
+    open_image(&p, "tests/golden/predict/wide.png");
     if (predictor_open(&one, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e))
         fail_msg("%s", e.text);
     if (predictor_open(&many, &settings, &p, &(struct predictor_shape){.prompts = 2, .points = 1}, &e))

@@ -23,7 +23,7 @@ enum { BATCH = 4, MASKS = 3, STEPS = 2 };
 
 /* --- runs ---------------------------------------------------------------------------------- */
 
-static const char *const preset_names[] = {"sam-tiny", "tinysam-tiny", "llama-tiny"};
+static const char *const preset_names[] = {"sam-tiny", "tinysam-tiny", "llama-tiny", "sam2-tiny"};
 enum { SAM, TINYSAM, LLAMA };
 
 /* Plans a model with this value of memory.recompute, and more settings; NULL ends them. */

@@ -453,6 +453,14 @@ TEST(test_tinysam)
                 SOME_FREE);
 }
 
+TEST(test_sam2)
+{
+    check_model("sam2-tiny",
+                (struct batch){
+                    .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
+                SOME_FREE);
+}
+
 TEST(test_random)
 {
     for (uint64_t seed = 1; seed <= 6; seed++) {

@@ -239,6 +239,15 @@ TEST(test_sam)
     }
 }
 
+TEST(test_sam2)
+{
+    for (int rounds = 1; rounds <= 3; rounds += 2) {
+        struct task t = {.model = "model.preset=sam2-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
+        check_every_split(t, true);
+        check_sum_of_samples(t);
+    }
+}
+
 /* Fresh weights: statistics of one image each, which padding rows would change. */
 TEST(test_tinysam)
 {

@@ -32,8 +32,8 @@ static void check_inputs(const char *preset, const struct run_options *o)
 
 TEST(test_every_input_has_a_row)
 {
-    static const char *const presets[] = {"llama-tiny",     "sam-tiny",     "tinysam-tiny", "llava-tiny",
-                                          "grounding-tiny", "prs-med-tiny", "allocator-tiny"};
+    static const char *const presets[] = {"llama-tiny",     "sam-tiny",     "tinysam-tiny",   "llava-tiny",
+                                          "grounding-tiny", "prs-med-tiny", "allocator-tiny", "sam2-tiny"};
     for (size_t i = 0; i < COUNT(presets); i++) check_inputs(presets[i], &(struct run_options){.train = true});
 }
 

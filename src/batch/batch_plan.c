@@ -110,7 +110,8 @@ static bool batch_moves(const struct config *c)
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
-    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side),
+    return (struct loader_options){.side = (uint32_t)side, .stretched = masks_stretch(m),
+                                   .cells = (uint32_t)m->masks->side(m, side),
                                    .masks = (uint32_t)c->data_max_masks, .threads = (uint32_t)c->data_threads,
                                    .slots = slots_of(c), .room = batch_room(c),
                                    .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
@@ -163,6 +164,8 @@ struct mask_loss_options batch_loss(const struct config *c)
         .gamma = loss_value(c, KEY_loss_gamma, c->loss_gamma, 2),
         .smooth = loss_value(c, KEY_loss_smooth, c->loss_smooth, 1e-6),
         .alpha_both = c->loss_preset == LOSS_EQUAL_WEIGHTS,
+        .all_scores = c->loss_preset == LOSS_SAM2,
+        .object = config_given(c, KEY_loss_object) || c->loss_preset != LOSS_SAM2 ? (float)c->loss_object : 1,
     };
 }
 
@@ -174,9 +177,13 @@ static float given_or(const struct config *c, enum config_key key, double value,
 /* Checks the loss of a mask model, whose prompts have several candidates. */
 static int check_loss(const struct config *c, const struct model *m, struct error *e)
 {
-    if (c->loss_preset != LOSS_STRUCTURE) return PL_OK;
-    error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med; a %s takes sam or equal-weights",
-              m->family->model_type);
+    if (c->loss_preset == LOSS_SAM2 && !model_predicts_objects(m))
+        error_set(e, PL_USAGE, "loss.preset is sam2, the loss of a model that predicts objects; a %s takes sam or "
+                  "equal-weights", m->family->model_type);
+    else if (c->loss_preset == LOSS_STRUCTURE)
+        error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med; a %s takes sam or equal-weights",
+                  m->family->model_type);
+    else return PL_OK;
     return config_at_key(c, KEY_loss_preset, e);
 }
 

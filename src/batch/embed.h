@@ -76,7 +76,8 @@ int embed_expect(const struct config *c, const struct model *m, struct graph *g,
 /* Prints "bf16 [576,1024]". */
 const char *embed_print(const struct packed_embeddings *x, char out[64]);
 
-/* "vision_encoder.*": the pattern of model.freeze that freezes the encoder. */
+/* "vision_encoder.*": the patterns of model.freeze, separated by commas, that freeze what makes
+ * embeddings. */
 int embed_pattern(const struct model *m, int64_t side, char out[64], struct error *e);
 void embed_pattern_of(const struct graph *encoder, char out[64]);
 

@@ -227,18 +227,41 @@ int embed_describe(const struct config *c, const struct model *m, int64_t side, 
     return rc;
 }
 
+static size_t first_part(const char *name) { return strcspn(name, "."); }
+
+/* Returns how many bytes the names of weights that begin with the same part as name i have in
+ * common; 0: an earlier name begins so, or i is a constant. `all`: so do all names. */
+static size_t common_bytes(const struct graph *g, uint32_t i, bool *all)
+{
+    const char *first = weight_name(g, &g->params.at[i]);
+    size_t n = strlen(first);
+    const size_t part = first_part(first);
+    *all = true;
+    if (weight_is_constant(g, &g->params.at[i])) return 0;
+    for (uint32_t k = 0; k < g->params.n; k++) {
+        const char *name = weight_name(g, &g->params.at[k]);
+        if (weight_is_constant(g, &g->params.at[k])) continue;
+        const bool same = first_part(name) == part && !strncmp(name, first, part);
+        *all &= same;
+        if (same && k < i) return 0;
+        size_t at = 0;
+        while (at < n && name[at] == first[at]) at++;
+        if (same) n = at;
+    }
+    return n;
+}
+
 void embed_pattern_of(const struct graph *g, char out[64])
 {
-    const char *first = weight_name(g, &g->params.at[0]);
-    size_t n = strlen(first);
-    for (uint32_t i = 1; i < g->params.n; i++) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < g->params.n && used < 64; i++) {
         const char *name = weight_name(g, &g->params.at[i]);
-        size_t same = 0;
-        while (same < n && name[same] == first[same]) same++;
-        n = same;
+        bool all;
+        size_t n = common_bytes(g, i, &all);
+        if (!n) continue;
+        while (all && n && name[n - 1] != '.') n--;
+        used += (size_t)snprintf(out + used, 64 - used, "%s%.*s%s", used ? "," : "", (int)n, name, name[n] ? "*" : "");
     }
-    while (n && first[n - 1] != '.') n--;
-    snprintf(out, 64, "%.*s*", (int)n, first);
 }
 
 int embed_pattern(const struct model *m, int64_t side, char out[64], struct error *e)

@@ -43,6 +43,7 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     bool several = true;
     p->image = s->size['S'];
     s->prompted = m->masks;
+    s->objects = model_predicts_objects(m);
     s->reasons = prs_model(m);
     s->prs.targets = s->reasons && step_tensor(s, m, "gt_masks");
     s->prs.classes = s->reasons && step_tensor(s, m, "class_labels");

@@ -33,6 +33,7 @@ struct step {
     int64_t B, T;                /* T: 1 for a model without sequences */
     struct prompting prompts;    /* of a mask model... */
     bool prompted;               /* ...which it is */
+    bool objects;                /* it predicts whether there is an object */
     struct prs_batch prs;        /* of a PRS-Med model... */
     bool reasons;                /* ...which it is */
     bool packed;                 /* the batch has padding or position_ids (batch.packed) */

@@ -188,6 +188,9 @@ int step_run(const struct config *c, const char *batch, const char *out, struct 
     int rc = open_batch(&s, c, batch, e);
     if (!rc && s.prompts.targets && c->loss_preset == LOSS_STRUCTURE)
         rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
+    if (!rc && s.prompts.targets && c->loss_preset == LOSS_SAM2 && !s.objects)
+        rc = error_set(e, PL_USAGE, "loss.preset is sam2, the loss of a model that predicts objects: use sam or "
+                       "equal-weights");
     s.prompts.loss = batch_loss(c);
     batch_prs(c, &s.prs);
     if (!rc) rc = run_once(&s, c, out, e);

@@ -191,8 +191,11 @@ void suggestion_write(const struct suggestion *r, const char *data, const char *
     text_printf(out, COMMANDS
                 "# `plimsoll train --help` describes every key. Paths are relative to the current directory.\n\n");
     put_string(out, r->preset ? "model:\n  preset: " : "model:\n  path: ", r->name, "");
-    if (*r->freeze)
-        text_printf(out, "\n  freeze: [\"%s\"]   # the store has the embeddings of this encoder", r->freeze);
+    if (*r->freeze) {
+        text_printf(out, "\n  freeze: [\"");
+        for (const char *at = r->freeze; *at; at++) text_printf(out, *at == ',' ? "\", \"" : "%c", *at);
+        text_printf(out, "\"]   # the store has the embeddings of this encoder");
+    }
     text_printf(out, "\n\n");
     put_data(r, out);
     put_train(r, out_folder, out);

@@ -133,9 +133,9 @@ static const struct option OPTIONS[] = {OPTION(struct request, "--quantize", TEX
 const struct command command_convert = {
     "convert",
     "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
-    "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json,\n"
-    "model.safetensors, preprocessor_config.json), or a model folder to a checkpoint with the published\n"
-    "parameter names. The names and shapes of the tensors determine the model; values and dtypes do not\n"
+    "Converts a PyTorch checkpoint of SAM, SAM 2, MedSAM, MobileSAM or TinySAM to a model folder\n"
+    "(config.json, model.safetensors, preprocessor_config.json), or a model folder to a checkpoint with the\n"
+    "published parameter names. The names and shapes of the tensors determine the model; values and dtypes do not\n"
     "change. A checkpoint is read as data: no code in it is executed. With --adapter, merges a LoRA\n"
     "adapter that PEFT or Plimsoll wrote (adapter_config.json, adapter_model.safetensors) into the model\n"
     "folder BASE and writes the merged model folder, in the dtypes of BASE. With --quantize nf4, writes\n"

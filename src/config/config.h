@@ -39,7 +39,7 @@ enum config_format {
     FORMAT_CAPTIONS
 };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
-enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
+enum config_loss { LOSS_SAM, LOSS_SAM2, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
 enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
 enum config_decoder { DECODER_AUTO, DECODER_FUSION, DECODER_PROMPTED };
 enum config_dropout { DROPOUT_AUTO, DROPOUT_NONE };

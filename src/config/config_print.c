@@ -233,6 +233,7 @@ static struct value *key_value(const struct config *c, enum config_key key, stru
     if (c->loss_preset == LOSS_EQUAL_WEIGHTS && key >= KEY_loss_focal && key <= KEY_loss_smooth &&
         !config_given(c, key))
         return value_new(b, VALUE_NULL);
+    if (c->loss_preset == LOSS_SAM2 && key == KEY_loss_object && !config_given(c, key)) return value_new(b, VALUE_NULL);
     if (!*r->standard && !config_is_list(r) && !config_given(c, key)) return value_new(b, VALUE_NULL);
     return config_row_value(r, config_member(c, key), b);
 }

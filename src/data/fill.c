@@ -138,7 +138,7 @@ static struct grid_geometry choose_geometry(const struct filler *f, const struct
         g.crop_w = window(w, a->crop, draw(key, DRAW_CROP_W), draw(key, DRAW_CROP_X), &g.crop_x);
         g.crop_h = window(h, a->crop, draw(key, DRAW_CROP_H), draw(key, DRAW_CROP_Y), &g.crop_y);
     }
-    resize_longest(g.crop_w, g.crop_h, side, &g.resized_w, &g.resized_h);
+    resize_canvas(g.crop_w, g.crop_h, side, f->o.stretched, &g.resized_w, &g.resized_h);
     return g;
 }
 
@@ -411,7 +411,8 @@ enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64
     struct grid_geometry g = {.h = found.h, .w = found.w, .crop_w = found.w, .crop_h = found.h, .resized_w = canvas,
                               .resized_h = canvas, .canvas_w = canvas, .canvas_h = canvas, .gw = f->o.cells,
                               .gh = f->o.cells};
-    if (!stretched && found.h && found.w) resize_longest(found.w, found.h, canvas, &g.resized_w, &g.resized_h);
+    if (!stretched && found.h && found.w)
+        resize_canvas(found.w, found.h, canvas, f->o.stretched, &g.resized_w, &g.resized_h);
     if (grid_set(&f->grid, &g, e)) return FAULT_SIZE;
     *out = (struct fill_facts){.records = f->records, .n = found.n, .empty = found.empty, .h = found.h, .w = found.w,
                                .rows = g.resized_h, .columns = g.resized_w};

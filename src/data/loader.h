@@ -83,6 +83,7 @@ enum {
 /* The options that determine the memory. */
 struct loader_options {
     uint32_t side;         /* of the canvas: the longer side of an image is resized to this */
+    bool stretched;        /* both sides are */
     uint32_t cells;        /* side of the masks' grid over the canvas */
     uint32_t masks;        /* masks of a sample, at most */
     uint32_t threads, slots; /* at least 2 slots: the caller holds one */

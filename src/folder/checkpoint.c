@@ -22,9 +22,16 @@ static uint64_t bytes_of(const struct sam_tensor *t)
 
 static struct checkpoint_summary summarize(const struct sam_names *n, uint32_t tensors, uint32_t left_out)
 {
-    struct checkpoint_summary s = {.type = n->tiny ? "tinysam" : "sam", .tensors = tensors, .left_out = left_out};
+    struct checkpoint_summary s = {.type = n->tiny ? "tinysam" : n->second ? "sam2" : "sam",
+                                   .tensors = tensors,
+                                   .left_out = left_out};
     for (uint32_t i = 0; i < n->found.n; i++) s.bytes += bytes_of(&n->found.at[i]);
     return s;
+}
+
+static int resolve(struct sam_names *n, struct error *e)
+{
+    return sam2_is(n) ? sam2_resolve(n, e) : sam_names_resolve(n, e);
 }
 
 /* --- a checkpoint to a folder --------------------------------------------------------------- */
@@ -47,17 +54,24 @@ static int write_weights(const struct pth *p, const char *from, const struct sam
     static const struct st_pair format = {"format", "pt"};
     struct st_spec *specs = mem_alloc(n->parts.n * sizeof *specs);
     struct st_writer w;
+    struct bump memory = {0};
     for (uint32_t i = 0; i < n->parts.n; i++) {
-        const struct sam_tensor *t = n->parts.at[i].from;
-        specs[i] = (struct st_spec){n->parts.at[i].name, t->dtype, t->rank, t->dim};
+        const struct sam_part *part = &n->parts.at[i];
+        const struct sam_tensor *t = part->from;
+        int64_t *dim = bump_alloc(&memory, sizeof t->dim);
+        memcpy(dim, t->dim, sizeof t->dim);
+        if (part->joined) dim[0] *= part->joined;
+        specs[i] = (struct st_spec){part->name, t->dtype, t->rank, dim};
     }
     int rc = st_write_begin(&w, path, specs, n->parts.n, &format, 1, e);
+    bump_free(&memory);
     mem_free(specs);
     if (rc) return rc;
     struct progress progress;
     progress_begin(&progress, "writing", "tensors", n->parts.n);
     for (uint32_t i = 0; i < n->parts.n && !rc; i++, progress_add(&progress, 1))
-        rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+        for (int k = 0; k < max_i64(1, n->parts.at[i].joined) && !rc; k++)
+            rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from[k].source], e);
     progress_clear();
     if (!rc) rc = pth_check(p, from, e);
     return st_write_finish(&w, rc, e);
@@ -72,11 +86,16 @@ struct opened {
 
 static int fill(void *of, const char *dir, struct error *e)
 {
-    const struct opened *s = of;
+    struct opened *s = of;
     struct bump paths = {0};
     struct text config = {0}, processor = {0};
-    sam_config_json(&s->names, &config);
-    sam_preprocessor_json(&s->names, &processor);
+    if (s->names.second) {
+        sam2_config_json(&s->names, &config);
+        sam2_preprocessor_json(&processor);
+    } else {
+        sam_config_json(&s->names, &config);
+        sam_preprocessor_json(&s->names, &processor);
+    }
     int rc = write_weights(&s->checkpoint, s->from, &s->names, bump_format(&paths, "%s/model.safetensors", dir), e);
     if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/config.json", dir), config.at, config.n, e);
     if (!rc)
@@ -97,7 +116,7 @@ int checkpoint_to_folder(const char *in, const char *out, struct checkpoint_summ
         const struct pth_tensor *t = &s.checkpoint.tensors.at[i];
         sam_names_add(n, t->name, t->dtype, t->rank, t->dim, i);
     }
-    int rc = sam_names_resolve(n, e);
+    int rc = resolve(n, e);
     if (rc) error_prepend(e, "%s", in);
     else rc = new_folder_write(out, fill, &s, e);
     if (!rc) *x = summarize(n, n->parts.n, s.checkpoint.tensors.n - n->found.n + s.checkpoint.skipped);
@@ -161,9 +180,15 @@ static int copy_entry(struct pth_writer *w, const struct sam_part *part, const s
     const struct sam_tensor *t = part->from;
     const struct st_file *f = &s->files.at[t->source / STRIDE];
     const struct st_entry *entry = &f->entries[t->source % STRIDE];
-    int rc = pth_write_begin(w, part->original, t->dtype, t->rank, t->dim, e);
-    for (uint64_t at = 0, n; at < entry->bytes && !rc; at += n) {
-        n = min_u64(CHUNK, entry->bytes - at);
+    int64_t dim[SAM_RANK];
+    memcpy(dim, t->dim, sizeof dim);
+    const uint64_t row = t->rank ? entry->bytes / (uint64_t)t->dim[0] : entry->bytes;
+    const uint64_t from = part->rows ? (uint64_t)part->row * row : 0,
+                   end = part->rows ? from + (uint64_t)part->rows * row : entry->bytes;
+    if (part->rows) dim[0] = part->rows;
+    int rc = pth_write_begin(w, part->original, t->dtype, t->rank, dim, e);
+    for (uint64_t at = from, n; at < end && !rc; at += n) {
+        n = min_u64(CHUNK, end - at);
         rc = st_read(f, entry, at, n, chunk, e);
         if (!rc) rc = pth_write_bytes(w, chunk, n, e);
     }
@@ -174,7 +199,7 @@ static int write_checkpoint(const struct sam_names *n, const struct weight_files
                             struct error *e)
 {
     struct pth_writer *w;
-    int rc = pth_begin(&w, out, e);
+    int rc = n->second ? pth_begin_inside(&w, out, "model", e) : pth_begin(&w, out, e);
     if (rc) return rc;
     char *chunk = mem_alloc(CHUNK);
     for (uint32_t i = 0; i < n->parts.n && !rc; i++) {
@@ -189,7 +214,8 @@ static int write_checkpoint(const struct sam_names *n, const struct weight_files
 }
 
 static const char PURPOSE[] =
-    "convert makes a checkpoint file of a folder of SAM, MedSAM, MobileSAM or TinySAM, and a folder of such a file";
+    "convert makes a checkpoint file of a folder of SAM, SAM 2, MedSAM, MobileSAM or TinySAM, and a folder of such a "
+    "file";
 
 /* Opens the folder's model if it has a config.json, which must be SAM's or TinySAM's. *has: it has
  * one. */
@@ -202,7 +228,7 @@ static int open_folder_model(const char *in, struct model *m, bool *has, struct 
     if (!*has) return PL_OK;
     if (model_open(m, in, e)) return error_prepend(e, "%s", PURPOSE);
     const char *type = m->family->model_type;
-    if (model_predicts_masks(m) && (!strcmp(type, "sam") || !strcmp(type, "tinysam"))) return PL_OK;
+    if (model_predicts_masks(m) && (!strcmp(type, "sam") || !strcmp(type, "tinysam") || masks_stretch(m))) return PL_OK;
     error_set(e, PL_USAGE, "%s; %s is a %s", PURPOSE, in, type);
     model_close(m);
     return e->code;
@@ -213,7 +239,7 @@ static int open_folder_model(const char *in, struct model *m, bool *has, struct 
 static int check_config(const char *in, struct sam_names *n, const struct model *m, struct error *e)
 {
     struct pixel_norm usual;
-    int rc = sam_config_check(n, m, e);
+    int rc = n->second ? sam2_config_check(n, m, e) : sam_config_check(n, m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
     if (!rc && memcmp(&usual, masks_norm(m), sizeof usual))
         log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep "
@@ -237,7 +263,7 @@ int checkpoint_from_folder(const char *in, const char *out, struct checkpoint_su
     if (open_folder_model(in, &m, &has, e)) return e->code;
     int rc = open_files(&s, &n, in, e);
     if (!rc) {
-        rc = sam_names_resolve(&n, e);
+        rc = resolve(&n, e);
         if (rc) error_prepend(e, "%s", in);
     }
     if (!rc && has) rc = check_config(in, &n, &m, e);

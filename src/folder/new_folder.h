@@ -20,7 +20,7 @@ int new_folder_write(const char *path, fill_folder *fill, void *of, struct error
 
 /* --- checkpoint ------------------------------------------------------------------------------ */
 
-/* A PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder, and
+/* A PyTorch checkpoint of SAM, SAM 2, MedSAM, MobileSAM or TinySAM to a model folder, and
  * back. The names and shapes of the tensors determine the model (models/sam_names.h); values and
  * dtypes do not change.
  *

@@ -351,15 +351,27 @@ static bool is_bookkeeping(const char *name)
     return weights_4bit_beside(name);
 }
 
-static void note_extras(const struct weights *w)
+/* Reports whether a name begins as one of the list. */
+static bool begins_as(const char *name, const char *const *list)
+{
+    for (; list && *list; list++)
+        if (!strncmp(name, *list, strlen(*list))) return true;
+    return false;
+}
+
+static void note_extras(const struct weights *w, const struct model *m)
 {
     const char *first = NULL;
-    uint32_t count = 0;
+    uint32_t count = 0, copied = 0;
     for (uint32_t i = 0; i < w->in.n_slots; i++) {
         const char *name = w->in.slots[i].entry->name;
         if (w->in.slots[i].param || is_bookkeeping(name)) continue;
-        if (!count++) first = name;
+        if (begins_as(name, m->copied)) copied++;
+        else if (!count++) first = name;
     }
+    if (copied)
+        log_note("%s: %u tensors of a %s that images do not need are only copied", w->in.dir, copied,
+                 m->family->model_type);
     if (!count) return;
     if (*w->part)
         log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s",
@@ -509,7 +521,7 @@ static int open_one(struct weights *w, const struct model *m, const struct graph
     list_outside(w, m);
     int rc = *w->in.dir ? open_folder(w, g, m, e) : PL_OK;
     if (rc) weights_close(w);
-    else if (!m->partial) note_extras(w);
+    else if (!m->partial) note_extras(w, m);
     return rc;
 }
 

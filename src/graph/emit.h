@@ -76,6 +76,10 @@ struct mask_loss_options {
     float focal, dice, iou;     /* weights of the terms */
     float alpha, gamma, smooth; /* parameters of focal, and of dice */
     bool alpha_both;            /* alpha weighs both classes */
+    /* models that predict whether there is an object: iou weighs the absolute error of all
+     * candidates instead of the square of one's (SCORE_LOSS); the weight of the object's loss */
+    bool all_scores;
+    float object;
 };
 struct mask_loss {
     id loss, statistics; /* statistics: of each mask (MASK_LOSS in ops.def) */
@@ -90,6 +94,16 @@ struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid
                                    const char *count);
 struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o,
                               const char *count);
+/* The losses of the scores [N,K] and of the object's logit [N,1], divided by a count of the step
+ * (graph_count), and the valid areas of the masks whose target has a pixel. */
+struct score_loss {
+    id loss, within;
+};
+struct predicted {
+    id logits, scores, object;
+};
+struct score_loss op_score_loss(struct graph *g, struct predicted p, id bits, id valid, float iou, float object,
+                                const char *count);
 /* The next round of simulated prompts: positions, kinds and round are updated in place, and only
  * the returned tensors may be read afterwards. */
 struct prompt_state {

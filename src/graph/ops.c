@@ -184,6 +184,15 @@ id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id 
 
 id op_instancenorm(struct graph *g, id x, id w, id b, float eps) { return op_batchnorm(g, x, w, b, 1, eps, 0, 0, 0); }
 
+struct score_loss op_score_loss(struct graph *g, struct predicted p, id bits, id valid, float iou, float object,
+                                const char *count)
+{
+    union attr a = {.score_loss = {iou, object}};
+    const struct outputs y = op_outputs(
+        g, OP_SCORE_LOSS, &a, (id[]){p.logits, p.scores, p.object, bits, valid, graph_count(g, count)}, 6);
+    return (struct score_loss){y.at[0], y.at[2]};
+}
+
 struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o,
                               const char *count)
 {

@@ -189,6 +189,20 @@ void vjp_loss(struct vjp *v)
     emit_next(v, in, n);
 }
 
+/* Multiplies the slopes of SCORE_LOSS by inv_count dloss: of each mask its derivatives by the
+ * scores, then that by the object's logit. */
+void vjp_score_loss(struct vjp *v)
+{
+    struct graph *g = v->g;
+    const enum dtype wide = tensor_at(g, v->dout[0])->dtype;
+    const int64_t K = tensor_at(g, v->in[1])->dim[1];
+    id factor = op_mul(g, op_cast(g, v->in[5], wide), v->dout[0]), all = op_mul(g, v->out[1], factor);
+    for (int i = 1; i <= 2; i++)
+        if (v->need[i])
+            v->din[i] = op_cast(g, op_dense(g, op_slice(g, all, 1, i == 1 ? 0 : K, i == 1 ? K : 1)),
+                                gradient_dtype(v, v->in[i]));
+}
+
 /* Sums the gradient of a broadcast operand over the broadcast dimensions. */
 void vjp_add(struct vjp *v)
 {

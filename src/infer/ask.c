@@ -89,7 +89,7 @@ static uint8_t *make_canvas(const struct image *image, struct predictor *out)
     const size_t side = (size_t)out->shape.side, n = side * side;
     float *fitted = mem_alloc(3 * n * sizeof *fitted);
     uint8_t *canvas = mem_alloc(3 * n);
-    predictor_fit(image, &bytes, (uint32_t)side, fitted, &out->fit_w, &out->fit_h);
+    predictor_fit(image, &bytes, (uint32_t)side, false, fitted, &out->fit_w, &out->fit_h);
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < 3; k++) canvas[3 * i + k] = (uint8_t)lroundf(fminf(fmaxf(fitted[k * n + i], 0), 255));
     mem_free(fitted);

@@ -356,12 +356,12 @@ static void derive(struct labelled_images *l, const char *kind, const struct loa
                                .image_id = -1,
                                .box = kinds[0] == POINT_FIRST};
     if (!q->box) {
-        predictor_to_pixels(side, w, h, coords, l->points[k]);
+        predictor_to_pixels(side, l->o.stretched, w, h, coords, l->points[k]);
         q->points = &l->points[k], q->labels = &on, q->n = 1;
         return;
     }
-    predictor_to_pixels(side, w, h, coords, q->corners);
-    predictor_to_pixels(side, w, h, coords + 2, q->corners + 2);
+    predictor_to_pixels(side, l->o.stretched, w, h, coords, q->corners);
+    predictor_to_pixels(side, l->o.stretched, w, h, coords + 2, q->corners + 2);
 }
 
 static void look_at_sample(const struct many_source *s, uint64_t i, bool folders, struct many_image *out)

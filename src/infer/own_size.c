@@ -22,6 +22,7 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
                            .picks = picks,
                            .masks = l.masks,
                            .side = l.side,
+                           .stretched = l.stretched,
                            .cells = l.cells,
                            .room_bytes = l.room};
     o->table = (struct mask_table){.prompts = prompts, .name = category_name, .names_of = o->set,
@@ -130,11 +131,10 @@ static bool score(struct own_size *o, const struct feed_mask *m, const float *lo
     struct grid_geometry g = {.h = o->h, .w = o->w, .crop_w = o->w, .crop_h = o->h, .resized_w = o->w,
                               .resized_h = o->h, .canvas_w = o->w, .canvas_h = o->h, .gw = o->w, .gh = o->h};
     uint32_t fit_w, fit_h, w, h;
-    resize_longest(o->w, o->h, o->side, &fit_w, &fit_h);
+    resize_canvas(o->w, o->h, o->side, o->stretched, &fit_w, &fit_h);
     if (!raster(o, m, &g, &w, &h)) return false;
-    mask_upsample(
-        &(struct mask_view){.logits = o->cells, .side = o->side, .fit_w = fit_w, .fit_h = fit_h, .w = o->w, .h = o->h},
-        logits, o->fitted, 0, o->predicted);
+    const struct mask_view v = mask_view_of(o->cells, o->side, o->stretched, o->w, o->h);
+    mask_upsample(&v, logits, o->fitted, 0, o->predicted);
     compare(o, &(struct cell_box){w, h, 1, {mm[0], mm[1], 1}}, row->value[SIZE_OWN]);
     g.resized_w = fit_w, g.resized_h = fit_h, g.canvas_w = g.canvas_h = o->side, g.gw = g.gh = o->cells;
     if (!raster(o, m, &g, &w, &h)) return false;

@@ -125,6 +125,7 @@ struct own_size {
     id picks;                 /* tensor [rows * masks, side, side] */
     int64_t masks;            /* of a row */
     uint32_t side, cells;     /* of the square, of the logits */
+    bool stretched;           /* images fill the square */
     void *raw;                /* the tensor as it is stored */
     float *logits;            /* [rows * masks][cells][cells] */
     char *room;               /* [room_bytes] the files of the current sample */

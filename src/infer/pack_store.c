@@ -217,7 +217,8 @@ static int pack_samples(const struct pack_options *o, struct pack_result *out, s
     struct embedder m;
     struct dataset_options set = *o->set;
     struct packing p = {.out = out, .bytes = o->memmap,
-                        .o = {.side = o->side, .cells = o->cells, .masks = 1, .threads = 1, .slots = 2, .room = room,
+                        .o = {.side = o->side, .stretched = o->stretched, .cells = o->cells,
+                              .masks = 1, .threads = 1, .slots = 2, .room = room,
                               .polygon_runs = POLYGON_RUNS}};
     *out = (struct pack_result){0};
     set.room = room;
@@ -256,7 +257,7 @@ static bool takes_conversations(const char *folder, const struct names *set)
 }
 
 /* Fills in the sizes that the options did not give with the model's training sizes. */
-static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
+static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, bool *stretched, struct error *e)
 {
     struct model m = {0};
     int rc = model_find(&m, name, e);
@@ -268,6 +269,7 @@ static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, s
                        (unsigned long long)*size, (long long)masks_patch(&m));
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)masks_side(&m, (int64_t)*size);
+    if (!rc) *stretched = masks_stretch(&m);
     model_close(&m);
     return rc;
 }
@@ -331,7 +333,9 @@ int pack(struct pack_options *o, struct samples_options *samples, struct error *
     }
     if (!o->encoder && (o->dtype || o->keys->n))
         return error_set(e, PL_USAGE, "%s needs --embeddings", o->dtype ? "--embeddings-dtype" : "--set");
-    if (o->model || o->encoder) TRY(read_model_sizes(o->model ? o->model : o->encoder, &size, &cells, e));
+    if (o->model || o->encoder)
+        TRY(read_model_sizes(o->model ? o->model : o->encoder, &size, &cells, &o->stretched, e));
+    if (o->model && o->encoder) TRY(read_model_sizes(o->encoder, &size, &cells, &o->stretched, e));
     TRY(samples_options_read(samples, e));
     if (!size) size = 1024;
     if (!cells) cells = size / 4;

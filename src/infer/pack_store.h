@@ -20,6 +20,7 @@ struct pack_options {
     const char *model;           /* ...a folder or a preset; NULL: of the encoder, else common sizes */
     const char *layout;          /* plimsoll, or memmap: the one with a memory map */
     uint32_t side, cells;        /* of images and of masks, and the layout, as `pack` finds them */
+    bool stretched;              /* images fill the square, as the model takes them */
     bool memmap;
     const char *encoder, *dtype; /* a model folder, whose embeddings are stored, and their dtype; NULL: none; its own */
     const struct names *keys;    /* key=value of the encoder's run */

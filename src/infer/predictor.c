@@ -2,7 +2,8 @@
  * predictor.c: see predictor.h.
  *
  * Coordinates. A prompt is in pixels of the stored image. Scaled by fit / stored it is in pixels of
- * the padded square, and (x + 1/2) / side in the model's coordinates, 0 to 1.
+ * the square, and (x + 1/2) / side in the model's coordinates, 0 to 1. The image is padded to the
+ * square, or stretched to it, as the model was trained.
  */
 #include "infer/predictor.h"
 
@@ -109,10 +110,10 @@ int64_t predictor_output_elements(const struct run *r, const char *name)
 
 /* --- the image ------------------------------------------------------------------------------- */
 
-void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, float *to,
+void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, bool stretched, float *to,
                    uint32_t *fit_w, uint32_t *fit_h)
 {
-    resize_longest(p->width, p->height, side, fit_w, fit_h);
+    resize_canvas(p->width, p->height, side, stretched, fit_w, fit_h);
     uint8_t *small = resize_image(p->rgb, p->width, p->height, *fit_w, *fit_h);
     memset(to, 0, (size_t)3 * side * side * sizeof *to);
     for (uint32_t c = 0; c < 3; c++) {
@@ -125,10 +126,10 @@ void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t s
     mem_free(small);
 }
 
-void predictor_to_pixels(uint32_t side, uint32_t w, uint32_t h, const float from[2], float to[2])
+void predictor_to_pixels(uint32_t side, bool stretched, uint32_t w, uint32_t h, const float from[2], float to[2])
 {
     uint32_t fit_w, fit_h;
-    resize_longest(w, h, side, &fit_w, &fit_h);
+    resize_canvas(w, h, side, stretched, &fit_w, &fit_h);
     to[0] = fminf(fmaxf((from[0] * (float)side - 0.5f) * (float)w / (float)fit_w, 0), (float)w);
     to[1] = fminf(fmaxf((from[1] * (float)side - 0.5f) * (float)h / (float)fit_h, 0), (float)h);
 }
@@ -168,6 +169,7 @@ static int open_model(struct predictor *a, const struct config *c, struct pixel_
                        (long long)a->shape.side, (long long)masks_patch(&m));
     if (!rc && !a->shape.side) a->shape.side = m.image;
     if (!rc) a->mask_side = masks_side(&m, a->shape.side);
+    a->stretched = masks_stretch(&m);
     model_close(&m);
     return rc;
 }
@@ -180,7 +182,7 @@ static int encode(struct predictor *a, const struct config *c, const struct imag
     struct prompting prompting = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
     const size_t side = (size_t)a->shape.side;
     float *pixels = mem_alloc(3 * side * side * sizeof *pixels);
-    predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
+    predictor_fit(p, norm, (uint32_t)side, a->stretched, pixels, &a->fit_w, &a->fit_h);
     int rc = start(&r, c, &prompting, e);
     if (!rc) rc = batch_write_once(&r, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
     mem_free(pixels);
@@ -199,7 +201,7 @@ static int open_decoder(struct predictor *a, const struct config *c, size_t fitt
 {
     const struct predictor_shape *s = &a->shape;
     struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box,
-                                  .single = s->single, .part = PART_REST};
+                                  .single = s->single, .stable = s->single, .part = PART_REST};
     int rc = start(&a->run, c, &prompting, e);
     if (rc) return rc;
     a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
@@ -303,11 +305,18 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt)
 
 /* --- masks at the image's size -------------------------------------------------------------- */
 
+struct mask_view mask_view_of(int64_t logits, int64_t side, bool stretched, uint32_t w, uint32_t h)
+{
+    uint32_t fit_w, fit_h;
+    if (stretched) return (struct mask_view){logits, logits, logits, logits, w, h};
+    resize_longest(w, h, (uint32_t)side, &fit_w, &fit_h);
+    return (struct mask_view){logits, side, fit_w, fit_h, w, h};
+}
+
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask)
 {
     const int64_t m = a->mask_side;
-    const struct mask_view v =
-        {.logits = m, .side = a->shape.side, .fit_w = a->fit_w, .fit_h = a->fit_h, .w = a->w, .h = a->h};
+    const struct mask_view v = mask_view_of(m, a->shape.side, a->stretched, a->w, a->h);
     return mask_upsample(&v, a->logits + (prompt * a->candidates + candidate) * m * m, a->fitted, offset, mask);
 }
 
@@ -378,7 +387,7 @@ int predictors_encode(struct predictors *s, const struct image *p, struct error 
 {
     const size_t side = (size_t)s->of[0].shape.side;
     uint32_t fit_w, fit_h;
-    predictor_fit(p, &s->norm, (uint32_t)side, s->pixels, &fit_w, &fit_h);
+    predictor_fit(p, &s->norm, (uint32_t)side, s->of[0].stretched, s->pixels, &fit_w, &fit_h);
     int rc = batch_write_once(&s->encoder, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {s->pixels}}}, e);
     if (!rc) rc = forward(&s->encoder, e);
     if (!rc) rc = predictor_output(&s->encoder, "image_embeddings", s->embedding, e);

@@ -44,9 +44,14 @@ struct mask_view {
  * -offset, 0 if there are none. */
 double mask_upsample(const struct mask_view *v, const float *logits, float *fitted, float offset, uint8_t *mask);
 
-/* Resizes the image into the upper left of a square [3][side][side], with the loader's own
- * resizing, normalises it, and pads with zeros. Returns its size in the square. */
-void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, float *to,
+/* Describes logits of a model that pads or stretches an image of w x h to a square: logits of a
+ * stretched image are resized to its size at once. */
+struct mask_view mask_view_of(int64_t logits, int64_t side, bool stretched, uint32_t w, uint32_t h);
+
+/* Resizes the image into the upper left of a square [3][side][side], or stretches it to all of it,
+ * with the loader's own resizing, normalises it, and pads with zeros. Returns its size in the
+ * square. */
+void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, bool stretched, float *to,
                    uint32_t *fit_w, uint32_t *fit_h);
 
 /* --- prediction -------------------------------------------------------------------------- */
@@ -72,6 +77,7 @@ struct predictor {
     struct predictor_shape shape;
     uint32_t w, h;            /* size of the image */
     uint32_t fit_w, fit_h;    /* its size in the square */
+    bool stretched;           /* it fills the square */
     int64_t mask_side;        /* side of the logits */
     int64_t candidates;       /* per prompt */
     float *logits;            /* [prompts][candidates][mask_side][mask_side] of the last run */
@@ -91,13 +97,13 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
 /* Returns the candidate with the highest predicted IoU. */
 int64_t predictor_best(const struct predictor *a, int64_t prompt);
 /* Resizes one candidate to the image's size: logits are resized bilinearly to the square, the
- * padding is removed, and the rest is resized bilinearly to w x h; one byte per pixel, 1 where
- * above 0. Returns the stability score: pixels above `offset` over pixels above -offset, 0 if there
- * are none. */
+ * padding is removed, and the rest is resized bilinearly to w x h (a stretched image's at once);
+ * one byte per pixel, 1 where above 0. Returns the stability score: pixels above `offset` over
+ * pixels above -offset, 0 if there are none. */
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask);
 /* Converts a point from 0 to 1 over the square, as training has it, to pixels of an image of w
  * x h. */
-void predictor_to_pixels(uint32_t side, uint32_t w, uint32_t h, const float from[2], float to[2]);
+void predictor_to_pixels(uint32_t side, bool stretched, uint32_t w, uint32_t h, const float from[2], float to[2]);
 
 /* --- many images ------------------------------------------------------------------------------ */
 

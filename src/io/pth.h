@@ -59,6 +59,8 @@ struct pth_writer;
  * succeeds. A tensor is pth_write_begin followed by its data in any number of pth_write_bytes
  * calls. After a failure only pth_abandon may follow; pth_end calls it itself. */
 int pth_begin(struct pth_writer **w, const char *path, struct error *e);
+/* Does the same for tensors in a dictionary inside of the root, under this key. */
+int pth_begin_inside(struct pth_writer **w, const char *path, const char *key, struct error *e);
 int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim,
                     struct error *e);
 int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e);

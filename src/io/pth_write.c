@@ -30,6 +30,7 @@ struct pth_writer {
     uint64_t left;                /* bytes still missing from the open member */
     VEC(struct member) members;
     struct text pickle;
+    bool inside; /* the tensors are in a dictionary inside of the root */
 };
 
 /* --- the archive ------------------------------------------------------------------------ */
@@ -226,6 +227,15 @@ int pth_begin(struct pth_writer **out, const char *path, struct error *e)
     return PL_OK;
 }
 
+int pth_begin_inside(struct pth_writer **out, const char *path, const char *key, struct error *e)
+{
+    TRY(pth_begin(out, path, e));
+    op_text(&(*out)->pickle, key);
+    op(&(*out)->pickle, "}(");
+    (*out)->inside = true;
+    return PL_OK;
+}
+
 int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, struct error *e)
 {
     char key[32], member[64];
@@ -258,7 +268,7 @@ void pth_abandon(struct pth_writer *w)
 
 int pth_end(struct pth_writer *w, struct error *e)
 {
-    op(&w->pickle, "u.");
+    op(&w->pickle, w->inside ? "uu." : "u.");
     int rc = put_member(w, "checkpoint/data.pkl", w->pickle.at, w->pickle.n, e);
     if (!rc) rc = put_member(w, "checkpoint/byteorder", "little", 6, e);
     if (!rc) rc = put_member(w, "checkpoint/version", "3\n", 2, e);

@@ -14,6 +14,8 @@
 #define GGUF "general.parameter_count of its GGUF file"
 #define README "the table of the model card"
 #define CONVERTED "transformers' class, with the config.json that its script of conversion writes"
+/* The number counts the weights for videos, and is that of SAM 2 for SAM 2.1 too. */
+#define SAM2_README "the table of facebookresearch/sam2, with the weights for videos"
 #define ULTRALYTICS "Ultralytics, which leaves out 256 fixed frequencies"
 
 /* A language model. `keys` are more keys, each after a comma. */

@@ -32,6 +32,26 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
+/* SAM 2 on images: `width` and `heads` of the first stage, which double in each later one. */
+#define SAM2(width, w1, w2, w3, heads, h1, h2, h3, blocks, windows, global, background)                                \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"Sam2Model\"],\n"                                                                          \
+    "  \"model_type\": \"sam2\",\n"                                                                                    \
+    "  \"initializer_range\": 0.02,\n"                                                                                 \
+    "  \"vision_config\": {\n"                                                                                         \
+    "    \"model_type\": \"sam2_vision_model\",\n"                                                                     \
+    "    \"backbone_config\": {\"model_type\": \"sam2_hiera_det_model\", \"hidden_size\": " #width ", "                \
+    "\"num_attention_heads\": " #heads ", \"blocks_per_stage\": " blocks ", \"embed_dim_per_stage\": [" #width         \
+    ", " #w1 ", " #w2 ", " #w3 "], \"num_attention_heads_per_stage\": [" #heads ", " #h1 ", " #h2 ", " #h3 "], "       \
+    "\"window_size_per_stage\": " windows ", \"global_attention_blocks\": " global ", "                                \
+    "\"window_positional_embedding_background_size\": " background "},\n"                                              \
+    "    \"backbone_channel_list\": [" #w3 ", " #w2 ", " #w1 ", " #width "]\n"                                         \
+    "  },\n"                                                                                                           \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam2_prompt_encoder\"},\n"                                        \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam2_mask_decoder\"},\n"                                            \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
+    "}\n"
+
 /* LLaVA: a tower of CLIP, a projector, a decoder, as transformers 5 writes it. */
 #define LLAVA(token, tower, decoder) LLAVA_OF("Llava", "llava", token, tower, decoder)
 #define LLAVA_OF(class, type, token, tower, decoder)                                                                \

@@ -20,6 +20,8 @@ struct mask_model {
     double extent;          /* range of the coordinates of an image of side model.image, in pixels */
     int64_t (*side)(const struct model *m, int64_t image); /* of the masks for images of this side */
     struct pixel_norm norm; /* normalisation of images that the model takes as bytes */
+    bool stretches;         /* images are resized to the whole square, not to its longer side */
+    bool objects;           /* it predicts whether there is an object */
 };
 
 /* Returns, for models that predict masks, the divisor of the sides of images; the range of the
@@ -29,6 +31,11 @@ static inline double masks_extent(const struct model *m) { return m->masks->exte
 static inline int64_t masks_patch(const struct model *m) { return m->masks->patch; }
 static inline int64_t masks_side(const struct model *m, int64_t image) { return m->masks->side(m, image); }
 static inline const struct pixel_norm *masks_norm(const struct model *m) { return &m->masks->norm; }
+
+/* Returns how an image becomes the square that a mask model takes. */
+static inline bool masks_stretch(const struct model *m) { return m->masks && m->masks->stretches; }
+/* Reports whether a model predicts whether there is an object. */
+static inline bool model_predicts_objects(const struct model *m) { return m->masks && m->masks->objects; }
 
 /* The label of a point: background or foreground (on the object); first or last corner of a box; a
  * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
@@ -54,6 +61,7 @@ struct prompting {
     int64_t rounds;      /* training: images as bytes, prompts in slots, and this many rounds of prompts; 0: off */
     bool boxes, targets;
     bool single;         /* one mask per prompt instead of several candidates */
+    bool stable;         /* with single: the best candidate where that mask is unstable, if the model chooses so */
     struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
     /* PART_IMAGE: of an image encoded once any number of prompts are served; with rounds it takes
      * bytes */

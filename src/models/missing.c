@@ -17,6 +17,15 @@ static const struct {
     {"sam_vit_l_0b3195.pth", "https://dl.fbaipublicfiles.com/segment_anything/sam_vit_l_0b3195.pth"},
     {"sam_vit_h_4b8939.pth", "https://dl.fbaipublicfiles.com/segment_anything/sam_vit_h_4b8939.pth"},
     {"medsam_vit_b.pth", "https://zenodo.org/records/10689643/files/medsam_vit_b.pth"},
+    {"sam2.1_hiera_tiny.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/092824/sam2.1_hiera_tiny.pt"},
+    {"sam2.1_hiera_small.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/092824/sam2.1_hiera_small.pt"},
+    {"sam2.1_hiera_base_plus.pt",
+     "https://dl.fbaipublicfiles.com/segment_anything_2/092824/sam2.1_hiera_base_plus.pt"},
+    {"sam2.1_hiera_large.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/092824/sam2.1_hiera_large.pt"},
+    {"sam2_hiera_tiny.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/072824/sam2_hiera_tiny.pt"},
+    {"sam2_hiera_small.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/072824/sam2_hiera_small.pt"},
+    {"sam2_hiera_base_plus.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/072824/sam2_hiera_base_plus.pt"},
+    {"sam2_hiera_large.pt", "https://dl.fbaipublicfiles.com/segment_anything_2/072824/sam2_hiera_large.pt"},
     {"mobile_sam.pt", "https://github.com/ChaoningZhang/MobileSAM/raw/master/weights/mobile_sam.pt"},
     {"tinysam.pth", "https://github.com/xinghaochen/TinySAM/releases/download/1.0/tinysam.pth"},
     {"tinysam_42.3.pth", "https://github.com/xinghaochen/TinySAM/releases/download/3.0/tinysam_42.3.pth"},
@@ -191,7 +200,7 @@ int model_missing_config(const char *path, struct error *e)
             path, path);
     else if (checkpoint)
         error_set(e, PL_USAGE,
-                  "%s has no config.json. It has the checkpoint %s, which for SAM, MedSAM, MobileSAM or TinySAM "
+                  "%s has no config.json. It has the checkpoint %s, which for SAM, SAM 2, MedSAM, MobileSAM or TinySAM "
                   "becomes a model folder: plimsoll convert %s/%s -o FOLDER", path, checkpoint, path, checkpoint);
     else
         error_set(e, PL_USAGE, "%s has no config.json; expected a model folder with config.json and *.safetensors",

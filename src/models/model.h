@@ -116,6 +116,9 @@ struct model {
     /* modules whose weights the folder does not have: they start from their inits; ended by NULL.
      * NULL: it has all */
     const char *const *fresh;
+    /* beginnings of the names of weights that a folder may have beside the model's own, and that
+     * are copied as they are; ended by NULL. NULL: none */
+    const char *const *copied;
     bool partial;           /* only a part is built: the folder holds weights that the graph does not use */
 };
 

@@ -63,6 +63,26 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 
+/* A small SAM 2 for images of 128 pixels. */
+#define SAM2_TINY                                                                                                      \
+    "{\n"                                                                                                              \
+    "  \"architectures\": [\"Sam2Model\"],\n"                                                                          \
+    "  \"model_type\": \"sam2\",\n"                                                                                    \
+    "  \"vision_config\": {\"model_type\": \"sam2_vision_model\",\n"                                                   \
+    "    \"backbone_config\": {\"model_type\": \"sam2_hiera_det_model\", \"image_size\": [128, 128], "                 \
+    "\"hidden_size\": 16, \"num_attention_heads\": 1,\n"                                                               \
+    "      \"blocks_per_stage\": [1, 2, 2, 1], \"embed_dim_per_stage\": [16, 32, 64, 96], "                            \
+    "\"num_attention_heads_per_stage\": [1, 2, 4, 6],\n"                                                               \
+    "      \"window_size_per_stage\": [8, 4, 6, 3], \"global_attention_blocks\": [4]},\n"                              \
+    "    \"backbone_channel_list\": [96, 64, 32, 16], \"backbone_feature_sizes\": [[32, 32], [16, 16], [8, 8]], "      \
+    "\"fpn_hidden_size\": 64},\n"                                                                                      \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam2_prompt_encoder\", \"hidden_size\": 64, "                     \
+    "\"image_size\": 128, \"patch_size\": 16},\n"                                                                      \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam2_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "       \
+    "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64},\n"                                                      \
+    "  \"torch_dtype\": \"float32\"\n"                                                                                 \
+    "}\n"
+
 /* TinySAM: the keys of its encoder; the rest as in SAM. */
 #define TINYSAM                                                                                                     \
     "{\n"                                                                                                           \
@@ -243,6 +263,7 @@ const struct preset presets[] = {
     /* 2.2 B, 50 M of them in the adapter */
     {"arr-coc-qwen3-2b", LEVELS("arr_coc_qwen3_vl", "Qwen/Qwen3-VL-2B-Instruct", 16128)},
     {"grounding-7b", GROUNDING_7B},                                                                        /* 7.4 B */
+    {"sam2-tiny", SAM2_TINY},       /* 0.6 M */
     {"tinysam", TINYSAM},           /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY}, /* 0.4 M */
     /* TinySAM and LLaVA-Med 7B, 7.6 B */

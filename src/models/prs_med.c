@@ -262,7 +262,7 @@ static id encode(const struct model *m, struct graph *g, const struct batch *bat
     const struct sam_build b = {.c = s, .g = g, .B = batch->B, .M = 1, .side = c->model.image, .grid = c->grid,
                                 .bn_group = model_bn_group(*m->path ? m : tiny, batch), .norm = &tiny->masks->norm};
     id x = 0;
-    IN_PART(g, TINYSAM) x = b.c->encode(&b, sam_images(&b));
+    IN_PART(g, TINYSAM) x = b.c->encode(&b, sam_images(&b)).coarse;
     return x;
 }
 

@@ -6,8 +6,8 @@
  *     iou_scores [B,M,K]
  *
  * Supports any SamConfig of transformers. sam_vision_model is only the encoder; tinysam is another
- * encoder with the same prompt encoder and decoder (tinysam.c). With targets the loss is MASK_LOSS;
- * without them it is the mean square of an output, as for a tower.
+ * encoder with the same prompt encoder and decoder (tinysam.c), and so is sam2 (hiera.c). With
+ * targets the loss is MASK_LOSS; without them it is the mean square of an output, as for a tower.
  *
  * The frequencies of the position encoding are not weights in the paper and are never trained. The
  * class in transformers registers them as a parameter, so where outputs and gradients are requested
@@ -142,7 +142,7 @@ static id embed(const struct sam_build *b, id pixels)
     return x;
 }
 
-static id sam_encode(const struct sam_build *b, id pixels)
+static struct sam_image sam_encode(const struct sam_build *b, id pixels)
 {
     const struct sam_vision *c = &b->c->vision;
     struct graph *g = b->g;
@@ -154,7 +154,7 @@ static id sam_encode(const struct sam_build *b, id pixels)
         x = layer_conv(g, x, ROOT "neck.", "conv2", c->output, (struct kernel_shape){3, 1, 1, false});
         x = layer_norm(g, x, ROOT "neck.", "layer_norm2", NECK_EPS);
     }
-    return x;
+    return (struct sam_image){.coarse = x};
 }
 
 /* --- configuration ------------------------------------------------------------------- */
@@ -311,12 +311,19 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
         {"gt_masks", VALUES_MASKS, 4, {OPEN('B'), OPEN('M'), OPEN('H'), OPEN('H')}, true},
     };
     for (size_t i = 0; i < COUNT(ports); i++) model_add_port(m, &ports[i]);
-    model_add_output(m, "image_embeddings");
+    static const char *const levels[] = {"image_embeddings.0", "image_embeddings.1", "image_embeddings.2",
+                                         "object_score_logits"};
+    for (size_t i = 0; i < COUNT(levels) && c->hiera; i++) model_add_output(m, levels[i]);
+    if (!c->hiera) model_add_output(m, "image_embeddings");
     model_add_output(m, "iou_scores");
     model_add_output(m, m->loss_output = "pred_masks");
     m->image = c->vision.image;
     m->masks = bump_alloc(&m->memory, sizeof *m->masks);
-    *m->masks = (struct mask_model){.patch = c->vision.patch, .extent = (double)c->prompts.image, .side = mask_side};
+    *m->masks = (struct mask_model){.patch = c->vision.unit ? c->vision.unit : c->vision.patch,
+                                    .extent = (double)c->prompts.image,
+                                    .side = mask_side,
+                                    .stretches = c->hiera,
+                                    .objects = c->decoder.second};
     return PL_OK;
 }
 
@@ -374,6 +381,9 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     b.M = p->masks;
     b.side = p->image;
     b.grid = p->image / c->vision.patch;
+    if (c->vision.unit && p->image % c->vision.unit)
+        graph_fail(g, "pixel_values: images of %lld pixels are not divisible by %lld, the stride of the encoder",
+                   (long long)p->image, (long long)c->vision.unit);
     if (!b.grid)
         graph_fail(g, "pixel_values: images of %lld pixels are smaller than a patch of %lld", (long long)b.side,
                    (long long)c->vision.patch);
@@ -399,13 +409,42 @@ id sam_images(const struct sam_build *b)
     return op_image(b->g, x, valid, mean, std);
 }
 
+/* Returns the channels of an embedding that has all levels of an image: cell by cell, those of the
+ * coarse level, those of the 2 x 2 pixels of the next, and those of the 4 x 4 pixels of the finest
+ * one. */
+static int64_t embedding_channels(const struct sam *c) { return (c->hiera ? 4 : 1) * c->vision.output; }
+
+/* Joins the levels of an image to [B,grid,grid,channels]. */
+static id join_levels(const struct sam_build *b, struct sam_image x)
+{
+    struct graph *g = b->g;
+    const int64_t C = b->c->vision.output, n = b->grid;
+    if (!x.coarse || !x.fine[0]) return x.coarse;
+    id finer = op_reshape(g, op_window(g, x.fine[1], 2), 4, (int64_t[]){b->B, n, n, C});
+    id finest = op_reshape(g, op_window(g, x.fine[0], 4), 4, (int64_t[]){b->B, n, n, 2 * C});
+    return op_concat(g, (id[]){x.coarse, finer, finest}, 3, 3);
+}
+
+/* Returns the pixels, `size` x `size` of them in each cell, of `count` channels from `first` on. */
+static id split_level(const struct sam_build *b, id x, int64_t first, int64_t count, int64_t size)
+{
+    struct graph *g = b->g;
+    x = op_reshape(g, op_slice(g, x, 3, first, count), 4,
+                   (int64_t[]){b->B * b->grid * b->grid, size, size, count / (size * size)});
+    return op_unwindow(g, x, size * b->grid, size * b->grid);
+}
+
 /* Returns an image embedding computed before, in the layout of output_map. */
-static id embedding(const struct sam_build *b)
+static struct sam_image embedding(const struct sam_build *b)
 {
     const enum dtype given = b->prompting.embeddings ? b->prompting.embeddings : DT_F32;
-    id x = graph_input(b->g, "image_embeddings", given, 4, (int64_t[]){b->B, b->c->vision.output, b->grid, b->grid});
+    const int64_t C = b->c->vision.output, channels = embedding_channels(b->c);
+    id x = graph_input(b->g, "image_embeddings", given, 4, (int64_t[]){b->B, channels, b->grid, b->grid});
     x = op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
-    return given == DT_F32 ? x : op_cast(b->g, x, DT_NONE);
+    if (given != DT_F32) x = op_cast(b->g, x, DT_NONE);
+    if (channels == C) return (struct sam_image){.coarse = x};
+    return (struct sam_image){op_dense(b->g, op_slice(b->g, x, 3, 0, C)),
+                              {split_level(b, x, 2 * C, 2 * C, 4), split_level(b, x, C, C, 2)}};
 }
 
 /* Emits a map as an output, channels first, as transformers does. */
@@ -426,7 +465,25 @@ static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
     IN_SCOPE(g, "loss", SCOPE_PASS) {
         bits = op_reshape(g, bits, 3, (int64_t[]){N, h, row});
         valid = op_reshape(g, valid, 2, (int64_t[]){N, 2});
-        graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->prompting.loss, NULL).loss);
+        const struct sam_losses l = sam_loss(b, out, bits, valid);
+        graph_output(g, "loss", l.scores ? op_add(g, l.masks, l.scores) : l.masks);
+    }
+}
+
+/* Emits the image's embedding as outputs: of an encoder by itself one, else each level. */
+static void output_image(const struct model *m, const struct sam_build *b, const struct batch *batch,
+                         struct sam_image x)
+{
+    struct graph *g = b->g;
+    if (b->c->hiera && b->prompting.part == PART_IMAGE) {
+        id all = op_dense(g, op_permute(g, join_levels(b, x), (int[]){0, 3, 1, 2}));
+        graph_output(g, "image_embeddings", all);
+    } else if (b->c->hiera) {
+        output_map(m, g, batch, "image_embeddings.0", x.fine[0]);
+        output_map(m, g, batch, "image_embeddings.1", x.fine[1]);
+        output_map(m, g, batch, "image_embeddings.2", x.coarse);
+    } else {
+        output_map(m, g, batch, "image_embeddings", x.coarse);
     }
 }
 
@@ -436,10 +493,11 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
-    id image = b.prompting.part == PART_REST ? embedding(&b)
-                                             : b.c->encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
+    const struct sam_image image = b.prompting.part == PART_REST
+                                       ? embedding(&b)
+                                       : b.c->encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
     if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds))
-        output_map(m, g, &batch, "image_embeddings", image);
+        output_image(m, &b, &batch, image);
     if (b.prompting.part == PART_IMAGE) return;
     if (b.prompting.rounds) {
         sam_rounds(&b, image);
@@ -449,8 +507,10 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct sam_encoded p = sam_prompt(&b, sam_positions(&b));
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
-    graph_param_of(g, sam_frequencies(&b))->frozen = b.c->tiny || !batch.outputs;
+    graph_param_of(g, sam_frequencies(&b))->frozen = b.c->tiny || b.c->hiera || !batch.outputs;
     const struct tensor t = *tensor_at(g, out.logits);
+    if (out.object)
+        model_output(m, g, &batch, "object_score_logits", op_reshape(g, out.object, 3, (int64_t[]){b.B, b.M, 1}));
     model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));
     model_output(m, g, &batch, "pred_masks",
                  op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
@@ -469,7 +529,7 @@ void sam_forward(const struct model *m, struct graph *g, const struct batch *giv
 static void build_sam_vision(const struct model *m, struct graph *g, const struct batch *batch)
 {
     struct sam_build b = begin(m, g, batch);
-    if (!g->error.code) output_map(m, g, batch, "last_hidden_state", sam_encode(&b, pixels(&b)));
+    if (!g->error.code) output_map(m, g, batch, "last_hidden_state", sam_encode(&b, pixels(&b)).coarse);
 }
 
 const struct family sam_family = {"sam", parse_sam, sam_forward, "", false, sam_read_folder};

@@ -7,6 +7,7 @@
  *     sam_decoder.c   both -> masks and their predicted IoU
  *     tinysam.c       the encoder of TinySAM and MobileSAM
  *     tinysam.c       its configuration, and the family
+ *     hiera.c         the encoder of SAM 2, its configuration, and the family
  *
  * Prompt encoder and decoder do not depend on the image encoder: any encoder that returns
  * [B,grid,grid,hidden] can be used.
@@ -24,29 +25,50 @@ struct sam_vision {
     enum act_kind act;
     bool qkv_bias, positions, relative; /* use absolute and relative positions */
     bool *global;                       /* indexed by layer: global attention instead of windows */
+    int64_t unit;                       /* sides of images are multiples of it; 0: of a patch */
 };
 
 struct sam_prompts {
     int64_t hidden, image, patch, grid, mask_channels, kinds; /* kinds: number of point embeddings */
     double eps;
     enum act_kind act;
+    bool joined;                        /* the point embeddings are one table */
+    bool ends;                          /* each prompt ends with one filler, whatever it consists of */
+};
+
+/* How one mask for a prompt is chosen (STABILITY in ops.def). */
+struct sam_stability {
+    bool on;
+    float delta, threshold;
 };
 
 struct sam_decoder {
     int64_t hidden, inner, layers, heads, downsample, candidates, iou_layers, iou_hidden;
     double eps;
     enum act_kind act;
+    /* SAM 2's: it adds the finer levels of the image while it upscales the masks, predicts whether
+     * there is an object, and its layers have other names */
+    bool second;
+    struct sam_stability stability; /* of SAM 2's, in inference */
+};
+
+/* An encoded image. */
+struct sam_image {
+    id coarse;  /* [B,grid,grid,C] */
+    id fine[2]; /* [B,4 grid,4 grid,C/8] and [B,2 grid,2 grid,C/4] of SAM 2; 0: none */
 };
 
 struct sam_build;
 struct tinyvit;
+struct hiera;
 struct sam {
     struct sam_vision vision;
-    /* The sizes of TinyViT; `vision` then holds only its input and output sizes. NULL: `vision` has
-     * all sizes of the encoder. */
+    /* The sizes of TinyViT or Hiera; `vision` then holds only its input and output sizes. Both
+     * NULL: `vision` has all sizes of the encoder. */
     const struct tinyvit *tiny;
-    /* Encodes pixels [B,side,side,channels] to [B,grid,grid,output]. */
-    id (*encode)(const struct sam_build *b, id pixels);
+    const struct hiera *hiera;
+    /* Encodes pixels [B,side,side,channels]. */
+    struct sam_image (*encode)(const struct sam_build *b, id pixels);
     struct sam_prompts prompts;
     struct sam_decoder decoder;
 };
@@ -82,6 +104,9 @@ int sam_read_folder(struct model *m, struct error *e);
 /* Emits the forward of a SAM family. */
 void sam_forward(const struct model *m, struct graph *g, const struct batch *given);
 
+/* Reports whether two models of SAM 2 have the same heads, windows, blocks, levels and norms. */
+bool sam2_same(const struct model *a, const struct model *b);
+
 /* --- layers ------------------------------------------------------------------------------ */
 
 /* Returns the input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and
@@ -106,10 +131,17 @@ struct sam_encoded sam_prompt(const struct sam_build *b, id positions);
 struct sam_masks {
     id logits;      /* [B*M,K,4 grid,4 grid] */
     id iou;         /* [B*M,K] */
+    id object;      /* [B*M,1]: the logit that there is an object, of SAM 2; 0: none */
 };
 /* Emits interactive training: rounds of prompts, each of which corrects the errors of the previous
  * masks (sam_prompt.c), with the output "loss" and, in the evaluation, statistics. */
-void sam_rounds(const struct sam_build *b, id image);
+void sam_rounds(const struct sam_build *b, struct sam_image image);
 
-/* Decodes masks from image [B,grid,grid,hidden]. */
-struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p);
+/* The losses of a build's masks (prompting.loss). */
+struct sam_losses {
+    id masks, scores; /* scalars; scores 0: it is a part of `masks` */
+    id statistics;    /* MASK_LOSS in ops.def */
+};
+struct sam_losses sam_loss(const struct sam_build *b, const struct sam_masks *m, id bits, id valid);
+
+struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, const struct sam_encoded *p);

@@ -113,10 +113,9 @@ static void decoder_config(const struct sam_names *n, struct json_writer *w)
     json_end(w);
 }
 
-/* Returns torch_dtype: the dtype of most weights. */
-static const char *torch_type(const struct sam_names *n)
+const char *sam_torch_dtype(enum dtype t)
 {
-    switch (n->parts.n ? n->parts.at[0].from->dtype : DT_F32) {
+    switch (t) {
     case DT_F16: return "float16";
     case DT_BF16: return "bfloat16";
     case DT_F64: return "float64";
@@ -133,7 +132,7 @@ void sam_config_json(const struct sam_names *n, struct text *out)
     json_end(&w);
     json_put_string(&w, "model_type", n->tiny ? "tinysam" : "sam");
     json_put_number(&w, "initializer_range", 0.02);
-    json_put_string(&w, "torch_dtype", torch_type(n));
+    json_put_string(&w, "torch_dtype", sam_torch_dtype(n->parts.n ? n->parts.at[0].from->dtype : DT_F32));
     json_begin_map(&w, "vision_config");
     if (n->tiny) tinyvit_config(n, &w);
     else vit_config(n, &w);

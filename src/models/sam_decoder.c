@@ -10,6 +10,10 @@
  *   tokens = norm(tokens + attention(tokens + t0, keys + positions))
  *   masks  = filter(mask tokens) . upscale(keys),   iou = mlp(iou token)
  *
+ * SAM 2 has an object token before the others, whose MLP gives the logit that there is an object;
+ * the finer levels of the image are added between the steps of the upscaling; and the predicted IoU
+ * goes through a sigmoid.
+ *
  * Rows are prompts. Until the first layer changes them, the keys are the same for all prompts of an
  * image (unless each prompt has a mask), so they have one row per image: keys and values are
  * projected once, and the queries of an image's prompts are concatenated to attend to them. In the
@@ -23,8 +27,11 @@
 
 #define ROOT "mask_decoder."
 
-/* Fixed within a layer; the configuration's value is for the attention after the layers. */
+/* SAM's within a layer, where the configuration's value is for the attention after the layers. In
+ * SAM 2 that is the value of the layers too. */
 enum { LAYER_DOWNSAMPLE = 2 };
+static int64_t layer_downsample(const struct sam_decoder *c) { return c->second ? c->downsample : LAYER_DOWNSAMPLE; }
+
 /* Epsilons of the norm after the layers and of the norm between the upscaling steps. */
 static const double FINAL_EPS = 1e-5, UPSCALE_EPS = 1e-6;
 
@@ -84,7 +91,20 @@ static id attend(const struct sam_build *b, const char *layer, const char *name,
     k = op_reshape(g, k, 4, (int64_t[]){R / shared, length(g, k), c->heads, D});
     v = op_reshape(g, v, 4, (int64_t[]){R / shared, length(g, v), c->heads, D});
     id o = op_attention_with(g, q, k, v, l.mask, (struct attention_options){.scale = (float)(1 / sqrt((double)D))});
-    return layer_linear(g, op_reshape(g, o, 3, (int64_t[]){R, T, inner}), prefix, "out_proj", c->hidden);
+    return layer_linear(g, op_reshape(g, o, 3, (int64_t[]){R, T, inner}), prefix, c->second ? "o_proj" : "out_proj",
+                        c->hidden);
+}
+
+/* Returns an MLP of `layers` linear layers with ReLU between them. */
+static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
+{
+    char name[32];
+    x = op_act(g, layer_linear(g, x, prefix, "proj_in", hidden), ACT_RELU);
+    for (int64_t i = 0; i < layers - 2; i++) {
+        snprintf(name, sizeof name, "layers.%lld", (long long)i);
+        x = op_act(g, layer_linear(g, x, prefix, name, hidden), ACT_RELU);
+    }
+    return layer_linear(g, x, prefix, "proj_out", out);
 }
 
 /* --- the transformer ---------------------------------------------------------------------- */
@@ -112,6 +132,17 @@ static id look_at_image(const struct sam_build *b, const char *layer, const char
     return attend(b, layer, name, (struct attention_inputs){.q = q, .k = k, .v = t->keys, .downsample = downsample});
 }
 
+/* Returns the MLP of a layer. In SAM 2 it is as deep as there are layers. */
+static id layer_mlp(const struct sam_build *b, id x, const char *layer)
+{
+    const struct sam_decoder *c = &b->c->decoder;
+    struct graph *g = b->g;
+    char prefix[112];
+    snprintf(prefix, sizeof prefix, "%smlp.", layer);
+    if (c->second) return feed_forward(g, x, prefix, c->inner, c->hidden, c->layers);
+    return layer_linear(g, op_act(g, layer_linear(g, x, prefix, "lin1", c->inner), c->act), prefix, "lin2", c->hidden);
+}
+
 static void decoder_layer(const struct sam_build *b, struct two_way *t, const struct layer *at)
 {
     const struct sam_decoder *c = &b->c->decoder;
@@ -119,18 +150,17 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, const st
     const char *layer = at->prefix;
     IN_SCOPE(g, "self_attn", 0) look_at_itself(b, layer, t, at->i == 0);
     IN_SCOPE(g, "cross_attn_token_to_image", 0) {
-        id o = look_at_image(b, layer, "cross_attn_token_to_image", t, LAYER_DOWNSAMPLE);
+        id o = look_at_image(b, layer, "cross_attn_token_to_image", t, layer_downsample(c));
         t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
     }
     IN_SCOPE(g, "mlp", 0) {
-        id o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
-        o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
+        id o = layer_mlp(b, t->tokens, layer);
         t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
     }
     IN_SCOPE(g, "cross_attn_image_to_token", 0) {
         id k = op_add(g, t->tokens, t->first), q = op_add(g, t->keys, t->positions);
         id o = attend(b, layer, "cross_attn_image_to_token",
-                      (struct attention_inputs){q, k, t->tokens, t->mask, LAYER_DOWNSAMPLE});
+                      (struct attention_inputs){q, k, t->tokens, t->mask, layer_downsample(c)});
         t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
     }
 }
@@ -147,29 +177,23 @@ static void transform(const struct sam_build *b, struct two_way *t)
 
 /* --- before and after the transformer -------------------------------------------------------- */
 
+/* Returns the tokens before the mask tokens: of the IoU, and before it in SAM 2 of the object. */
+static int64_t tokens_before(const struct sam_decoder *c) { return c->second ? 2 : 1; }
+
 /* Puts the output tokens before the prompt's: [B*M,n,C]. */
 static id begin_tokens(const struct sam_build *b, id prompt)
 {
     struct graph *g = b->g;
-    const int64_t C = b->c->decoder.hidden, masks = b->c->decoder.candidates + 1;
-    id iou = layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1);
-    id mask = layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){masks, C}, 1);
-    id x = op_concat(g, (id[]){iou, mask}, 2, 0);
-    if (!prompt) return repeat(g, op_reshape(g, x, 3, (int64_t[]){1, masks + 1, C}), b->B * b->M);
+    const struct sam_decoder *c = &b->c->decoder;
+    const int64_t C = c->hidden, masks = c->candidates + 1, n = tokens_before(c) + masks;
+    id part[3];
+    if (c->second) part[0] = layer_param(g, ROOT, "obj_score_token.weight", 2, (int64_t[]){1, C}, 1);
+    part[n - masks - 1] = layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1);
+    part[n - masks] = layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){masks, C}, 1);
+    id x = op_concat(g, part, (int)(n - masks + 1), 0);
+    if (!prompt) return repeat(g, op_reshape(g, x, 3, (int64_t[]){1, n, C}), b->B * b->M);
     x = op_pad(g, x, (int64_t[]){0, 0}, (int64_t[]){length(g, prompt), 0});
-    return op_add(g, op_pad(g, prompt, (int64_t[]){0, masks + 1, 0}, (int64_t[]){0, 0, 0}), x);
-}
-
-/* Returns an MLP of `layers` linear layers with ReLU between them. */
-static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
-{
-    char name[32];
-    x = op_act(g, layer_linear(g, x, prefix, "proj_in", hidden), ACT_RELU);
-    for (int64_t i = 0; i < layers - 2; i++) {
-        snprintf(name, sizeof name, "layers.%lld", (long long)i);
-        x = op_act(g, layer_linear(g, x, prefix, name, hidden), ACT_RELU);
-    }
-    return layer_linear(g, x, prefix, "proj_out", out);
+    return op_add(g, op_pad(g, prompt, (int64_t[]){0, n, 0}, (int64_t[]){0, 0, 0}), x);
 }
 
 /* Returns token i of each row, [rows,C]. */
@@ -191,7 +215,7 @@ static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int6
     for (int64_t i = 0; i <= c->candidates; i++) {
         char prefix[80];
         snprintf(prefix, sizeof prefix, ROOT "output_hypernetworks_mlps.%lld.", (long long)i);
-        id x = feed_forward(g, token(g, tokens, 1 + i), prefix, c->hidden, c->hidden / 8, 3);
+        id x = feed_forward(g, token(g, tokens, tokens_before(c) + i), prefix, c->hidden, c->hidden / 8, 3);
         each[i] = op_reshape(g, x, 3, (int64_t[]){rows(g, tokens), 1, c->hidden / 8});
     }
     id joined = count > 1 ? op_concat(g, each + first, (int)count, 1) : each[first];
@@ -199,16 +223,26 @@ static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int6
     return joined;
 }
 
+/* Adds a finer level of the image [B,h,w,c] to maps [rows,h,w,c]; 0: there is none. */
+static id add_level(struct graph *g, id maps, id level)
+{
+    if (!maps || !level) return maps;
+    const struct tensor m = *tensor_at(g, maps), f = *tensor_at(g, level);
+    maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
+    level = op_reshape(g, level, 3, (int64_t[]){f.dim[0], f.dim[1] * f.dim[2], f.dim[3]});
+    return op_reshape(g, add_rows(g, maps, level), 4, m.dim);
+}
+
 /* Upscales by four in each direction, to an eighth of the channels. */
-static id upscale(const struct sam_build *b, id keys)
+static id upscale(const struct sam_build *b, id keys, const id fine[2])
 {
     const int64_t C = b->c->decoder.hidden;
     struct graph *g = b->g;
     if (!keys) return 0;
     id x = op_reshape(g, keys, 4, (int64_t[]){rows(g, keys), b->grid, b->grid, C});
-    x = layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2);
+    x = add_level(g, layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2), fine[1]);
     x = op_act(g, layer_norm(g, x, ROOT, "upscale_layer_norm", UPSCALE_EPS), ACT_GELU);
-    return op_act(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), ACT_GELU);
+    return op_act(g, add_level(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), fine[0]), ACT_GELU);
 }
 
 /* Computes filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h], in f32. */
@@ -221,27 +255,63 @@ static id apply(struct graph *g, id filters, id maps)
     return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], length(g, filters), m.dim[1], m.dim[2]});
 }
 
-struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p)
+/* Chooses one of all masks: the first where it is stable, else the best of the others. */
+static void choose_mask(const struct sam_build *b, struct sam_masks *m)
+{
+    struct graph *g = b->g;
+    const struct sam_stability *s = &b->c->decoder.stability;
+    const struct tensor t = *tensor_at(g, m->logits);
+    id scores = op_stability(g, m->logits, m->iou, s->delta, s->threshold), best = op_topk(g, scores, 1);
+    id iou = op_reshape(g, m->iou, 3, (int64_t[]){t.dim[0], t.dim[1], 1});
+    m->iou = op_reshape(g, op_gather(g, iou, best), 2, (int64_t[]){t.dim[0], 1});
+    m->logits = op_reshape(g, op_mask_pick(g, m->logits, scores, 0), 4, (int64_t[]){t.dim[0], 1, t.dim[2], t.dim[3]});
+}
+
+struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, const struct sam_encoded *p)
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
-    const int64_t first = b->prompting.single ? 0 : 1, count = b->prompting.single ? 1 : c->candidates;
+    const bool single = b->prompting.single, chooses = single && b->prompting.stable && c->stability.on;
+    const int64_t first = single ? 0 : 1, count = chooses ? c->candidates + 1 : single ? 1 : c->candidates;
     struct two_way t = {.positions = p->positions};
     struct sam_masks out = {0};
     IN_SCOPE(g, "mask_decoder", 0) {
-        id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
+        id flat = op_reshape(g, image.coarse, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
         t.tokens = t.first = begin_tokens(b, p->tokens);
         t.keys = add_rows(g, flat, p->dense);
         /* output tokens are always visible */
-        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0});
+        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, tokens_before(c) + c->candidates + 1},
+                                    (int64_t[]){0, 0});
     }
     transform(b, &t);
     IN_SCOPE(g, "mask_decoder", 0) {
-        id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
+        id maps = upscale(b, t.keys, image.fine), each = mask_filters(b, t.tokens, first, count);
         out.logits = apply(g, each, maps);
-        id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1,
-                              c->iou_layers);
+        id iou = feed_forward(g, token(g, t.tokens, tokens_before(c) - 1), ROOT "iou_prediction_head.", c->iou_hidden,
+                              c->candidates + 1, c->iou_layers);
+        if (c->second) {
+            iou = op_act(g, iou, ACT_SIGMOID);
+            out.object = feed_forward(g, token(g, t.tokens, 0), ROOT "pred_obj_score_head.", c->hidden, 1, 3);
+        }
         out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
+        if (chooses && out.logits) choose_mask(b, &out);
     }
+    return out;
+}
+
+struct sam_losses sam_loss(const struct sam_build *b, const struct sam_masks *m, id bits, id valid)
+{
+    struct graph *g = b->g;
+    struct mask_loss_options o = b->prompting.loss;
+    struct sam_losses out = {0};
+    if (m->object && (o.all_scores || o.object > 0)) {
+        const struct predicted p = {m->logits, m->iou, m->object};
+        const struct score_loss s = op_score_loss(g, p, bits, valid, o.all_scores ? o.iou : 0, o.object, NULL);
+        if (o.all_scores) o.iou = 0;
+        out.scores = s.loss;
+        valid = s.within;
+    }
+    const struct mask_loss y = op_mask_loss(g, m->logits, m->iou, bits, valid, o, NULL);
+    out.masks = y.loss, out.statistics = y.statistics;
     return out;
 }

@@ -183,7 +183,8 @@ enum naming { SAM_ORIGINAL, SAM_FOLDER, TINY_ORIGINAL };
 static const char *const kinds[] = {"SAM's", "transformers' SamModel's", "TinySAM's"};
 static const char expected[] = "expected image_encoder.blocks.0.attn.qkv.weight and so on (SAM, MedSAM), "
     "image_encoder.layers.0.blocks.0.conv1.c.weight and so on "
-    "(MobileSAM, TinySAM), or vision_encoder.layers.0.attn.qkv.weight and so on (transformers)";
+    "(MobileSAM, TinySAM), image_encoder.trunk.blocks.0.attn.qkv.weight and so on (SAM 2), or "
+    "vision_encoder.layers.0.attn.qkv.weight and so on (transformers)";
 
 /* Returns the naming by the names of the encoder: the heads have names that two namings share. */
 static enum naming find_naming(const struct sam_names *n)
@@ -455,9 +456,7 @@ static int add_parts(struct sam_names *n, struct error *e)
 
 /* --- interface -------------------------------------------------------------------------------- */
 
-/* Checks that no tensor is empty, and no dimension is so large that the product of two sizes
- * overflows. */
-static int check_dims(const struct sam_names *n, struct error *e)
+int sam_names_check_dims(const struct sam_names *n, struct error *e)
 {
     char shape[128];
     for (uint32_t i = 0; i < n->found.n; i++)
@@ -482,7 +481,7 @@ int sam_names_resolve(struct sam_names *n, struct error *e)
 {
     TRY(rename_all(n, e));
     sort_found(n);
-    if (check_dims(n, e)) return e->code;
+    TRY(sam_names_check_dims(n, e));
     head_sizes(n);
     TRY(n->tiny ? tiny_sizes(n, e) : vit_sizes(n, e));
     if (n->missing) return error_set(e, PL_USAGE, "%s is missing", n->missing);

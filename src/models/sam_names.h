@@ -6,6 +6,8 @@
  *       as a folder        vision_encoder.layers.0.layer_norm1.weight   (transformers' SamModel)
  *     MobileSAM, TinySAM   image_encoder.layers.0.blocks.0.conv1.c.weight
  *       as a folder        the same names, model_type tinysam
+ *     SAM 2                image_encoder.trunk.blocks.0.norm1.weight
+ *       as a folder        vision_encoder.backbone.blocks.0.layer_norm1.weight   (Sam2VideoModel)
  *
  * Tensors are accepted in either naming. The result is checked: every tensor of the model exists
  * with the shape that the others imply, and there are no other tensors.
@@ -32,6 +34,8 @@ struct sam_part {
     const char *original, *name; /* published name; name in a folder */
     bool again;                  /* an earlier part has the same `original` */
     const struct sam_tensor *from;
+    int joined;                  /* above 0: its rows are those of this many tensors, from[0] on */
+    int64_t row, rows;           /* rows above 0: it is these rows of the source */
 };
 
 /* One stage of a TinyViT. */
@@ -41,6 +45,7 @@ struct sam_stage {
 
 struct sam_names {
     bool tiny;                    /* has a TinyViT encoder; model_type tinysam */
+    bool second;                  /* SAM 2 (sam2_names.c): `original` of a tensor is its name in a folder */
     struct bump memory;
     VEC(struct sam_tensor) found; /* sorted by `original` after sam_names_resolve */
     VEC(struct sam_part) parts;   /* in the order of the source */
@@ -64,6 +69,23 @@ void sam_names_free(struct sam_names *n);
  * published names. */
 const char *sam_original_name(const char *name, char *out, size_t room);
 
+/* Checks that no tensor is empty, and no dimension is so large that the product of two sizes
+ * overflows. */
+int sam_names_check_dims(const struct sam_names *n, struct error *e);
+
+/* --- SAM 2 (sam2_names.c) --------------------------------------------------------------------- */
+
+/* Reports whether the names are those of SAM 2; does for it what sam_names_resolve does. */
+bool sam2_is(const struct sam_names *n);
+int sam2_resolve(struct sam_names *n, struct error *e);
+void sam2_config_json(struct sam_names *n, struct text *out);
+void sam2_preprocessor_json(struct text *out);
+
+/* Returns torch_dtype of a configuration. */
+const char *sam_torch_dtype(enum dtype t);
+
+/* --- configuration (sam_config.c) -------------------------------------------------------------- */
+
 /* Writes the folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);
 void sam_preprocessor_json(const struct sam_names *n, struct text *out);
@@ -71,3 +93,4 @@ void sam_preprocessor_json(const struct sam_names *n, struct text *out);
  * that differs. Values that determine shapes of weights are not compared. */
 struct model;
 int sam_config_check(const struct sam_names *n, const struct model *m, struct error *e);
+int sam2_config_check(struct sam_names *n, const struct model *m, struct error *e);

@@ -11,9 +11,12 @@
  * to 1 over the image. The decoder gets the positions of the grid's cells in the same encoding.
  * Points without a box are followed by one filler, as in the reference.
  *
+ * In SAM 2 a filler ends each prompt, also one with a box, and a prompt of nothing is two fillers.
+ *
  * Kinds are looked up by GATHER, which returns zeros for an index out of range: so an unused point
  * has no embedding, and a filler no position. In slots, corners are points like others and unused
- * points are masked out: any prompt fits.
+ * points are masked out: any prompt fits. SAM 2's one filler then follows the slots, in which
+ * fillers are masked out too.
  */
 #include <math.h>
 
@@ -33,9 +36,14 @@ id sam_frequencies(const struct sam_build *b)
 /* Returns the embedding of a point kind, [1,C]. */
 static id kind_embedding(const struct sam_build *b, int kind)
 {
+    const struct sam_prompts *c = &b->c->prompts;
     char name[40];
+    if (c->joined) {
+        id all = layer_param(b->g, ROOT, "point_embed.weight", 2, (int64_t[]){c->kinds, c->hidden}, 1);
+        return op_slice(b->g, all, 0, kind, 1);
+    }
     snprintf(name, sizeof name, "point_embed.%d.weight", kind);
-    return layer_param(b->g, ROOT, name, 2, (int64_t[]){1, b->c->prompts.hidden}, 1);
+    return layer_param(b->g, ROOT, name, 2, (int64_t[]){1, c->hidden}, 1);
 }
 
 static id filler_embedding(const struct sam_build *b)
@@ -75,6 +83,28 @@ static id point_embeddings(const struct sam_build *b)
                       (int64_t[]){n, C});
 }
 
+/* Appends the filler to tokens [B*M,n,C]. */
+static id append_filler(const struct sam_build *b, id tokens)
+{
+    struct graph *g = b->g;
+    if (!tokens) return 0;
+    const int64_t n = tensor_at(g, tokens)->dim[1];
+    id last = op_pad(g, filler_embedding(b), (int64_t[]){n, 0}, (int64_t[]){0, 0});
+    return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);
+}
+
+/* Returns `n` fillers as the tokens of each prompt, [B*M,n,C]. */
+static id only_fillers(const struct sam_build *b, int64_t n)
+{
+    struct graph *g = b->g;
+    const int64_t C = b->c->prompts.hidden, N = b->B * b->M;
+    int32_t *zeros = mem_alloc((size_t)(N * n) * sizeof *zeros);
+    id index = graph_const(g, "no_prompts", DT_I32, 2, (int64_t[]){1, N * n}, zeros);
+    mem_free(zeros);
+    id all = op_gather(g, op_reshape(g, filler_embedding(b), 3, (int64_t[]){1, 1, C}), index);
+    return op_reshape(g, all, 3, (int64_t[]){N, n, C});
+}
+
 /* Returns tokens [B*M,P,C], followed by the filler if no box follows. */
 static id point_tokens(const struct sam_build *b, id gauss)
 {
@@ -83,9 +113,7 @@ static id point_tokens(const struct sam_build *b, id gauss)
     /* two statements: the evaluation order must not depend on the compiler */
     id positions = point_positions(b, gauss), embeddings = point_embeddings(b);
     id tokens = op_reshape(g, op_add(g, positions, embeddings), 3, (int64_t[]){b->B * b->M, P, C});
-    if (b->prompting.boxes || b->prompting.slots) return tokens;
-    id last = op_pad(g, filler_embedding(b), (int64_t[]){P, 0}, (int64_t[]){0, 0});
-    return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);
+    return b->prompting.boxes || b->prompting.slots || b->c->prompts.ends ? tokens : append_filler(b, tokens);
 }
 
 /* Returns [B*M,tokens]: -inf for unused slots, 0 for the rest. */
@@ -95,10 +123,11 @@ static id hidden_slots(const struct sam_build *b)
     const int64_t P = b->prompting.points, N = b->B * b->M;
     float score[POINT_KINDS] = {0};
     score[POINT_UNUSED] = -INFINITY;
+    if (b->c->prompts.ends) score[POINT_FILLER] = -INFINITY;
     id table = graph_const(g, "slot_scores", DT_F32, 3, (int64_t[]){1, POINT_KINDS, 1}, score);
     id all = op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, N * P}));
     return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0},
-                  (int64_t[]){0, b->prompting.boxes ? 2 : 0});
+                  (int64_t[]){0, 2 * b->prompting.boxes + b->c->prompts.ends});
 }
 
 /* Returns the tokens of the two corners, [B*M,2,C]. */
@@ -164,7 +193,9 @@ static id all_tokens(const struct sam_build *b, id gauss)
     int n = 0;
     if (b->prompting.points) parts[n++] = point_tokens(b, gauss);
     if (b->prompting.boxes) parts[n++] = box_tokens(b, gauss);
-    return n == 2 ? op_concat(b->g, parts, n, 1) : n ? parts[0] : 0;
+    id all = n == 2 ? op_concat(b->g, parts, n, 1) : n ? parts[0] : 0;
+    if (!b->c->prompts.ends) return all;
+    return all ? append_filler(b, all) : only_fillers(b, 2);
 }
 
 struct sam_encoded sam_prompt(const struct sam_build *b, id positions)
@@ -252,14 +283,16 @@ struct round_result {
     id sum, statistics;
 };
 
-static struct round_result round_result(const struct sam_build *b, id image, id grid, const struct targets *t, id sum)
+static struct round_result round_result(const struct sam_build *b, struct sam_image image, id grid,
+                                        const struct targets *t, id sum)
 {
     struct graph *g = b->g;
     struct sam_encoded p = sam_prompt(b, grid);
     struct round_result a = {.masks = sam_decode(b, image, &p)};
-    const struct mask_loss y = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->prompting.loss, NULL);
+    const struct sam_losses y = sam_loss(b, &a.masks, t->bits, t->valid);
     a.statistics = y.statistics;
-    a.sum = op_accumulate(g, y.loss, sum);
+    a.sum = op_accumulate(g, y.masks, sum);
+    if (y.scores) a.sum = op_accumulate(g, y.scores, a.sum);
     return a;
 }
 
@@ -285,8 +318,8 @@ static id picked_statistics(const struct sam_build *b, const struct sam_masks *m
 }
 
 /* Returns the rounds after the first, in a loop that carries prompts, round and masks. */
-static id more_rounds(struct sam_build *b, id image, id grid, const struct targets *t, struct prompt_state s, id masks,
-                      id sum)
+static id more_rounds(struct sam_build *b, struct sam_image image, id grid, const struct targets *t,
+                      struct prompt_state s, id masks, id sum)
 {
     struct graph *g = b->g;
     const int64_t rounds = b->prompting.rounds - 1, h = 4 * b->grid;
@@ -306,7 +339,7 @@ static id more_rounds(struct sam_build *b, id image, id grid, const struct targe
     return a.sum;
 }
 
-void sam_rounds(const struct sam_build *given, id image)
+void sam_rounds(const struct sam_build *given, struct sam_image image)
 {
     struct sam_build b = *given;
     struct graph *g = b.g;

@@ -188,15 +188,16 @@ static void head_weights(const struct sam_build *b)
     layer_param(b->g, ROOT, "head.bias", 1, &c->classes, 0);
 }
 
-static id tinyvit_encode(const struct sam_build *b, id pixels)
+static struct sam_image tinyvit_encode(const struct sam_build *b, id pixels)
 {
     const struct tinyvit *c = b->c->tiny;
     struct graph *g = b->g;
     const int64_t patch = b->c->vision.patch, out = b->c->vision.output;
-    if (b->side % patch)
-        return graph_fail(g,
-                          "pixel_values: images of %lld pixels are not divisible by %lld, the encoder's total stride",
-                          (long long)b->side, (long long)patch);
+    if (b->side % patch) {
+        graph_fail(g, "pixel_values: images of %lld pixels are not divisible by %lld, the encoder's total stride",
+                   (long long)b->side, (long long)patch);
+        return (struct sam_image){0};
+    }
     id x = embed(b, pixels);
     for (int64_t i = 0; i < c->stages; i++) x = run_stage(b, x, i);
     head_weights(b);
@@ -206,7 +207,7 @@ static id tinyvit_encode(const struct sam_build *b, id pixels)
         x = layer_conv(g, x, ROOT "neck.", "2", out, (struct kernel_shape){3, 1, 1, false});
         x = layer_norm(g, x, ROOT "neck.", "3", NECK_EPS);
     }
-    return x;
+    return (struct sam_image){.coarse = x};
 }
 
 /* Parses a list with one number per stage. The first list determines the number of stages. */

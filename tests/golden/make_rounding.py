@@ -56,6 +56,7 @@ import make_prs_med
 import make_qwen_vl
 import make_published
 import make_sam
+import make_sam2
 import make_tinyvit
 import make_towers
 import make_train
@@ -68,7 +69,7 @@ SCALE = 2.0 ** 14  # of the loss, in f16
 TINY = 1e-7  # as in tests/compare.c
 HERE = common.HERE
 # The scripts whose reference takes a folder, a case and a batch.
-MADE = [make_towers, make_video, make_llava, make_llava_volumes, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam]
+MADE = [make_towers, make_video, make_llava, make_llava_volumes, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam, make_sam2]
 ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 
@@ -82,7 +83,7 @@ class Rounding(TorchDispatchMode):
              "repeat", "roll", "zeros_like", "ones_like", "empty_like", "new_zeros", "new_empty", "full", "full_like", "scalar_tensor",
              "zeros", "ones", "arange", "rand", "randn", "empty", "constant_pad_nd", "masked_fill", "where", "neg", "embedding",
              "slice_backward", "select_backward", "unfold", "reshape", "narrow", "relu", "threshold_backward", "max", "amax", "index_select", "masked_scatter",
-             "masked_select"}
+             "masked_select", "max_pool2d_with_indices", "max_pool2d_with_indices_backward"}
 
     def __init__(self, kind, seed):
         super().__init__()

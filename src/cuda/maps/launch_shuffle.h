@@ -70,6 +70,11 @@ struct pool {
 };
 cudaError_t cuda_avgpool(void *y, const void *x, enum store type, struct map_sizes m, struct pool p, int backward,
                          int access, cudaStream_t stream);
+cudaError_t cuda_maxpool(void *y, const void *x, enum store type, struct map_sizes m, int size, int access,
+                         cudaStream_t stream);
+/* Computes dx, which may be x. */
+cudaError_t cuda_maxpool_bwd(void *dx, const void *dy, const void *x, enum store type, struct map_sizes m, int size,
+                             int access, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

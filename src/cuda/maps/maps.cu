@@ -1,5 +1,6 @@
 /*
- * maps.cu: images and maps [B,H,W,C]: RESIZE and AVGPOOL, forward and backward, IMAGE, and FOURIER.
+ * maps.cu: images and maps [B,H,W,C]: RESIZE, AVGPOOL and MAXPOOL, forward and backward, IMAGE, and
+ * FOURIER.
  *
  * A thread computes V channels of one output pixel, in the forward and in the backward: a gradient
  * gathers from the pixels that its own contributed to, in order, so no element has two writers.
@@ -260,6 +261,117 @@ extern "C" cudaError_t cuda_avgpool(void *y, const void *x, enum store type, str
     case STORE_F32: return launch_pool<float>(y, x, m, p, backward, access, stream);
     case STORE_BF16: return launch_pool<__nv_bfloat16>(y, x, m, p, backward, access, stream);
     case STORE_F16: return launch_pool<__half>(y, x, m, p, backward, access, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+/* --- maximum pooling ---------------------------------------------------------------------------
+ *
+ * A thread has V channels of one window. Windows lie side by side, so that the gradient of a window
+ * has one writer, which reads the window before: dx may be x. */
+
+/* Finds the largest elements of a window and the pixels u size + v where they are first. */
+template <typename T, int V>
+static __device__ void find_largest(float *best, int *at, const T *x, const spot &s, const map_sizes &m, int size)
+{
+    for (int i = 0; i < size * size; i++) {
+        const pack<T, V> a = *reinterpret_cast<const pack<T, V> *>(
+            x + element_of(s.b, s.h * size + i / size, s.w * size + i % size, s.c, m.H, m.W, m.C));
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            const float next = to_float(a.at[k]);
+            if (i && !(next > best[k] || isnan(next))) continue;
+            best[k] = next;
+            at[k] = i;
+        }
+    }
+}
+
+template <typename T, int V> __global__ void maxpool_kernel(T *y, const T *x, map_sizes m, int size, int64_t packs)
+{
+    for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < packs; k += (int64_t)gridDim.x * BLOCK) {
+        float best[V];
+        int at[V];
+        pack<T, V> out;
+        find_largest<T, V>(best, at, x, spot_of(k, m.H2, m.W2, m.C, V), m, size);
+#pragma unroll
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(best[i]);
+        reinterpret_cast<pack<T, V> *>(y)[k] = out;
+    }
+}
+
+/* Returns the end of a window's own part of an axis: the last window's reaches to the end of the
+ * map, so that what is in no window gets its zeros too. */
+static __device__ int64_t end_of(int64_t window, int64_t windows, int size, int64_t n)
+{
+    return window + 1 < windows ? (window + 1) * size : n;
+}
+
+template <typename T, int V>
+__global__ void maxpool_bwd_kernel(T *dx, const T *dy, const T *x, map_sizes m, int size, int64_t packs)
+{
+    for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < packs; k += (int64_t)gridDim.x * BLOCK) {
+        const spot s = spot_of(k, m.H2, m.W2, m.C, V);
+        const int64_t bottom = end_of(s.h, m.H2, size, m.H), right = end_of(s.w, m.W2, size, m.W);
+        const pack<T, V> d = reinterpret_cast<const pack<T, V> *>(dy)[k];
+        float best[V];
+        int at[V];
+        find_largest<T, V>(best, at, x, s, m, size);
+        for (int64_t h = s.h * size; h < bottom; h++)
+            for (int64_t w = s.w * size; w < right; w++) {
+                const int64_t u = h - s.h * size, v = w - s.w * size;
+                pack<T, V> out;
+#pragma unroll
+                for (int i = 0; i < V; i++)
+                    out.at[i] = u < size && v < size && at[i] == (int)(u * size + v) ? d.at[i] : from_float<T>(0.0f);
+                *reinterpret_cast<pack<T, V> *>(dx + element_of(s.b, h, w, s.c, m.H, m.W, m.C)) = out;
+            }
+    }
+}
+
+template <typename T>
+static cudaError_t launch_maxpool(void *y, const void *x, const map_sizes &m, int size, int access, cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
+    const int64_t wide = m.B * m.H2 * m.W2 * (m.C / V), narrow = m.B * m.H2 * m.W2 * m.C;
+    if (access == 16) maxpool_kernel<T, V><<<grid_for(wide), BLOCK, 0, stream>>>((T *)y, (const T *)x, m, size, wide);
+    else maxpool_kernel<T, 1><<<grid_for(narrow), BLOCK, 0, stream>>>((T *)y, (const T *)x, m, size, narrow);
+    return cudaGetLastError();
+}
+
+template <typename T>
+static cudaError_t launch_maxpool_bwd(void *dx, const void *dy, const void *x, const map_sizes &m, int size, int access,
+                                      cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    if (misaligned(access, dx, dy, x)) return cudaErrorMisalignedAddress;
+    const int64_t wide = m.B * m.H2 * m.W2 * (m.C / V), narrow = m.B * m.H2 * m.W2 * m.C;
+    T *to = (T *)dx;
+    const T *d = (const T *)dy, *from = (const T *)x;
+    if (access == 16) maxpool_bwd_kernel<T, V><<<grid_for(wide), BLOCK, 0, stream>>>(to, d, from, m, size, wide);
+    else maxpool_bwd_kernel<T, 1><<<grid_for(narrow), BLOCK, 0, stream>>>(to, d, from, m, size, narrow);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_maxpool(void *y, const void *x, enum store type, struct map_sizes m, int size, int access,
+                                    cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_maxpool<float>(y, x, m, size, access, stream);
+    case STORE_BF16: return launch_maxpool<__nv_bfloat16>(y, x, m, size, access, stream);
+    case STORE_F16: return launch_maxpool<__half>(y, x, m, size, access, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_maxpool_bwd(void *dx, const void *dy, const void *x, enum store type, struct map_sizes m,
+                                        int size, int access, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_maxpool_bwd<float>(dx, dy, x, m, size, access, stream);
+    case STORE_BF16: return launch_maxpool_bwd<__nv_bfloat16>(dx, dy, x, m, size, access, stream);
+    case STORE_F16: return launch_maxpool_bwd<__half>(dx, dy, x, m, size, access, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -16,6 +16,9 @@ SHARED int64_t structure_blocks(int64_t h, int64_t w)
     return (h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS * ((w + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS);
 }
 
+/* Pixels that SCORE_LOSS counts of each candidate: of the target, above 0, and both. */
+enum { SCORE_COUNTS = 3 };
+
 /* --- BMM_ACT ---------------------------------------------------------------------------------- */
 
 struct filters {

@@ -58,6 +58,26 @@ static bool match_structure_loss_bwd(const struct query *q)
            is_dense(q->in[6], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
+static bool match_score_loss(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return is_storable(x) && x->dim[0] * x->dim[1] <= INT32_MAX && is_storable(q->in[1]) && is_storable(q->in[2]) &&
+           is_dense(q->in[3], DT_U8) && is_dense(q->in[4], DT_I32) && is_dense(q->out[0], DT_F32) &&
+           is_dense(q->out[1], DT_F32);
+}
+
+static uint64_t work_score_loss(const struct query *q)
+{
+    const int64_t *n = q->in[0]->dim;
+    return (uint64_t)(n[0] * n[1] * SCORE_COUNTS) * sizeof(double);
+}
+
+static bool match_stability(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return is_storable(x) && x->dim[0] <= INT32_MAX && is_storable(q->in[1]) && is_dense(q->out[0], x->dtype);
+}
+
 static bool match_mask_pick(const struct query *q)
 {
     const struct tensor *x = q->in[0];

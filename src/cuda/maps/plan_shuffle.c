@@ -161,6 +161,12 @@ static int form_windows(const struct query *q)
 }
 static const struct forms forms_windows =
     {form_windows, {[WINDOW_UNITS] = "a thread per unit", [WINDOW_PIXELS] = "a warp per pixel"}};
+static bool match_maxpool_bwd(const struct query *q) { return match_map(q) && is_dense(q->in[1], q->out[0]->dtype); }
+static int access_maxpool_bwd(const struct query *q)
+{
+    return access_rows(q, IN(0) | IN(1) | OUT(0), q->in[0]);
+}
+
 static int access_map(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
 
 const struct kernel cuda_plan_shuffle[] = {

@@ -213,6 +213,22 @@ static int launch_pools(const struct launch *l, bool back, struct error *e)
 static int launch_avgpool(const struct launch *l, struct error *e) { return launch_pools(l, false, e); }
 static int launch_avgpool_bwd(const struct launch *l, struct error *e) { return launch_pools(l, true, e); }
 
+static int launch_maxpool(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    TRY_CUDA(cuda_maxpool(y->data, x->data, store_of(x->dtype), sizes_of(x, y), l->attr->maxpool.size, l->access,
+                          l->stream));
+    return PL_OK;
+}
+
+static int launch_maxpool_bwd(const struct launch *l, struct error *e)
+{
+    const struct operand *dy = &l->in[0], *x = &l->in[1];
+    TRY_CUDA(cuda_maxpool_bwd(l->out[0].data, dy->data, x->data, store_of(x->dtype), sizes_of(x, dy),
+                              l->attr->maxpool.size, l->access, l->stream));
+    return PL_OK;
+}
+
 CUDA_KERNEL(cuda_copy, .launch = launch_copy);
 CUDA_KERNEL(cuda_copy_strided, .launch = launch_copy_strided);
 CUDA_KERNEL(cuda_concat, .launch = launch_concat);
@@ -233,3 +249,5 @@ CUDA_KERNEL(cuda_resize, .launch = launch_resize);
 CUDA_KERNEL(cuda_resize_bwd, .launch = launch_resize_bwd);
 CUDA_KERNEL(cuda_avgpool, .launch = launch_avgpool);
 CUDA_KERNEL(cuda_avgpool_bwd, .launch = launch_avgpool_bwd);
+CUDA_KERNEL(cuda_maxpool, .launch = launch_maxpool);
+CUDA_KERNEL(cuda_maxpool_bwd, .launch = launch_maxpool_bwd);

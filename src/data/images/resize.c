@@ -310,6 +310,13 @@ void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to
     if (!*to_height) *to_height = 1;
 }
 
+void resize_canvas(uint32_t width, uint32_t height, uint32_t side, bool stretched, uint32_t *to_width,
+                   uint32_t *to_height)
+{
+    if (stretched) *to_width = *to_height = side;
+    else resize_longest(width, height, side, to_width, to_height);
+}
+
 uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint32_t to_width, uint32_t to_height)
 {
     struct resize r;

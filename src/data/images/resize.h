@@ -67,6 +67,10 @@ uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint3
 /* Computes SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least
  * 1. */
 void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to_width, uint32_t *to_height);
+/* Computes the size of an image in a square canvas of `side`: SAM's, or if it is stretched all of
+ * the square. */
+void resize_canvas(uint32_t width, uint32_t height, uint32_t side, bool stretched, uint32_t *to_width,
+                   uint32_t *to_height);
 
 /* ---- Tables of an axis ----
  *
