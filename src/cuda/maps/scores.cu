@@ -111,7 +111,7 @@ static __global__ void stability_kernel(typed_ptr y, typed_ptr logits, typed_ptr
 static int launch_stability(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    const struct attr_stability *a = &l->attr->stability;
+    const auto *a = &l->attr->stability;
     stability_kernel<<<(unsigned)x->dim[0], BLOCK, 0, stream_of(l)>>>(typed_of(&l->out[0]), typed_of(x),
                                                                      typed_of(&l->in[1]), x->dim[1],
                                                                      x->dim[2] * x->dim[3], a->delta, a->threshold);
