@@ -8,8 +8,11 @@
  * the GPU once, and from there into the shared memory of each block, where lanes look up different
  * entries at once.
  */
-#include "base/state_codes.h"
 #include "cuda/update/update.cuh"
+
+extern "C" {
+#include "base/state_codes.h"
+}
 
 constexpr int EACH = 8; /* elements per lane */
 constexpr int STATE = WARP * EACH;
