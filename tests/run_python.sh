@@ -5,6 +5,7 @@
 #
 #   bash tests/run_python.sh     from the repository's root, after make; see run_lib.sh
 #   PYTHON_NUMPY=PYTHON          a Python that has NumPy, for the same tests with it
+#   PYTHONS='PYTHON...'          other versions of Python; unset: those of pyenv and the system
 # shellcheck source=tests/run_lib.sh disable=SC2034,SC2154
 . tests/run_lib.sh
 
@@ -121,6 +122,23 @@ other_version() {
     grep 'ImportError: plimsoll 0.1.0 .* version 9.8.7' "$tmp/err"
 }
 check 'a library of another version is refused' other_version
+
+# Other versions of Python on this machine: some of the tests with each.
+others() {
+    local other version found=
+    for other in ${PYTHONS:-"$HOME"/.pyenv/versions/3.*/bin/python3 /usr/bin/python3}; do
+        "$other" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || continue
+        version=$("$other" -c 'import platform; print(platform.python_version())')
+        [ "$version" != "$("$python" -c 'import platform; print(platform.python_version())')" ] || continue
+        "$other" -m venv "$tmp/other" && (cd "$tmp" && env -i HOME="$tmp" "$tmp/other/bin/pip" install -q --no-index --disable-pip-version-check "$tmp"/*.whl) || return 1
+        (cd "$tmp" && env -i HOME="$tmp" "$tmp/other/bin/python" "$OLDPWD/tests/python/test_package.py" "$OLDPWD" Layout Steps Models) >"$tmp/out" 2>&1 || { echo "$version"; cat "$tmp/out"; return 1; }
+        rm -rf "$tmp/other"
+        found="$found $version"
+    done
+    [ -n "$found" ] || { echo 'no other Python of 3.9 or later'; return 77; }
+    echo "$found"
+}
+check 'other versions of Python' others
 
 notebook() { bare python "$PWD/tests/python/run_notebook.py" "$PWD/examples/python.ipynb" >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }; tail -n 1 "$tmp/out"; }
 check 'the notebook' notebook
