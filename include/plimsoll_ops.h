@@ -389,6 +389,13 @@ static inline pl_tensor pl_op_avgpool(struct pl_builder *builder, pl_tensor x, c
     return pl_op(builder, "AVGPOOL", 1, x_, attributes);
 }
 
+/* Emits MAXPOOL: x[B,h,w,C] -> y[B,h/size,w/size,C]; size>0 h>=size w>=size (attributes: size) */
+static inline pl_tensor pl_op_maxpool(struct pl_builder *builder, pl_tensor x, const char *attributes)
+{
+    const pl_tensor x_[] = {x};
+    return pl_op(builder, "MAXPOOL", 1, x_, attributes);
+}
+
 /* Emits BATCHNORM: x[B,H,W,C] w[C] b[C] -> y[B,H,W,C] mean:stat[B/group,C] rstd:stat[B/group,C];
  * group>0 B%group=0 (attributes: group eps) */
 static inline pl_tensor pl_op_batchnorm(struct pl_builder *builder, pl_tensor x, pl_tensor w, pl_tensor b,
@@ -438,6 +445,26 @@ static inline pl_tensor pl_op_structure_loss(struct pl_builder *builder, pl_tens
 {
     const pl_tensor x_[] = {logits, target, valid, inv_count};
     return pl_op(builder, "STRUCTURE_LOSS", 4, x_, attributes);
+}
+
+/* Emits SCORE_LOSS: logits:float[N,K,h,w] scores:float[N,K] object:float[N,1]
+ * target:u8[N,h,(w+63)/64*8] valid:i32[N,2] inv_count:f32[] -> loss:stat[] slopes:stat[N,K+1]
+ * within:i32[N,2]; iou>=0 object>=0 (attributes: iou object) */
+static inline pl_tensor pl_op_score_loss(struct pl_builder *builder, pl_tensor logits, pl_tensor scores,
+                                         pl_tensor object, pl_tensor target, pl_tensor valid, pl_tensor inv_count,
+                                         const char *attributes)
+{
+    const pl_tensor x_[] = {logits, scores, object, target, valid, inv_count};
+    return pl_op(builder, "SCORE_LOSS", 6, x_, attributes);
+}
+
+/* Emits STABILITY: logits:float[N,K,h,w] scores:float[N,K] -> y[N,K]; delta>=0 (attributes: delta
+ * threshold) */
+static inline pl_tensor pl_op_stability(struct pl_builder *builder, pl_tensor logits, pl_tensor scores,
+                                        const char *attributes)
+{
+    const pl_tensor x_[] = {logits, scores};
+    return pl_op(builder, "STABILITY", 2, x_, attributes);
 }
 
 /* Emits MASK_PICK: logits:float[N,K,h,w] scores[N,K] into?:=logits[N,h,w] -> y[N,h,w] */

@@ -436,7 +436,7 @@ static int by_source(const void *a, const void *b)
     return x->again != y->again ? x->again - y->again : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Gives each tensor its name in a folder, in `original`, and drops a second one of the same name. */
+/* Gives each tensor its name in a folder, in `original`, and drops a second one of that name. */
 static void name_all(struct sam_names *n)
 {
     char name[NAME_ROOM];

@@ -84,7 +84,7 @@ void sam2_preprocessor_json(struct text *out);
 /* Returns torch_dtype of a configuration. */
 const char *sam_torch_dtype(enum dtype t);
 
-/* --- configuration (sam_config.c) -------------------------------------------------------------- */
+/* --- configuration (sam_config.c) ----------------------------------------------------------- */
 
 /* Writes the folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);

@@ -80,7 +80,8 @@ static int launch_score_loss(const struct launch *l, struct error *e)
                           in_as<int32_t>(l, 4), in_as<float>(l, 5), x->dim[0], x->dim[1], x->dim[2], x->dim[3],
                           l->in[3].dim[2], l->attr->score_loss.iou, l->attr->score_loss.object, out_as<float>(l, 1),
                           out_as<int32_t>(l, 2)};
-    CHECK(l->work_bytes >= (uint64_t)(t.N * t.K * SCORE_COUNTS) * sizeof(double), "plan_masks.c and scores.cu disagree");
+    CHECK(l->work_bytes >= (uint64_t)(t.N * t.K * SCORE_COUNTS) * sizeof(double),
+          "plan_masks.c and scores.cu disagree");
     counts_kernel<<<(unsigned)(t.N * t.K), BLOCK, 0, stream_of(l)>>>((double *)l->work, t);
     finish_kernel<<<1, BLOCK, 0, stream_of(l)>>>(out_as<float>(l, 0), (const double *)l->work, t);
     TRY_CUDA(cudaGetLastError());
