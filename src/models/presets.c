@@ -263,7 +263,7 @@ const struct preset presets[] = {
     /* 2.2 B, 50 M of them in the adapter */
     {"arr-coc-qwen3-2b", LEVELS("arr_coc_qwen3_vl", "Qwen/Qwen3-VL-2B-Instruct", 16128)},
     {"grounding-7b", GROUNDING_7B},                                                                        /* 7.4 B */
-    {"sam2-tiny", SAM2_TINY},       /* 0.6 M */
+    {"sam2-tiny", SAM2_TINY},       /* 0.5 M */
     {"tinysam", TINYSAM},           /* 10 M, 6 M of them in the encoder */
     {"tinysam-tiny", TINYSAM_TINY}, /* 0.4 M */
     /* TinySAM and LLaVA-Med 7B, 7.6 B */
