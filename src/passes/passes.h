@@ -270,9 +270,8 @@ bool group_excluded(const struct settings *s, const struct step_limits *l, struc
 /* Says of block `number` of `count`, from 1 in the order of the forward, whether its weights are
  * offloaded: settings.offload_blocks of them, evenly spread; 0: all (offload.c). */
 bool offload_has_block(const struct settings *s, uint32_t number, uint32_t count);
-/* Reports whether the settings offload what `before` offloads, because there are no master weights
- * (offload.c). */
-bool offload_repeats(unsigned before, const struct settings *s);
+/* Reports whether there are master weights, which can be offloaded (offload.c). */
+bool offload_has_masters(const struct settings *s);
 
 /* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no
  * linear layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a

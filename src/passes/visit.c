@@ -274,8 +274,8 @@ static void write_back(struct visits *v, uint32_t u, id home, id whole)
     v->stored[home] = at;
 }
 
-/* Returns the position of a fetch for unit `u` that may begin as soon as the last unit with visitors
- * does, before the units without visitors between them. */
+/* Returns the position of a fetch for unit `u` that may begin as soon as the last unit with
+ * visitors does, before the units without visitors between them. */
 static uint32_t from_last_visit(const struct visits *v, uint32_t u)
 {
     const id outer = key_of(v, visit_node(v, v->first[u])).outer;

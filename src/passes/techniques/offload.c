@@ -173,10 +173,7 @@ static bool *choose_homes(const struct graph *g, const struct settings *settings
     return offloaded;
 }
 
-bool offload_repeats(unsigned before, const struct settings *s)
-{
-    return (before ^ s->offload) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
-}
+bool offload_has_masters(const struct settings *s) { return s->precision != DT_F32 && !s->pure; }
 
 /* Reports whether a node of the program accesses one of the first `homes` storages that is
  * offloaded. */
