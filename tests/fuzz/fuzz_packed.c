@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A small input becomes a large file: the header, with versions 2 and 3 the description of
+/* A small input becomes a large file: the header, with versions 2 to 4 the description of
  * embeddings, then the bytes from PACKED_DATA on. */
 static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
 {
@@ -20,7 +20,7 @@ static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
     struct packed_embeddings x = {0};
     size_t head = size < sizeof h ? size : sizeof h, more = 0;
     memcpy(&h, data, head);
-    if (h.version == PACKED_WITH_EMBEDDINGS || h.version == PACKED_EMBEDDINGS_ALONE) {
+    if (h.version >= PACKED_WITH_EMBEDDINGS && h.version <= PACKED_ANY_SIZE) {
         more = size - head < sizeof x ? size - head : sizeof x;
         memcpy(&x, data + head, more);
         x.sum = crc32c(0, &x, offsetof(struct packed_embeddings, sum));
@@ -44,7 +44,7 @@ static uint64_t read_all(const struct packed_file *f, size_t n)
     uint64_t sum = 0;
     for (uint64_t i = 0; i < f->header.samples; i++) {
         const struct packed_sample *s = &f->samples[i];
-        const bool alone = f->header.version == PACKED_EMBEDDINGS_ALONE;
+        const bool alone = f->header.version >= PACKED_EMBEDDINGS_ALONE;
         size_t bytes = !alone     ? f->head_bytes + s->masks * f->mask_bytes
                        : s->fault ? 0
                                   : s->count * packed_embedding_bytes(f->embeddings);
