@@ -90,8 +90,7 @@ struct known_program {
     uint64_t trained;                 /* and this; of evaluation 0 where no weights are offloaded */
     uint64_t persistent[SPACE_COUNT], weights[SPACE_COUNT]; /* bytes that no other program reaches */
     uint64_t most;                    /* transients at its fullest instant */
-    double takes, seconds;            /* as a plan has them; of its nodes */
-    double busy[LANE_COUNT];          /* of its nodes, by lane */
+    double takes, seconds, busiest;   /* as a plan has them; of its nodes; of those in the busiest lane */
 };
 struct plan_drafts {
     const struct source *source;
@@ -180,15 +179,6 @@ struct freedom {
 
 /* --- the search (search.c) -------------------------------------------------------------- */
 
-/* The values of a choice in the dimensions of its group (search_space.c). */
-struct plan_point {
-    uint16_t mode, fetched, update;
-};
-struct search_builder;
-struct search_group;
-
-/* By which surveys the figures of a choice are bounded that was not surveyed itself. */
-enum rough { ROUGH_COMPOSED = 1, ROUGH_LOOSE };
 /* One point of the search space. */
 struct plan_choice {
     struct settings settings;
@@ -197,10 +187,7 @@ struct plan_choice {
     /* the part of the bound for parameters, master weights and optimizer state; it does not depend
      * on the sample's size */
     uint64_t weights[SPACE_COUNT];
-    /* enum rough: seconds and bound are at most those of its survey; 0: exact, or surveyed */
-    uint8_t rough;
-    uint32_t group;
-    struct plan_point point;
+    bool rough;                       /* not surveyed: seconds and bound are at most those of its survey */
     uint32_t step;                    /* choices with the same number have the same program step... */
     double update;                    /* ...and for program update this part of the seconds, */
     uint64_t update_bytes, lasting[SPACE_COUNT]; /* these transients, and these persistent bytes of all programs */
@@ -221,8 +208,6 @@ struct plan_space {
     const struct profile *profile;
     struct freedom f;
     VEC(struct plan_choice) choices;
-    VEC(struct search_builder *) builders; /* what the choices are composed from (search_space.c) */
-    VEC(struct search_group) groups;
     uint32_t ways;                    /* how many numbers of ways there are */
     int64_t images;                   /* of a sample, which a frozen tower encodes; 0: none */
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
@@ -236,10 +221,9 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct freedom *f, const struct profile *profile, struct error *e);
 void plan_space_close(struct plan_space *x);
 
-/* Finds the fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits.
- * Where several take as long, it is the one with the least host memory, then with the least
- * device memory. On a CPU a choice is left out if another one has a smaller offload file, needs
- * no more memory and takes at most 1 % longer. */
+/* Finds the fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. On
+ * a CPU a choice is left out if another one has a smaller offload file, needs no more memory and
+ * takes at most 1 % longer. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e);
 /* Finds the choice that needs the least device memory within a host budget; if none fits that, the
  * choice that needs the least host memory. */

@@ -11,28 +11,22 @@
  *              whole, selective      x    x    x      recompute all+selective
  *
  * A choice takes its recomputed blocks, and what is in no block, from one of the last three rows,
- * and the other blocks from one of the first two (compose.h).
+ * and the other blocks from one of the first two.
  *
- * Offloaded weights and activations, and a fused step, change the step. For each of these streams a
- * split has one more column, the five rows with all weights or all activations offloaded, or a
- * fused step, or several of these; a choice takes the blocks whose weights are fetched from there.
- * Few searches need a stream of a split, so it is surveyed when one does.
- *
- * A choice is rough while its figures are only lower bounds, until it is surveyed itself: loose
- * before the surveys of its stream are made, composed after that.
+ * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as
+ * a whole, and only if a search needs it. Until then the choice is rough: its figures are lower
+ * bounds, from the survey of the same step that is not fused and offloads nothing.
  *
  * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too.
  * They compute no less than with only the optimizer state divided, keep no fewer bytes but for
  * whole gradients, and send what a few surveys of their own say.
  */
-#include "plan/compose.h"
 
-enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, SUBSETS = 4, UPDATES = STATE_DTYPES * SUBSETS };
-/* What changes the step program as a whole, as a number: a stream. */
-enum { STREAM_WEIGHTS = 1, STREAM_ACTIVATIONS = 2, STREAM_FUSED = 4, STREAM_UPDATE = 8, STREAMS = 32 };
-/* Part of the update's work that a bound counts where offloaded weights change it: blocks of
- * different size are not told apart. */
-#define UPDATE_PART 0.95
+#include "plan/survey.h"
+
+enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * LADDER_MOST };
+/* Offloads that change the step program: a graph with them is no sum of surveys without them. */
+enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
 /* The values of memory.recompute's ladder in techniques.def. */
 enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
@@ -40,78 +34,40 @@ enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
 struct split {
     struct settings base;
     struct survey row[ROWS][CHUNKS_MOST]; /* by recompute and chunks of the heads */
-    VEC(struct column *) columns;         /* the same for streams, as far as they were surveyed */
-};
-
-struct column {
-    int stream, chunk;
-    struct survey row[ROWS];
 };
 
 /* One variant of the update: dtype and location of optimizer state and master weights. */
 struct update {
     struct settings s;
+    bool in_step; /* it changes the step too: no split is composed with it */
     struct survey survey;
 };
 
-/* How many blocks of each chain are recomputed, or how many blocks have offloaded weights; and
- * which. */
+/* How many blocks of each chain are recomputed, and which. */
 struct extent {
     int n;
     bool all;
-    bool *has;               /* by block; 0: whether any has */
+    bool *is_recomputed;
 };
 
-/* A value of memory.recompute, and the rows of which it is composed. */
-struct mode {
-    struct recompute recompute;
-    int rest, recomputed;
-    const struct extent *extent;
-};
-
-struct search_builder {
+struct builder {
     struct plan_space *x;
     struct settings base;
-    struct search_builder *from; /* its splits are taken instead of own ones; NULL: none */
+    const struct builder *from;  /* its splits are taken instead of own ones; NULL: none */
     const struct survey *plain;  /* with which the splits' persistent bytes are compared */
     /* the splits are lower bounds of its own; these surveys say how long a step sends: */
     bool rough;
     /* of the first split, by chunks of the heads; of the last split, with the most
      * micro-batches */
     struct survey whole[CHUNKS_MOST], most;
-    struct survey fetching;      /* the first update, with all weights offloaded; made with the first stream of these */
-    bool has_fetching;
     VEC(struct split) splits;
     struct { int head, mask; } chunk[CHUNKS_MOST];
     int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
     struct update update[UPDATES];
     int updates;
-    VEC(struct extent) extents, fetched;
-    VEC(struct mode) modes;
+    VEC(struct extent) extents;
     uint32_t blocks;
 };
-
-/* Choices with the same split, stream and chunks of the heads. */
-struct search_group {
-    struct search_builder *b;
-    uint32_t split, first, end;  /* choices */
-    int stream, chunk;
-    bool made;
-};
-
-static bool is_fused(const struct search_group *g) { return g->stream & STREAM_FUSED; }
-
-/* Reports whether a group has choices with an update. The step of a fused one contains it: the
- * number of the stream says what of it is offloaded, but for a state of another dtype, which is
- * bounded by the step that offloads nothing of it. */
-static bool has_update(const struct search_group *g, const struct update *u)
-{
-    const int part = g->stream / STREAM_UPDATE;
-    const bool other = u->s.state != g->b->update[0].s.state;
-    if (!is_fused(g) || !g->b->x->f.free[TECHNIQUE_offload]) return true;
-    return other ? !part : (int)u->s.offload == part;
-}
-
 
 /* Sets a technique to value `rung` of its ladder; false: the ladder ends before. */
 static bool take_rung(struct settings *s, enum technique_id id, int rung)
@@ -137,14 +93,14 @@ static void add_job(struct survey_jobs *jobs, struct settings s, struct recomput
     survey_jobs_add(jobs, &s, true, to);
 }
 
-static struct settings with_chunks(const struct search_builder *b, struct settings s, int c)
+static struct settings with_chunks(const struct builder *b, struct settings s, int c)
 {
     s.head_chunks = b->chunk[c].head;
     s.mask_chunks = b->chunk[c].mask;
     return s;
 }
 
-static void add_split_jobs(struct search_builder *b, struct split *f, struct survey_jobs *jobs)
+static void add_split_jobs(struct builder *b, struct split *f, struct survey_jobs *jobs)
 {
     bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
@@ -157,14 +113,14 @@ static void add_split_jobs(struct search_builder *b, struct split *f, struct sur
 
 /* Reports whether a micro-batch has no more images than are encoded at once: that is the choice
  * `all`. */
-static bool encodes_all(const struct search_builder *b, const struct settings *s)
+static bool encodes_all(const struct builder *b, const struct settings *s)
 {
     return b->x->f.free[TECHNIQUE_encode] && s->encode < ENCODE_ALL && s->encode >= b->x->images * s->micro_batch;
 }
 
 /* Lists every number of micro-batches up to 16, then two per doubling; for each the smallest
  * micro-batch that covers the batch. */
-static void list_splits(struct search_builder *b)
+static void list_splits(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
     int E = f->effective_batch;
@@ -185,7 +141,7 @@ static void list_splits(struct search_builder *b)
     }
 }
 
-static void add_chunks(struct search_builder *b, int head, int mask)
+static void add_chunks(struct builder *b, int head, int mask)
 {
     CHECK(b->chunks < CHUNKS_MOST, "%d", b->chunks);
     b->chunk[b->chunks].head = head;
@@ -194,7 +150,7 @@ static void add_chunks(struct search_builder *b, int head, int mask)
 
 /* Lists the chunks of the LM head, or of the only head; a mask head beside it has as many or, after
  * these, another number. */
-static void list_chunks(struct search_builder *b, const struct graph *g)
+static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
     for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
@@ -209,7 +165,7 @@ static void list_chunks(struct search_builder *b, const struct graph *g)
             if (s.mask_chunks != b->chunk[c].head) add_chunks(b, b->chunk[c].head, s.mask_chunks);
 }
 
-static uint32_t count_recomputed(const struct search_builder *b, const struct graph *g, int n)
+static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
 {
     struct settings s = b->base;
     s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
@@ -223,117 +179,77 @@ static uint32_t count_recomputed(const struct search_builder *b, const struct gr
 /* Reports whether first:n would split a short chain. first:n counts in every chain of blocks. In a
  * chain as short as a mask decoder's, blocks share what selective recomputes, and half a chain is
  * not a sum of its blocks: n is at least as long as all such chains. */
-static bool splits_short_chain(const struct search_builder *b, const struct graph *g, int n)
+static bool splits_short_chain(const struct builder *b, const struct graph *g, int n)
 {
     return n < 4 && count_recomputed(b, g, n + 1) > count_recomputed(b, g, n) + 1;
 }
 
-static void list_extents(struct search_builder *b, const struct graph *g)
+static void list_extents(struct builder *b, const struct graph *g)
 {
     struct settings s = b->base;
     s.recompute = (struct recompute){.kind = RECOMPUTE_ALL};
     bool *all = survey_recomputed(g, &s, b->blocks);
     int step = (int)(b->blocks + STEPS - 1) / STEPS;
-    vec_push(&b->extents, ((struct extent){.has = mem_alloc(b->blocks + 1)}));
+    vec_push(&b->extents, ((struct extent){.is_recomputed = mem_alloc(b->blocks + 1)}));
     for (int n = step; n && n < (int)b->blocks; n += step) {
         s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
         bool *some = survey_recomputed(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
         if (whole || splits_short_chain(b, g, n)) mem_free(some);
-        else vec_push(&b->extents, ((struct extent){.n = n, .has = some}));
+        else vec_push(&b->extents, ((struct extent){.n = n, .is_recomputed = some}));
         if (whole) break;
     }
-    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .has = all}));
+    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .is_recomputed = all}));
     else mem_free(all);
 }
 
-static bool state_allowed(const struct search_builder *b, enum state_dtype state)
+static bool state_allowed(const struct builder *b, enum state_dtype state)
 {
     const struct freedom *f = &b->x->f;
     return state == b->base.state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
 }
 
-/* Lists how many blocks may have their weights offloaded: none, eighths of them, all. */
-static void list_fetched(struct search_builder *b)
+/* The offloads of the ladder, or the configured one. */
+struct offloads {
+    struct settings s;
+    int rung;
+};
+
+/* Takes the next value of offload; false: there is none. Without master weights two values of the
+ * ladder are the same. */
+static bool next_offload(const struct builder *b, struct offloads *o)
 {
-    const int step = (int)(b->blocks + STEPS - 1) / STEPS;
-    vec_push(&b->fetched, ((struct extent){.has = mem_alloc(b->blocks + 1)}));
-    for (int n = step; n; n = n + step < (int)b->blocks ? n + step : n < (int)b->blocks ? (int)b->blocks : 0) {
-        struct extent x = {.n = n < (int)b->blocks ? n : 0, .all = n == (int)b->blocks,
-                           .has = mem_alloc(b->blocks + 1)};
-        const struct settings s = {.offload_blocks = x.n};
-        x.has[0] = true;
-        for (uint32_t i = 1; i <= b->blocks; i++) x.has[i] = offload_has_block(&s, i, b->blocks);
-        vec_push(&b->fetched, x);
-    }
+    const unsigned before = o->s.offload;
+    if (!b->x->f.free[TECHNIQUE_offload]) return !o->rung++;
+    if (!take_rung(&o->s, TECHNIQUE_offload, o->rung++)) return false;
+    return o->rung > 1 && offload_repeats(before, &o->s) ? next_offload(b, o) : true;
 }
 
-static void list_modes(struct search_builder *b)
-{
-    static const struct {
-        int rest, recomputed;
-    } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
-    const struct extent *none = &b->extents.at[0];
-    const bool free = b->x->f.free[TECHNIQUE_recompute];
-    vec_push(&b->modes, ((struct mode){free ? recompute_of_row(KEPT) : b->base.recompute, KEPT, KEPT, none}));
-    if (!free) return;
-    vec_push(&b->modes, ((struct mode){recompute_of_row(SELECTIVE), SELECTIVE, SELECTIVE, none}));
-    for (size_t k = 0; k < COUNT(pairs); k++)
-        for (uint32_t i = 1; i < b->extents.n; i++) {
-            const struct extent *x = &b->extents.at[i];
-            struct mode m = {recompute_of_row(pairs[k].recomputed), pairs[k].rest, pairs[k].recomputed, x};
-            if (m.recompute.halves && !x->all) continue;
-            m.recompute.kind = x->all ? RECOMPUTE_ALL : RECOMPUTE_FIRST;
-            m.recompute.n = x->n;
-            vec_push(&b->modes, m);
-        }
-}
-
-static void add_update(struct search_builder *b, struct settings s)
-{
-    const struct settings *first = &b->update[0].s;
-    if (b->updates && s.state == first->state && s.offload == first->offload) return;
-    CHECK(b->updates < UPDATES, "%d", b->updates);
-    b->update[b->updates++].s = s;
-}
-
-/* Lists the updates: every subset of optimizer state and master weights offloaded, in every
- * dtype of the state. The first is the update of the base settings, with which splits are
+/* Lists the updates. The first is the update of the base settings, with which splits are
  * surveyed. */
-static void list_updates(struct search_builder *b)
+static void list_updates(struct builder *b)
 {
-    struct settings s = b->base;
-    const bool free = b->x->f.free[TECHNIQUE_offload];
-    if (free) s.offload = 0, s.offload_blocks = 0;
-    add_update(b, s);
+    const struct freedom *f = &b->x->f;
+    b->update[b->updates++].s = b->base;
+    if (f->free[TECHNIQUE_offload]) b->update[0].s.offload = 0;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (unsigned subset = 0; subset < (free ? SUBSETS : 1) && state_allowed(b, state); subset++) {
-            struct settings one = s;
-            one.state = state;
-            if (free) one.offload = subset;
-            if (!(subset & OFFLOAD_MASTERS) || offload_has_masters(&one)) add_update(b, one);
+        for (struct offloads o = {.s = b->update[0].s}; next_offload(b, &o);) {
+            struct settings s = o.s;
+            s.state = state;
+            bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
+            if (same || !state_allowed(b, state)) continue;
+            b->update[b->updates++] =
+                (struct update){.s = s, .in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP};
         }
 }
 
-/* --- bounds ------------------------------------------------------------------------------- */
+/* --- composing ------------------------------------------------------------------------------- */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static double later(double a, double b) { return a > b ? a : b; }
-static double latest(const double seconds[LANE_COUNT])
-{
-    double most = 0;
-    for (int lane = 0; lane < LANE_COUNT; lane++) most = later(most, seconds[lane]);
-    return most;
-}
-
-/* Returns the split whose surveys are taken. */
-static struct split *split_of(const struct search_builder *b, uint32_t i)
-{
-    return &(b->from ? b->from : b)->splits.at[i];
-}
 
 /* Returns a lower bound of how long a rank sends in a step, on a GPU. Each micro-batch sends what
  * is in blocks anew. */
-static double sent_seconds(const struct search_builder *b, const struct split *f, int chunk)
+static double sent_seconds(const struct builder *b, const struct split *f, int chunk)
 {
     const struct settings *first = &b->splits.at[0].base, *last = &b->splits.at[b->splits.n - 1].base;
     double whole = 0, blocks = 0;
@@ -342,134 +258,95 @@ static double sent_seconds(const struct search_builder *b, const struct split *f
     return f->base.micro_batch == first->micro_batch ? whole : blocks * f->base.accumulation / last->accumulation;
 }
 
-/* A step of a group, with any update. */
-struct stepped {
-    double seconds, lane[LANE_COUNT];
-    uint64_t bytes;                  /* transients */
-    uint64_t weights, shared;        /* offloaded; of several blocks, some of which may be */
-    double part;                     /* of all weights that can be, by bytes or by blocks */
-    const struct survey *shown;      /* has the persistent bytes of step and evaluation */
-};
-
-/* Adds up the weights that are offloaded. Ranks that divide weights offload a part of them. */
-static void add_weights(const struct search_builder *b, const struct survey *v, const struct extent *fetched,
-                        struct stepped *out)
+/* Returns the same moment in another survey of the model; `m` if it has none. */
+static const struct moment *same_moment(const struct survey *v, const struct moment *m)
 {
-    uint64_t all = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 1; i <= b->blocks; i++) {
-        all += v->block[i].weights;
-        if (fetched->has[i]) n++, out->weights += v->block[i].weights;
+    for (uint32_t i = 0; i < v->moments; i++)
+        if (v->moment[i].owner == m->owner && v->moment[i].signature == m->signature) return &v->moment[i];
+    return m;
+}
+
+/* Returns the step's transients, and its seconds, with the blocks marked in `is_recomputed` from
+ * survey `recomputed` and the others from `rest`. A tensor that passes between blocks of two
+ * surveys may be counted in both; the bound must not count it twice. The seconds are those of the
+ * busiest lane: exact without copies, a lower bound with them. `lean`: without the gradients that
+ * are handed to program update. */
+static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed,
+                        bool lean, double *seconds)
+{
+    uint64_t most = 0;
+    *seconds = 0;
+    for (int lane = 0; lane < LANE_COUNT; lane++) {
+        double busy = 0;
+        for (uint32_t i = 0; i <= rest->blocks; i++)
+            busy += (is_recomputed[i] ? recomputed : rest)->block[i].seconds[lane];
+        if (busy > *seconds) *seconds = busy;
     }
-    out->shared = fetched->has[0] && !fetched->all ? v->block[0].weights : 0;
-    if (fetched->all) out->weights += v->block[0].weights;
-    const double bytes = all ? (double)out->weights / (double)all : 0, blocks = (double)n / b->blocks;
-    out->part = bytes < blocks ? bytes : blocks;
-    if (b->base.shard != SHARD_WEIGHTS) return;
-    out->shared += out->weights;
-    out->weights = 0;
-}
-
-/* Returns the surveys of a stream; NULL: they were not made. */
-static const struct column *find_column(const struct split *f, int stream, int chunk)
-{
-    for (uint32_t i = 0; i < f->columns.n; i++)
-        if (f->columns.at[i]->stream == stream && f->columns.at[i]->chunk == chunk) return f->columns.at[i];
-    return NULL;
-}
-
-static struct stepped bound_step(const struct search_group *group, const struct plan_point *at)
-{
-    const struct search_builder *b = group->b;
-    const struct split *f = split_of(b, group->split);
-    const struct mode *m = &b->modes.at[at->mode];
-    const struct extent *fetched = &b->fetched.at[at->fetched];
-    const struct survey *rest = &f->row[m->rest][group->chunk], *recomputed = &f->row[m->recomputed][group->chunk];
-    struct composition c = {.of = {{rest, recomputed}, {rest, recomputed}}, .is_fetched = b->fetched.at[0].has,
-                            .is_recomputed = m->extent->has, .lean = b->rough || is_fused(group)};
-    struct stepped out = {.shown = m->extent->all ? recomputed : rest};
-    const bool away = group->stream & STREAM_ACTIVATIONS;
-    if (group->made && group->stream) {
-        const struct column *all = find_column(f, group->stream, group->chunk),
-                            *kept = find_column(f, group->stream & ~STREAM_WEIGHTS, group->chunk);
-        for (int k = 0; k < 2; k++) {
-            const int row = k ? m->recomputed : m->rest;
-            if (kept) c.of[0][k] = &kept->row[row];
-            c.of[1][k] = &all->row[row];
+    for (int turn = 0; turn < 2; turn++) {
+        const struct survey *v = turn ? recomputed : rest;
+        for (uint32_t i = 0; i < v->moments; i++) {
+            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : recomputed, m);
+            uint64_t bytes = m->kept[0] - (lean ? m->handed : 0);
+            if (is_recomputed[m->owner] != turn) continue;
+            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (is_recomputed[b] == turn ? m : other)->kept[b];
+            most = larger(most, bytes);
         }
-        c.is_fetched = fetched->has;
-        c.away = away;
-        c.lean = b->rough;
     }
-    const struct composed composed = compose(&c);
-    out.bytes = composed.bytes;
-    if (away && !group->made) {
-        const uint64_t one = rest->accessed[!c.lean], other = recomputed->accessed[!c.lean];
-        out.bytes = one < other ? one : other;
-    }
-    memcpy(out.lane, composed.lane, sizeof out.lane);
-    out.seconds = group->stream && (b->rough || !group->made) ? out.lane[LANE_COMPUTE] : composed.seconds;
-    add_weights(b, rest, fetched, &out);
-    return out;
+    bool mixed = false;
+    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= is_recomputed[b] != is_recomputed[1];
+    return !mixed ? most : most > rest->shared ? most - rest->shared : 0;
 }
 
-/* Sets the seconds of the update, and adds it to the step. The update of offloaded weights fetches
- * and writes back a part of what it does with all of them. A fused step has the first update in its
- * surveys. */
-static void bound_seconds(const struct search_group *group, const struct stepped *step, const struct update *update,
-                          struct plan_choice *c)
+static void add_choice(struct builder *b, const struct split *f, int chunk, const struct survey *rest,
+                       const struct survey *recomputed, const struct extent *extent, struct recompute recompute)
 {
-    const struct search_builder *b = group->b;
-    const struct survey *u = &update->survey, *first = &b->update[0].survey;
-    const bool cuda = b->x->profile->kind == DEVICE_CUDA, divided = b->base.shard == SHARD_WEIGHTS,
-               fetches = group->stream & STREAM_WEIGHTS && b->has_fetching && !divided,
-               whole = group->stream >= STREAM_UPDATE; /* the step's surveys have the update's copies */
-    double lane[LANE_COUNT], work[LANE_COUNT], sum = 0, saved = 0;
-    for (int k = 0; k < LANE_COUNT; k++) {
-        const double all = fetches ? b->fetching.update_busy[k] - first->update_busy[k] : 0,
-                     more = all > 0 ? UPDATE_PART * step->part * all : 0,
-                     other = u->update_busy[k] - first->update_busy[k];
-        lane[k] = u->update_busy[k] + more;
-        work[k] = step->lane[k] + (k != LANE_COMPUTE && other > 0 && !whole ? UPDATE_PART * other : 0);
-        sum += more;
-        if (other < 0) saved -= other;
-    }
-    if (is_fused(group)) {
-        c->update = 0;
-        c->seconds = group->made && !b->rough && cuda ? later(step->seconds, latest(work)) : step->seconds;
-        if (group->made && update->s.state != b->update[0].s.state) c->seconds -= saved;
-    } else {
-        const bool bounds = group->stream & STREAM_WEIGHTS && divided;
-        const double least = bounds ? UPDATE_PART * u->update_seconds : u->update_seconds;
-        c->update = cuda ? later(least, fetches ? latest(lane) : 0) : least + sum;
-        c->seconds = step->seconds + c->update;
+    const struct survey *shown = extent->all ? recomputed : rest;
+    double seconds;
+    uint64_t step = compose(rest, recomputed, extent->is_recomputed, b->rough, &seconds);
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n,
+                            .way = b->x->ways};
+    if (b->rough) seconds = later(seconds, sent_seconds(b, f, chunk));
+    c.settings.recompute = recompute;
+    for (int u = 0; u < b->updates; u++) {
+        const struct survey *update = &b->update[u].survey;
+        if (b->update[u].in_step) continue;
+        c.settings.state = b->update[u].s.state;
+        c.settings.offload = b->update[u].s.offload;
+        c.update = update->update_seconds;
+        c.seconds = seconds + c.update;
+        c.update_bytes = update->update;
+        for (int s = 0; s < SPACE_COUNT; s++)
+            c.bound[s] = c.lasting[s] = shown->persistent[s] - b->plain->persistent[s] + update->persistent[s];
+        c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
+        memcpy(c.weights, update->weights, sizeof c.weights);
+        vec_push(&b->x->choices, c);
     }
 }
 
-static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-
-static void bound_choice(const struct search_group *group, const struct stepped *step, const struct update *update,
-                         struct plan_choice *c)
+/* Adds all recompute modes, for one micro-batch and one number of head chunks. */
+static void add_recompute_modes(struct builder *b, const struct split *f, int chunk)
 {
-    const struct search_builder *b = group->b;
-    const struct survey *u = &update->survey;
-    struct stepped sent = *step;
-    if (b->rough) sent.seconds = later(step->seconds, sent_seconds(b, &b->splits.at[group->split], group->chunk));
-    bound_seconds(group, &sent, update, c);
-    c->update_bytes = is_fused(group) ? 0 : u->update;
-    for (int s = 0; s < SPACE_COUNT; s++)
-        c->lasting[s] = step->shown->persistent[s] - b->plain->persistent[s] + u->persistent[s];
-    memcpy(c->weights, u->weights, sizeof c->weights);
-    c->lasting[SPACE_DEVICE] -= step->weights + step->shared; /* differences are exact, even below 0 */
-    c->weights[SPACE_DEVICE] = less(c->weights[SPACE_DEVICE], step->weights + step->shared);
-    if (group->made) c->lasting[SPACE_HOST] += step->weights;
-    if (group->made) c->weights[SPACE_HOST] += step->weights;
-    memcpy(c->bound, c->lasting, sizeof c->bound);
-    if ((int64_t)c->bound[SPACE_DEVICE] < 0) c->bound[SPACE_DEVICE] = 0;
-    c->bound[SPACE_DEVICE] += larger(larger(step->bytes, c->update_bytes), step->shown->eval);
+    static const struct {
+        int rest, recomputed;
+    } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
+    const struct extent *none = &b->extents.at[0];
+    const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
+    if (!b->x->f.free[TECHNIQUE_recompute]) {
+        add_choice(b, f, chunk, kept, kept, none, b->base.recompute);
+        return;
+    }
+    add_choice(b, f, chunk, kept, kept, none, (struct recompute){.kind = RECOMPUTE_NONE});
+    add_choice(b, f, chunk, selective, selective, none, (struct recompute){.kind = RECOMPUTE_SELECTIVE});
+    for (size_t k = 0; k < COUNT(pairs); k++)
+        for (uint32_t i = 1; i < b->extents.n; i++) {
+            const struct extent *x = &b->extents.at[i];
+            struct recompute r = recompute_of_row(pairs[k].recomputed);
+            if (r.halves && !x->all) continue;
+            r.kind = x->all ? RECOMPUTE_ALL : RECOMPUTE_FIRST;
+            r.n = x->n;
+            add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].recomputed][chunk], x, r);
+        }
 }
-
-/* --- choices ------------------------------------------------------------------------------ */
 
 /* Reports whether the choices are those of fewer chunks: more chunks than a head has rows are as
  * many as it has rows. */
@@ -480,189 +357,104 @@ static bool repeats_chunks(const struct split *f, int chunk)
     return false;
 }
 
-/* Reports whether a split has a stream with a number of chunks: every second one, with as many
- * chunks of a mask head beside the LM head, and a whole mask head. */
-static bool has_chunk(const struct search_builder *b, uint32_t split, int stream, int chunk)
+static void add_composed(struct builder *b)
 {
-    if (repeats_chunks(split_of(b, split), chunk)) return false;
-    return !stream || (chunk < b->same ? chunk % 2 == 0 : b->chunk[chunk].mask == 1);
+    for (uint32_t i = 0; i < b->splits.n; i++, b->x->ways++)
+        for (int c = 0; c < b->chunks; c++)
+            if (!repeats_chunks(&b->splits.at[i], c)) add_recompute_modes(b, &b->splits.at[i], c);
 }
 
-static struct settings settings_at(const struct search_group *group, const struct plan_point *at)
+/* --- rough choices ---------------------------------------------------------------------------- */
+
+static const struct update *find_update(const struct builder *b, const struct settings *s)
 {
-    const struct search_builder *b = group->b;
-    struct settings s = with_chunks(b, b->splits.at[group->split].base, group->chunk);
-    s.recompute = b->modes.at[at->mode].recompute;
-    if (is_fused(group)) s.fused_step = true;
-    return s;
+    for (int u = 0; u < b->updates; u++)
+        if (b->update[u].s.state == s->state && b->update[u].s.offload == s->offload) return &b->update[u];
+    CHECK(false, "no update with state %d and offload %u", s->state, s->offload);
 }
 
-static void add_step(struct search_group *group, uint32_t number, struct plan_point at)
+/* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what
+ * these access is in device memory. */
+static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk,
+                      const struct survey *step)
 {
-    const struct search_builder *b = group->b;
-    struct plan_space *x = b->x;
-    const struct stepped step = bound_step(group, &at);
-    struct plan_choice c = {.settings = settings_at(group, &at), .step = x->choices.n, .way = x->ways, .group = number,
-                            .rough = group->stream ? ROUGH_LOOSE : b->rough ? ROUGH_COMPOSED : 0};
-    for (int u = 0; u < b->updates; u++) {
-        if (!has_update(group, &b->update[u])) continue;
-        at.update = (uint16_t)u;
-        c.point = at;
-        if (is_fused(group)) c.step = x->choices.n;
-        c.settings.state = b->update[u].s.state;
-        c.settings.offload = b->update[u].s.offload;
-        c.settings.offload_blocks = b->update[u].s.offload_blocks;
-        if (group->stream & STREAM_WEIGHTS) {
-            c.settings.offload |= OFFLOAD_WEIGHTS;
-            c.settings.offload_blocks = b->fetched.at[at.fetched].n;
-        }
-        if (group->stream & STREAM_ACTIVATIONS) c.settings.offload |= OFFLOAD_ACTIVATIONS;
-        bound_choice(group, &step, &b->update[u], &c);
-        vec_push(&x->choices, c);
+    const struct survey *update = &find_update(b, s)->survey;
+    const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
+    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step && !b->rough]);
+    struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n, .way = b->x->ways};
+    for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
+    if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
+    if (!s->fused_step) {
+        c.seconds += update->update_busiest;
+        transient = larger(transient, update->update);
+    }
+    for (int space = 0; space < SPACE_COUNT; space++)
+        c.bound[space] = step->persistent[space] - b->plain->persistent[space] + update->persistent[space];
+    c.bound[SPACE_DEVICE] += transient;
+    memcpy(c.weights, update->weights, sizeof c.weights);
+    vec_push(&b->x->choices, c);
+}
+
+/* Adds settings with one number of head chunks and the first `rows` recompute modes. */
+static void add_single_of(struct builder *b, const struct split *f, struct settings s, int chunk, int rows)
+{
+    static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
+    s = with_chunks(b, s, chunk);
+    if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
+    for (int k = 0; k < rows; k++) {
+        if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
+        add_rough(b, f, &s, chunk, &f->row[order[k]][chunk]);
     }
 }
 
-static void add_group(struct search_builder *b, uint32_t split, int stream, int chunk)
+/* Adds choices for every `every`-th number of chunks, with as many chunks of a mask head beside the
+ * LM head; and with a whole mask head. */
+static void add_single(struct builder *b, const struct split *f, struct settings s, int every, int rows)
 {
-    struct plan_space *x = b->x;
-    struct search_group group = {.b = b, .split = split, .stream = stream, .chunk = chunk, .first = x->choices.n};
-    const uint16_t from = stream & STREAM_WEIGHTS ? 1 : 0, end = stream & STREAM_WEIGHTS ? (uint16_t)b->fetched.n : 1;
-    for (uint16_t mode = 0; mode < b->modes.n; mode++)
-        for (uint16_t k = from; k < end; k++)
-            add_step(&group, x->groups.n, (struct plan_point){.mode = mode, .fetched = k});
-    group.end = x->choices.n;
-    vec_push(&x->groups, group);
+    for (int c = 0; c < b->same; c += every) add_single_of(b, f, s, c, rows);
+    for (int c = b->same; c < b->chunks; c++)
+        if (b->chunk[c].mask == 1) add_single_of(b, f, s, c, rows);
 }
 
-/* Reports whether a split has a stream. What of the update is offloaded tells fused steps apart. */
-static bool has_stream(const struct search_builder *b, int stream, bool streams, bool fusable)
-{
-    bool found = stream < STREAM_UPDATE;
-    for (int u = 0; u < b->updates; u++) found |= b->update[u].s.offload == (unsigned)stream / STREAM_UPDATE;
-    if (stream & STREAM_FUSED ? !fusable : stream >= STREAM_UPDATE) return false;
-    if (stream >= STREAM_UPDATE && !b->x->f.free[TECHNIQUE_offload]) return false;
-    return found && (streams || !(stream & (STREAM_WEIGHTS | STREAM_ACTIVATIONS)));
-}
-
-/* Adds all choices. On a GPU the weights and activations of 1, 2, 4 ... micro-batches per step
- * may be offloaded, because each one fetches the weights anew, and those of the smallest micro-
- * batch. On a CPU the offload is a file, and a choice that offloads less is better there: only
- * those of the smallest micro-batch. The fused step is for a step of one micro-batch. */
-static void add_choices(struct search_builder *b)
+/* Adds choices with weights and activations offloaded, for the smallest micro-batch, and on a GPU
+ * for 1, 2, 4 ... micro-batches per step, because each one fetches the weights anew. On a CPU the
+ * offload is a file, and a choice that offloads less is better there. Adds the fused step for a
+ * step of one micro-batch, with every offload. */
+static void add_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
-    for (uint32_t i = 0; i < b->splits.n; i++, b->x->ways++) {
-        const struct settings *s = &b->splits.at[i].base;
-        const bool doubled = s->device.copies_overlap && !(s->accumulation & (s->accumulation - 1)),
-                   fusable = f->free[TECHNIQUE_fused_step] && s->accumulation == 1,
-                   free = f->free[TECHNIQUE_offload] && b->blocks, streams = free && (doubled || i + 1 == b->splits.n);
-        for (int stream = 0; stream < STREAMS; stream++)
-            for (int c = 0; c < b->chunks && has_stream(b, stream, stream & STREAM_FUSED ? free : streams, fusable);
-                 c++)
-                if (has_chunk(b, i, stream, c)) add_group(b, i, stream, c);
-    }
-}
-
-/* --- surveys of a stream ------------------------------------------------------------------- */
-
-static unsigned offload_of(int stream)
-{
-    return (stream & STREAM_WEIGHTS ? OFFLOAD_WEIGHTS : 0u) |
-           (stream & STREAM_ACTIVATIONS ? OFFLOAD_ACTIVATIONS : 0u) | (unsigned)stream / STREAM_UPDATE;
-}
-
-static void add_column_jobs(struct search_builder *b, struct split *f, int stream, int chunk, struct survey_jobs *jobs)
-{
-    const bool free = b->x->f.free[TECHNIQUE_recompute];
-    struct settings s = with_chunks(b, f->base, chunk);
-    if (!stream || find_column(f, stream, chunk)) return;
-    struct column *c = mem_alloc(sizeof *c);
-    c->stream = stream;
-    c->chunk = chunk;
-    vec_push(&f->columns, c);
-    s.offload |= offload_of(stream);
-    if (stream & STREAM_FUSED) s.fused_step = true;
-    for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
-        add_job(jobs, s, free ? recompute_of_row(row) : b->base.recompute, &c->row[row]);
-}
-
-static void add_fetching_job(struct search_builder *b, struct survey_jobs *jobs)
-{
-    struct settings s = b->splits.at[0].base;
-    if (b->has_fetching) return;
-    s.offload = b->update[0].s.offload | OFFLOAD_WEIGHTS;
-    if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(KEPT);
-    survey_jobs_add(jobs, &s, false, &b->fetching);
-    b->has_fetching = true;
-}
-
-/* Bounds the choices of a group anew, by the surveys of its stream. */
-static void bound_group(struct search_group *group)
-{
-    struct plan_space *x = group->b->x;
-    for (uint32_t i = group->first; i < group->end;) {
-        const struct plan_point at = x->choices.at[i].point;
-        const struct stepped step = bound_step(group, &at);
-        for (int u = 0; u < group->b->updates; u++) {
-            if (!has_update(group, &group->b->update[u])) continue;
-            struct plan_choice *c = &x->choices.at[i++];
-            bound_choice(group, &step, &group->b->update[u], c);
-            c->rough = ROUGH_COMPOSED;
-        }
-    }
-}
-
-/* Makes the surveys of a group's stream. */
-static int survey_stream(struct plan_space *x, struct search_group *group, struct error *e)
-{
-    struct search_builder *root = group->b->from ? group->b->from : group->b;
-    struct split *f = &root->splits.at[group->split];
-    struct survey_jobs jobs = {0};
-    add_column_jobs(root, f, group->stream & ~STREAM_WEIGHTS, group->chunk, &jobs);
-    add_column_jobs(root, f, group->stream, group->chunk, &jobs);
-    if (group->stream & STREAM_WEIGHTS) add_fetching_job(group->b, &jobs);
-    int rc = survey_jobs_run(&jobs, x, e);
-    vec_free(&jobs.list);
-    group->made = !rc;
-    if (!rc) bound_group(group);
-    return rc;
+    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
+        for (uint32_t i = 0; i < b->splits.n && state_allowed(b, state); i++, b->x->ways++)
+            for (struct offloads o = {.s = b->splits.at[i].base}; next_offload(b, &o);) {
+                const struct split *split = &b->splits.at[i];
+                struct settings s = o.s;
+                s.state = state;
+                const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
+                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->splits.n))
+                    add_single(b, split, s, 2, 2);
+                s.fused_step = true;
+                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, split, s, 2, ROWS);
+            }
 }
 
 /* --- the search space -------------------------------------------------------------------- */
 
-static void free_builder(struct search_builder *b)
+static void free_builder(struct builder *b)
 {
     for (uint32_t i = 0; i < b->splits.n && !b->from; i++) {
-        struct split *f = &b->splits.at[i];
-        for (int row = 0; row < ROWS; row++) {
-            for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&f->row[row][c]);
-            for (uint32_t k = 0; k < f->columns.n; k++) survey_free(&f->columns.at[k]->row[row]);
-        }
-        for (uint32_t k = 0; k < f->columns.n; k++) mem_free(f->columns.at[k]);
-        vec_free(&f->columns);
+        for (int row = 0; row < ROWS; row++)
+            for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->splits.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->whole[c]);
     survey_free(&b->most);
-    survey_free(&b->fetching);
-    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].has);
-    for (uint32_t i = 0; i < b->fetched.n; i++) mem_free(b->fetched.at[i].has);
+    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
     vec_free(&b->splits);
     vec_free(&b->extents);
-    vec_free(&b->fetched);
-    vec_free(&b->modes);
-    mem_free(b);
-}
-
-void search_space_free(struct plan_space *x)
-{
-    for (uint32_t i = 0; i < x->builders.n; i++) free_builder(x->builders.at[i]);
-    vec_free(&x->builders);
-    vec_free(&x->groups);
 }
 
 /* Surveys a first graph to find the dimensions: blocks, and a head that can run in chunks. */
-static int survey_first(struct search_builder *b, struct error *e)
+static int survey_first(struct builder *b, struct error *e)
 {
     struct plan_drafts *drafts = &b->x->surveyed[0];
     struct survey v;
@@ -671,26 +463,35 @@ static int survey_first(struct search_builder *b, struct error *e)
     s.accumulation = b->splits.at[0].base.accumulation;
     s.head_chunks = b->base.head_chunks;
     if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
-    TRY(survey_make(&v, drafts, &s, true, NULL, b->x->profile, e));
-    b->blocks = v.blocks;
-    list_chunks(b, &drafts->graph);
-    list_extents(b, &drafts->graph);
-    list_fetched(b);
-    list_modes(b);
-    b->update[0].survey = v;
-    return PL_OK;
+    int rc = survey_make(&v, drafts, &s, true, NULL, b->x->profile, e);
+    if (!rc) {
+        b->blocks = v.blocks;
+        list_chunks(b, &drafts->graph);
+        list_extents(b, &drafts->graph);
+        b->update[0].survey = v;
+    }
+    return rc;
 }
 
-static void add_sent_jobs(struct search_builder *b, struct survey_jobs *jobs)
+static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
 {
     const struct recompute kept = b->x->f.free[TECHNIQUE_recompute] ? recompute_of_row(KEPT) : b->base.recompute;
     for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, b->splits.at[0].base, c), kept, &b->whole[c]);
     add_job(jobs, with_chunks(b, b->splits.at[b->splits.n - 1].base, 0), kept, &b->most);
 }
 
+/* Takes the splits of the first level of sharding for a level beside it. Only collectives are added
+ * to program step; at level optimizer they are all in program update, and the splits are exact. */
+static void take_splits(struct builder *b)
+{
+    for (uint32_t i = 0; i < b->splits.n; i++)
+        memcpy(b->splits.at[i].row, b->from->splits.at[i].row, sizeof b->splits.at[i].row);
+    b->plain = b->from->plain;
+}
+
 /* Adds the choices with the base's values of the techniques that have a dimension by their
  * ladder. */
-static int add_dimensions(struct search_builder *b, struct error *e)
+static int add_dimensions(struct builder *b, struct error *e)
 {
     struct plan_space *x = b->x;
     struct survey_jobs jobs = {0};
@@ -701,14 +502,11 @@ static int add_dimensions(struct search_builder *b, struct error *e)
     CHECK(b->splits.n || repeats, "no micro-batch is possible");
     if (!b->splits.n) return PL_OK;
     int rc = survey_first(b, e);
-    b->plain = b->from ? b->from->plain : &b->update[0].survey;
+    b->plain = &b->update[0].survey;
     for (uint32_t i = 0; i < b->splits.n && !rc; i++) {
         b->splits.at[i].base.offload = b->update[0].s.offload;
-        b->splits.at[i].base.offload_blocks = b->update[0].s.offload_blocks;
         if (!b->from) add_split_jobs(b, &b->splits.at[i], &jobs);
     }
-    /* Only collectives are added to program step; at level optimizer they are all in program
-     * update, and the splits of the first level are exact. */
     b->rough = b->from && b->base.shard != SHARD_OPTIMIZER;
     if (b->rough && !rc) add_sent_jobs(b, &jobs);
     for (int u = 1; u < b->updates && !rc; u++) {
@@ -719,7 +517,11 @@ static int add_dimensions(struct search_builder *b, struct error *e)
         survey_jobs_add(&jobs, &s, false, &b->update[u].survey);
     }
     if (!rc) rc = survey_jobs_run(&jobs, x, e);
-    if (!rc) add_choices(b);
+    if (!rc) {
+        if (b->from) take_splits(b);
+        add_composed(b);
+        add_singles(b);
+    }
     vec_free(&jobs.list);
     return rc;
 }
@@ -775,19 +577,18 @@ static int find_images(struct plan_space *x, const struct settings *base, struct
  * there, every level has its own splits. */
 static int add_levels(struct plan_space *x, const struct settings *base, int rung[TECHNIQUES], struct error *e)
 {
-    struct search_builder *first = NULL;
+    struct builder first = {0};
     int rc = PL_OK;
     do {
-        struct settings s = *base;
-        if (!take_rungs(&s, &x->f, rung)) continue;
-        struct search_builder *b = mem_alloc(sizeof *b);
-        vec_push(&x->builders, b);
-        b->x = x;
-        b->base = s;
-        if (first && x->f.free[TECHNIQUE_shard] && base->shares <= 1) b->from = first;
-        else if (!first) first = b;
-        rc = add_dimensions(b, e);
+        struct builder b = {.x = x, .base = *base};
+        if (!take_rungs(&b.base, &x->f, rung)) continue;
+        if (first.x && x->f.free[TECHNIQUE_shard] && base->shares <= 1) b.from = &first;
+        struct builder *to = first.x ? &b : &first;
+        *to = b;
+        rc = add_dimensions(to, e);
+        if (to == &b) free_builder(to);
     } while (!rc && next_rungs(&x->f, true, rung));
+    free_builder(&first);
     return rc;
 }
 
@@ -800,33 +601,21 @@ int search_space_fill(struct plan_space *x, const struct settings *base, struct 
     return rc;
 }
 
-/* Records what a survey says about a rough choice, and about the others with the same step. Those
- * have another update: where it fetches weights, its time is only bounded. */
+/* Records what a survey says about a rough choice, and about the others with the same step. */
 static void take_survey(struct plan_space *x, uint32_t choice, const struct survey *v)
 {
     const struct plan_choice of = x->choices.at[choice];
-    const bool fetches = x->groups.at[of.group].stream & STREAM_WEIGHTS;
     for (uint32_t i = of.step; i < x->choices.n && x->choices.at[i].step == of.step; i++) {
         struct plan_choice *c = &x->choices.at[i];
-        if (i != choice && fetches && x->profile->kind != DEVICE_CUDA) continue;
-        c->rough = 0;
+        c->rough = false;
         if (i == choice) c->update_bytes = v->update;
         if (i == choice) memcpy(c->weights, v->weights, sizeof c->weights);
-        /* the order of gradients changes it a little */
-        if (i == choice || !fetches) c->update += v->total_seconds - v->step_seconds - of.update;
+        c->update += v->total_seconds - v->step_seconds - of.update; /* the order of gradients changes it a little */
         c->seconds = later(v->step_seconds, v->placed_seconds) + c->update;
         c->timed = v->placed_seconds > 0;
         for (int s = 0; s < SPACE_COUNT; s++) c->bound[s] = c->lasting[s] - of.lasting[s] + v->persistent[s];
         c->bound[SPACE_DEVICE] += larger(larger(v->step, c->update_bytes), v->eval);
     }
-}
-
-bool search_space_refine(struct plan_space *x, uint32_t choice, int *rc, struct error *e)
-{
-    const struct plan_choice *c = &x->choices.at[choice];
-    if (c->rough != ROUGH_LOOSE) return false;
-    *rc = survey_stream(x, &x->groups.at[c->group], e);
-    return true;
 }
 
 int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed,

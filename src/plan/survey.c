@@ -28,29 +28,22 @@ struct split {
     const struct plan *p;
     uint32_t n;              /* instants */
     uint32_t *owner;         /* by instant: the block's number; 0: none */
-    uint32_t *reader;        /* by storage: the block that reads a copy of a weight first; 0: none */
     uint32_t *opens, *closes; /* by block number: the instants between which the block is open; closes 0: never */
 };
 
-/* Reports whether the node brings something for another block than the one that runs. */
-static bool is_ahead(const struct node *x)
-{
-    return x->op == OP_ALL_GATHER || x->lane == LANE_IN || x->lane == LANE_OUT;
-}
-
 /* Finds the block that owns each instant, and where blocks open and close. The weights of a block
- * are gathered or fetched before the block that runs before it: that block owns the instant. */
+ * are gathered before the block that runs before it: that block owns the instant. */
 static void find_brackets(struct split *a, const uint32_t *number)
 {
     const struct graph *g = a->g;
     for (uint32_t k = a->n; k-- > 0;) {
         const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        a->owner[k] = is_ahead(x) ? a->owner[k + 1] : number[graph_block_of(g, x->scope)];
+        a->owner[k] = x->op == OP_ALL_GATHER ? a->owner[k + 1] : number[graph_block_of(g, x->scope)];
     }
     for (uint32_t k = 0; k < a->n; k++) {
         const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         const uint32_t b = a->owner[k];
-        if (!b || is_ahead(x)) continue;
+        if (!b || x->op == OP_ALL_GATHER) continue;
         if (x->phase != PHASE_FORWARD && !a->closes[b]) a->closes[b] = k;
         if (!a->closes[b]) a->opens[b] = k;
     }
@@ -84,45 +77,19 @@ static void find_moments(struct survey *v, const struct split *a)
         mark[a->opens[b] + 1] += h;
         mark[a->closes[b]] -= h;
     }
-    for (uint32_t k = 0; k < a->n; k++) {
-        const struct node *x = node_at(a->g, a->g->order[PROGRAM_STEP].nodes.at[k]);
-        const uint64_t backward = a->owner[k] && x->phase != PHASE_FORWARD;
-        signature += mark[k];
-        add_instant(v, a->owner[k], signature + backward, k, alive[k], alive[k] - lean[k]);
-    }
+    for (uint32_t k = 0; k < a->n; k++)
+        add_instant(v, a->owner[k], signature += mark[k], k, alive[k], alive[k] - lean[k]);
     mem_free(mark);
     mem_free(alive);
     mem_free(lean);
 }
 
-/* Returns the weight of which a storage is a copy in device memory; 0: it is none. */
-static id fetched_weight(const struct graph *g, id node)
-{
-    const struct node *x = node_at(g, node);
-    const id home = x->lane == LANE_IN ? tensor_at(g, x->in[0])->storage : 0;
-    return g->storages.at[home].kind == KIND_PARAM ? home : 0;
-}
-
-static void find_readers(struct split *a, const uint32_t *number)
+/* Returns the block for whose backward a storage is kept; 0: none. */
+static uint32_t kept_for(const struct split *a, id s, uint32_t end)
 {
     const struct graph *g = a->g;
-    for (uint32_t k = 0; k < a->n; k++) {
-        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        for (int i = 0; i < x->nin; i++) {
-            const id s = x->in[i] ? tensor_at(g, x->in[i])->storage : 0;
-            if (s && !a->reader[s]) a->reader[s] = number[graph_block_of(g, x->scope)];
-        }
-    }
-}
-
-/* Returns the block for whose backward a storage is kept, or for which it was fetched; 0: none. */
-static uint32_t kept_for(const struct split *a, id s, struct life life)
-{
-    const struct graph *g = a->g;
-    const id *nodes = g->order[PROGRAM_STEP].nodes.at;
     if (g->storages.at[s].handed) return 0;
-    if (fetched_weight(g, nodes[life.start])) return a->reader[s];
-    return node_at(g, nodes[life.end])->phase == PHASE_FORWARD ? 0 : a->owner[life.end];
+    return node_at(g, g->order[PROGRAM_STEP].nodes.at[end])->phase == PHASE_FORWARD ? 0 : a->owner[end];
 }
 
 static void attribute_storages(struct survey *v, const struct split *a)
@@ -131,7 +98,7 @@ static void attribute_storages(struct survey *v, const struct split *a)
     for (id s = 1; s < a->g->storages.n; s++) {
         const struct storage *x = &a->g->storages.at[s];
         if (!life[s].used || storage_is_persistent(x) || x->space != SPACE_DEVICE) continue;
-        uint32_t b = kept_for(a, s, life[s]);
+        uint32_t b = kept_for(a, s, life[s].end);
         uint64_t bytes = align_up(x->bytes, PLAN_ALIGN);
         if (b && b != a->owner[life[s].start] && bytes > v->shared) v->shared = bytes;
         for (uint32_t i = 0; i < v->moments && b; i++) {
@@ -146,50 +113,13 @@ static void attribute_storages(struct survey *v, const struct split *a)
     }
 }
 
-static void add_seconds(struct survey *v, const struct split *a, const double *seconds, const uint32_t *number,
-                        bool cuda)
+static void add_seconds(struct survey *v, const struct split *a, const double *seconds, bool cuda)
 {
     const struct graph *g = a->g;
-    uint32_t last = 0, first = UINT32_MAX;
-    for (uint32_t b = 1; b <= v->blocks; b++) {
-        if (a->opens[b] > last) last = a->opens[b];
-        if (a->closes[b] && a->closes[b] < first) first = a->closes[b];
-    }
     for (uint32_t k = 0; k < a->n; k++) {
         const id n = g->order[PROGRAM_STEP].nodes.at[k];
-        const struct node *x = node_at(g, n);
-        const bool copies = x->lane == LANE_IN || x->lane == LANE_OUT;
-        const uint32_t b = fetched_weight(g, n) ? a->reader[tensor_at(g, x->out[0])->storage]
-                           : copies             ? number[graph_block_of(g, x->scope)]
-                                                : a->owner[k];
-        const enum lane lane = cuda ? x->lane : LANE_COMPUTE;
-        v->block[b].seconds[lane] += seconds[n];
-        if (x->phase == PHASE_FORWARD) v->block[b].forward[lane] += seconds[n];
-        if (!b && lane == LANE_COMPUTE && k > last && k < first) v->turn += seconds[n];
+        v->block[a->owner[k]].seconds[cuda ? node_at(g, n)->lane : LANE_COMPUTE] += seconds[n];
     }
-}
-
-/* Adds up the weights of each block: those that nodes of the block read and no other. */
-static void add_block_weights(struct survey *v, const struct split *a, const uint32_t *number)
-{
-    enum { SEVERAL = UINT32_MAX - 1, OUTSIDE };
-    const struct graph *g = a->g;
-    uint32_t *of = mem_alloc(g->storages.n * sizeof *of);
-    for (uint32_t k = 0; k < a->n; k++) {
-        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        const uint32_t block = number[graph_block_of(g, x->scope)], b = block ? block : OUTSIDE;
-        for (int i = 0; i < x->nin + x->nout; i++) {
-            const id t = i < x->nin ? x->in[i] : x->out[i - x->nin], s = t ? tensor_at(g, t)->storage : 0;
-            if (!s || g->storages.at[s].kind != KIND_PARAM || x->phase == PHASE_UPDATE) continue;
-            of[s] = !of[s] || of[s] == b ? b : of[s] == OUTSIDE || b == OUTSIDE ? OUTSIDE : SEVERAL;
-        }
-    }
-    for (id s = 1; s < g->storages.n; s++) {
-        const uint64_t bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN);
-        if (of[s] == SEVERAL) v->block[0].weights += bytes;
-        else if (of[s] && of[s] != OUTSIDE) v->block[of[s]].weights += bytes;
-    }
-    mem_free(of);
 }
 
 static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds, bool cuda)
@@ -199,17 +129,13 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
     v->block = mem_alloc((v->blocks + 1) * sizeof *v->block);
     struct split a = {.g = g, .p = p, .n = g->order[PROGRAM_STEP].nodes.n};
     a.owner = mem_alloc((a.n + 1) * sizeof *a.owner);
-    a.reader = mem_alloc(g->storages.n * sizeof *a.reader);
     a.opens = mem_alloc((v->blocks + 1) * sizeof *a.opens);
     a.closes = mem_alloc((v->blocks + 1) * sizeof *a.closes);
     find_brackets(&a, number);
-    find_readers(&a, number);
     find_moments(v, &a);
     attribute_storages(v, &a);
-    add_seconds(v, &a, seconds, number, cuda);
-    add_block_weights(v, &a, number);
+    add_seconds(v, &a, seconds, cuda);
     mem_free(a.owner);
-    mem_free(a.reader);
     mem_free(a.opens);
     mem_free(a.closes);
     mem_free(number);
@@ -296,6 +222,7 @@ static struct known_program know(const struct graph *g, const struct plan *p, bo
 {
     struct known_program k = {0};
     struct graph others = *g;
+    double busy[LANE_COUNT] = {0};
     for (enum program program = 0; program < PROGRAM_COUNT; program++) {
         if (!is(program)) continue;
         const uint64_t most = peak_bytes(p, g, program);
@@ -304,10 +231,11 @@ static struct known_program know(const struct graph *g, const struct plan *p, bo
         for (uint32_t i = 0; i < g->order[program].nodes.n; i++) {
             const id n = g->order[program].nodes.at[i];
             k.seconds += seconds[n];
-            k.busy[node_at(g, n)->lane] += seconds[n];
+            busy[node_at(g, n)->lane] += seconds[n];
         }
         others.order[program].nodes.n = 0;
     }
+    for (int lane = 0; lane < LANE_COUNT; lane++) k.busiest = fmax(k.busiest, busy[lane]);
     bool *all = plan_mark_reached(g), *rest = plan_mark_reached(&others);
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
@@ -392,13 +320,11 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         v->eval = d->eval->most;
         if (d->update) {
             v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
-            memcpy(v->update_busy, d->update->busy, sizeof v->update_busy);
+            v->update_busiest = d->update->busiest;
         }
         v->step_seconds = p.program_seconds[PROGRAM_STEP];
         v->total_seconds = total_seconds(&p, d->update);
-        /* where another program needs the most memory, the step may be placed with fewer waits */
-        if (placed && survey_may_wait(s) && is_within(v, placed) && v->step >= v->update && v->step >= v->eval)
-            v->placed_seconds = plan_time_step(&p, g, seconds);
+        if (placed && survey_may_wait(s) && is_within(v, placed)) v->placed_seconds = plan_time_step(&p, g, seconds);
         plan_free(&p);
     }
     mem_free(seconds);

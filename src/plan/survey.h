@@ -11,10 +11,9 @@
  *              0    1    2     head     2   1   0
  *
  * A block is open between the last node of its forward and the first of its backward. A moment is
- * the set of instants of one block (or of none) in one direction with the same blocks open. At the
- * moment's fullest instant each storage is attributed to the block whose backward reads it last: it
- * is kept for that block, and recomputing the block changes it. So is an offloaded weight in device
- * memory to the block that it was fetched for. Storages that no backward reads are the moment's
+ * the set of instants of one block (or of none) with the same blocks open. At the moment's fullest
+ * instant each storage is attributed to the block whose backward reads it last: it is kept for that
+ * block, and recomputing the block changes it. Storages that no backward reads are the moment's
  * own.
  */
 #pragma once
@@ -26,23 +25,20 @@ struct survey {
     struct surveyed {
         /* of its nodes in a whole step, by lane; a CPU runs everything in the compute lane */
         double seconds[LANE_COUNT];
-        double forward[LANE_COUNT]; /* the part in its forward */
-        uint64_t weights;    /* that only this block reads; 0: that several blocks read, and nothing else */
     } *block;                /* by number, from 1 in the order of the forward; 0: nodes in no block */
     struct moment {
         uint32_t owner;
-        uint64_t signature;  /* hash of the open blocks and of the direction */
+        uint64_t signature;  /* hash of the open blocks */
         uint64_t bytes;      /* alive at the fullest instant... */
         uint32_t instant;
         uint64_t handed;     /* the part of the bytes that is handed to program update: whole gradients */
         uint64_t *kept;      /* ...by the block for whose backward they are kept; 0: the moment's own */
     } *moment;
     uint32_t moments;
-    double turn;             /* of the nodes in no block between the last block's forward and the first backward */
     uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
     /* of program step, of program update, of all programs of a step and an evaluation */
     double step_seconds, update_seconds, total_seconds;
-    double update_busy[LANE_COUNT]; /* of the update's nodes, by lane */
+    double update_busiest;   /* of the update's nodes in the busiest lane */
     uint64_t step;           /* peak of the step's transients */
     /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all
      * transients, and only of those that a node accesses. */
@@ -104,27 +100,22 @@ int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error
  *     head chunks      1, 2, 8, 32
  *     recompute        none, selective, first:n and first:n+selective in steps, all,
  *                      all+halves, all+selective
- *     update           where the optimizer state and the master weights are, each separately, and
- *                      the dtype of the state where others are allowed
- *     streamed         weights of eighths of the blocks, activations, or both, offloaded; for the
- *                      smallest micro-batch, on a GPU for 1, 2, 4 ... micro-batches per step
- *     fused step       where a step is one micro-batch; also with all that is streamed
+ *     update           where the optimizer state is, and its dtype where others are allowed
+ *     streamed         weights, or weights and activations, offloaded; for the smallest
+ *                      micro-batch, on a GPU for 1, 2, 4 ... micro-batches per step
+ *     fused step       where a step is one micro-batch
  *     sharding         of optimizer state, gradients or weights, among all ranks or those of a host
  *     any other        technique that is free: the values of its ladder, each with all of the above
  *
- * For each micro-batch a few graphs are compiled and surveyed; the other choices are computed from
- * the blocks of these (compose.h). Streamed and fused choices, and those with divided gradients or
- * weights, are rough until they are surveyed.
+ * For each micro-batch a few graphs are compiled and surveyed (survey.h); the other choices are
+ * computed from the blocks of these. Streamed and fused choices, and those with divided gradients
+ * or weights, are rough until they are surveyed.
  */
 /* Reports whether the ladder of a technique is a dimension of its own: it is free, and none of
  * those above. */
 bool search_has_ladder(const struct freedom *f, enum technique_id id);
 /* Fills x->choices. */
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);
-void search_space_free(struct plan_space *x);
-/* Surveys the stream of a choice, and bounds all choices of its group by that; returns false if it
- * has been done. */
-bool search_space_refine(struct plan_space *x, uint32_t choice, int *rc, struct error *e);
 /* Surveys rough choices; places program step of those within `placed`, unless NULL. */
 struct survey_limits;
 int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed,
