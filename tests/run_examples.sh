@@ -151,7 +151,7 @@ check 'make_ct.py --nifti: volumes that init knows' ct_volumes
 every() {
     local f
     for f in examples/*; do
-        grep -q "$(basename "$f" .c)" tests/run_examples.sh tests/run_library.sh || { echo "$f is in no test"; return 1; }
+        grep -q "$(basename "$f" .c)" tests/run_examples.sh tests/run_library.sh tests/run_python.sh || { echo "$f is in no test"; return 1; }
     done
 }
 check 'each example is in a test' every
