@@ -104,7 +104,7 @@ static int tokenize(const struct config *c, const struct options *o, enum feed_r
 static int tokenize_all(struct options *o, struct error *e)
 {
     struct config *c = &o->config;
-    struct model own, *m = c->model_path || c->model_preset ? &own : NULL;
+    struct model own, *m;
     if (o->paths.n != 1) return error_set(e, PL_USAGE, "expected one RUN.yaml; %u files are given", o->paths.n);
     o->run = o->paths.at[0];
     TRY(options_configure(o, e));
@@ -114,6 +114,7 @@ static int tokenize_all(struct options *o, struct error *e)
         error_set(e, PL_USAGE, "data.format is not text or conversations: only text is tokenized");
         return config_at_key(c, KEY_data_format, e);
     }
+    m = c->model_path || c->model_preset ? &own : NULL;
     if (m) TRY(config_open_model(c, m, e));
     int rc = tokenize(c, o, FEED_TRAIN, m, e) ? error_prepend(e, "data.train") : PL_OK;
     const bool array = o->output && path_has_ending(o->output, ".npy");
