@@ -524,8 +524,8 @@ static bool are_near(struct random_model *m, const struct side *x, const struct 
     return d->loss <= NEAR + SLACK * own->loss && d->gradients <= NEAR + SLACK * own->gradients;
 }
 
-/* Where a sum cancels to 0, one order may give 0 and another what rounding leaves, on two sides of a
- * kink. Other weights are not on it, and a wrong rewrite is wrong for them too. */
+/* Where a sum cancels to 0, one order may give 0 and another what rounding leaves, on two sides of
+ * a kink. Other weights are not on it, and a wrong rewrite is wrong for them too. */
 static void compare_near(struct random_model *m, const struct side *x, const struct side *y)
 {
     struct distance d, own;
