@@ -8,6 +8,7 @@
 . tests/run_lib.sh
 
 dist=$tmp/dist
+export LEVEL=1 # of compression
 version=$("$binary" --version | sed -n 's/^plimsoll //p;q')
 usable() { command -v python3 dpkg-deb strip >/dev/null && git rev-parse HEAD >/dev/null 2>&1 && ! sanitized; }
 released() {

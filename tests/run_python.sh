@@ -10,6 +10,7 @@
 . tests/run_lib.sh
 
 python=$(command -v python3 || true)
+export LEVEL=1 # of compression
 # needs WHAT: skips the checks that follow on a machine without it.
 usable() { [ -n "$python" ] && "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; }
 if ! usable || sanitized; then

@@ -52,7 +52,7 @@ def pack(folder, name, out):
     tar = subprocess.Popen(["tar", "--sort=name", f"--mtime=@{wheel.date()}", "--owner=0", "--group=0",
                             "--numeric-owner", "--format=gnu", "-C", folder, "-cf", "-", name], stdout=subprocess.PIPE)
     with open(out, "wb") as f:
-        subprocess.run(["gzip", "-9n"], stdin=tar.stdout, stdout=f, check=True)
+        subprocess.run(["gzip", f"-{wheel.LEVEL}n"], stdin=tar.stdout, stdout=f, check=True)
     tar.stdout.close()
     if tar.wait():
         sys.exit("tar failed")
@@ -65,7 +65,7 @@ def source(version, out):
     git = subprocess.Popen(["git", "-C", ROOT, "archive", "--format=tar", f"--prefix={name}/", "HEAD"],
                            stdout=subprocess.PIPE)
     with open(path, "wb") as f:
-        subprocess.run(["gzip", "-9n"], stdin=git.stdout, stdout=f, check=True)
+        subprocess.run(["gzip", f"-{wheel.LEVEL}n"], stdin=git.stdout, stdout=f, check=True)
     git.stdout.close()
     if git.wait():
         sys.exit("git archive failed")
@@ -167,8 +167,8 @@ Description: trains segmentation and vision-language models in the memory you ha
         put(root, "DEBIAN/triggers", b"activate-noawait ldconfig\n")
         settle(root)
         environment = dict(os.environ, SOURCE_DATE_EPOCH=str(wheel.date()))
-        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, path], env=environment, check=True,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", f"-z{min(wheel.LEVEL, 6)}", "--build", root, path],
+                       env=environment, check=True, stdout=subprocess.DEVNULL)
     return path
 
 

@@ -71,6 +71,9 @@ static int describe_gpu(struct gpu *c, struct error *e)
 {
     struct cudaDeviceProp gpu;
     TRY(check_driver(e));
+    if (cuda_is_quick_build())
+        return error_set(e, PL_FAIL, "the CUDA kernels were compiled on a machine without a GPU by `make test`, almost "
+                         "without optimization; run `make CUDA_ARCH=sm_NN` for this GPU, or set device: cpu");
     TRY_CUDA(cudaGetDeviceProperties(&gpu, own_gpu()));
     snprintf(c->name, sizeof c->name, "%.127s", gpu.name);
     c->capability = gpu.major * 10 + gpu.minor;

@@ -408,6 +408,15 @@ extern "C" int cuda_min_capability(void)
     return list[0] / 10;
 }
 
+extern "C" bool cuda_is_quick_build(void)
+{
+#ifdef CUDA_QUICK
+    return true;
+#else
+    return false;
+#endif
+}
+
 CUDA_KERNEL(cuda_add, .launch = launch_pair<f_add>);
 CUDA_KERNEL(cuda_mul, .launch = launch_pair<f_mul>);
 CUDA_KERNEL(cuda_silu_gate, .launch = launch_pair<f_silu_gate>);
