@@ -25,10 +25,11 @@ cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C
 BUILD=${BUILD:-build}
 
-table=$(sed -e '/^#/d' -e '/^$/d' <<'TABLE'
+# A blank column becomes `-`: read takes several tabs for one.
+table=$(sed -e '/^#/d' -e '/^$/d' -e 's/\t\t/\t-\t/' <<'TABLE'
 cards?	GPU	-	(model|dataset) cards?
 graphics[ -]cards?	GPU
-pictures?	image, plot, figure		synthetic pictures
+pictures?	image, plot, figure		synthetic pictures|Picture \{\{
 second space	host memory (on a CPU: the offload file)
 (made|makes?|making) again	recompute, rebuild (an index, a plan)
 comes? and goe?s?	transient

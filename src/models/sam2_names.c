@@ -314,29 +314,10 @@ void sam2_config_json(struct sam_names *n, struct text *out)
 
 void sam2_preprocessor_json(struct text *out)
 {
-    static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
-    static const char *const steps[] = {"do_convert_rgb", "do_normalize", "do_rescale", "do_resize"};
     struct json_writer w = {.out = out, .indent = 2};
-    json_begin_map(&w, NULL);
-    json_put_string(&w, "image_processor_type", "Sam2ImageProcessorFast");
-    json_put_string(&w, "processor_class", "Sam2Processor");
-    for (size_t i = 0; i < COUNT(steps); i++) json_put_bool(&w, steps[i], true);
-    json_begin_list(&w, "image_mean");
-    for (int i = 0; i < 3; i++) json_put_number(&w, NULL, mean[i]);
-    json_end(&w);
-    json_begin_list(&w, "image_std");
-    for (int i = 0; i < 3; i++) json_put_number(&w, NULL, deviation[i]);
-    json_end(&w);
-    json_put_int(&w, "resample", 2);
-    json_put_number(&w, "rescale_factor", 1.0 / 255);
-    json_begin_map(&w, "size");
-    json_put_int(&w, "height", IMAGE);
-    json_put_int(&w, "width", IMAGE);
-    json_end(&w);
-    json_begin_map(&w, "mask_size");
-    json_put_int(&w, "height", IMAGE / 4);
-    json_put_int(&w, "width", IMAGE / 4);
-    json_end(&w);
+    sam_begin_processor(&w, "Sam2ImageProcessorFast", "Sam2Processor", false);
+    sam_put_square(&w, "size", IMAGE);
+    sam_put_square(&w, "mask_size", IMAGE / 4);
     json_end(&w);
     text_append(out, "\n", 1);
 }

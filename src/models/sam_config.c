@@ -217,7 +217,7 @@ int sam_config_check(const struct sam_names *n, const struct model *m, struct er
 
 /* --- preprocessor_config.json --------------------------------------------------------------- */
 
-static void put_square(struct json_writer *w, const char *key, int64_t side)
+void sam_put_square(struct json_writer *w, const char *key, int64_t side)
 {
     json_begin_map(w, key);
     json_put_int(w, "height", side);
@@ -232,30 +232,34 @@ static void put_longest(struct json_writer *w, const char *key, int64_t side)
     json_end(w);
 }
 
-/* Writes the resizing, normalisation and padding of SAM, as transformers' processor expects
- * them. */
-void sam_preprocessor_json(const struct sam_names *n, struct text *out)
+void sam_begin_processor(struct json_writer *w, const char *images, const char *all, bool pads)
 {
     static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
     static const char *const steps[] = {"do_convert_rgb", "do_normalize", "do_pad", "do_rescale", "do_resize"};
+    json_begin_map(w, NULL);
+    json_put_string(w, "image_processor_type", images);
+    json_put_string(w, "processor_class", all);
+    for (size_t i = 0; i < COUNT(steps); i++)
+        if (pads || strcmp(steps[i], "do_pad")) json_put_bool(w, steps[i], true);
+    json_begin_list(w, "image_mean");
+    for (int i = 0; i < 3; i++) json_put_number(w, NULL, mean[i]);
+    json_end(w);
+    json_begin_list(w, "image_std");
+    for (int i = 0; i < 3; i++) json_put_number(w, NULL, deviation[i]);
+    json_end(w);
+    json_put_int(w, "resample", 2);
+    json_put_number(w, "rescale_factor", 1.0 / 255);
+}
+
+void sam_preprocessor_json(const struct sam_names *n, struct text *out)
+{
     struct json_writer w = {.out = out, .indent = 2};
     int64_t side = image_size(n), mask = 4 * (side / patch_size(n));
-    json_begin_map(&w, NULL);
-    json_put_string(&w, "image_processor_type", "SamImageProcessor");
-    json_put_string(&w, "processor_class", "SamProcessor");
-    for (size_t i = 0; i < COUNT(steps); i++) json_put_bool(&w, steps[i], true);
-    json_begin_list(&w, "image_mean");
-    for (int i = 0; i < 3; i++) json_put_number(&w, NULL, mean[i]);
-    json_end(&w);
-    json_begin_list(&w, "image_std");
-    for (int i = 0; i < 3; i++) json_put_number(&w, NULL, deviation[i]);
-    json_end(&w);
-    json_put_int(&w, "resample", 2);
-    json_put_number(&w, "rescale_factor", 1.0 / 255);
+    sam_begin_processor(&w, "SamImageProcessor", "SamProcessor", true);
     put_longest(&w, "size", side);
-    put_square(&w, "pad_size", side);
+    sam_put_square(&w, "pad_size", side);
     put_longest(&w, "mask_size", mask);
-    put_square(&w, "mask_pad_size", mask);
+    sam_put_square(&w, "mask_pad_size", mask);
     json_end(&w);
     text_append(out, "\n", 1);
 }

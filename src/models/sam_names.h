@@ -89,6 +89,12 @@ const char *sam_torch_dtype(enum dtype t);
 /* Writes the folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);
 void sam_preprocessor_json(const struct sam_names *n, struct text *out);
+/* Opens the map of a preprocessor_config.json and writes what SAM and SAM 2 share: the classes for
+ * images and for all inputs, the steps (`pads`: with padding), and the normalisation. */
+struct json_writer;
+void sam_begin_processor(struct json_writer *w, const char *images, const char *all, bool pads);
+/* Writes the size of a square image. */
+void sam_put_square(struct json_writer *w, const char *key, int64_t side);
 /* Checks that a folder's model matches what sam_config_json would write: PL_USAGE names the key
  * that differs. Values that determine shapes of weights are not compared. */
 struct model;

@@ -144,7 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         seen += read_all(&f, n);
         CHECK(!packed_peek(path, &header, &embeddings, &e) && header.samples == f.header.samples, "%s", e.text);
         seen += read_dataset(path, &f, false) + read_dataset(path, &f, true);
-        if (f.header.version == PACKED_EMBEDDINGS_ALONE) seen += read_outputs(path, &f);
+        if (f.header.version >= PACKED_EMBEDDINGS_ALONE) seen += read_outputs(path, &f);
         mem_free(path);
     }
     free(bytes);

@@ -45,9 +45,9 @@ def wanted(name):
 (here / "images").mkdir(parents=True, exist_ok=True)
 SIZES = {"small": (9, 7), "square": (16, 16), "wide": (61, 17), "tall": (20, 70), "large": (130, 120)}
 for k, (name, (w, h)) in enumerate(SIZES.items()):
-    picture = Image.new("RGB", (w, h))
-    picture.putdata([((40 * k + 5 * x) % 256, (90 + 3 * y) % 256, (7 * (x // 4) + 50 * (y // 8 % 2)) % 256) for y in range(h) for x in range(w)])
-    picture.save(here / "images" / f"{name}.png")
+    drawn = Image.new("RGB", (w, h))
+    drawn.putdata([((40 * k + 5 * x) % 256, (90 + 3 * y) % 256, (7 * (x // 4) + 50 * (y // 8 % 2)) % 256) for y in range(h) for x in range(w)])
+    drawn.save(here / "images" / f"{name}.png")
 
 
 def image(name):
@@ -235,9 +235,9 @@ def by_processor(hf, template, processor, how, strings=False, breaks=False, behi
             pieces = s.split(place)
             return pieces[0] + "".join(how(im) + p for im, p in zip(todo, pieces[1:]))
 
-        def ids_of(messages, pictures, prompt):
+        def ids_of(messages, shown, prompt):
             rendered = hf.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=prompt)
-            return processor(text=rendered, images=pictures or None, add_special_tokens=not (hf.bos_token and rendered.startswith(hf.bos_token)))["input_ids"]
+            return processor(text=rendered, images=shown or None, add_special_tokens=not (hf.bos_token and rendered.startswith(hf.bos_token)))["input_ids"]
 
         flat = lambda x: list(x[0]) if isinstance(x[0], (list, tuple)) or hasattr(x[0], "tolist") and x[0].ndim else list(x)
         ids = [int(t) for t in flat(ids_of(messages, images_of(chat), False))]

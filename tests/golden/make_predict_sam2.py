@@ -69,8 +69,8 @@ def alike(model, processor, image, *prompts):
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in (processor.image_processor.image_mean, processor.image_processor.image_std))
     small = torch.from_numpy(numpy.array(image.resize((SIDE, SIDE), Image.BILINEAR))).permute(2, 0, 1) / 255
 
-    def resized(picture, **options):
-        out = processor(picture, **options)
+    def resized(photo, **options):
+        out = processor(photo, **options)
         out["pixel_values"] = ((small - mean) / std)[None]
         return out
     resized.image_processor, resized.post_process_masks = processor.image_processor, processor.post_process_masks

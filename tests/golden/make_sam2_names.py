@@ -102,11 +102,11 @@ def convert(binary, source, out):
     subprocess.run([binary, "convert", source, "-o", out], check=True)
 
 
-def predict(model, picture, **prompts):
+def predict(model, photo, **prompts):
     from sam2.sam2_image_predictor import SAM2ImagePredictor
     predictor = SAM2ImagePredictor(model)
     with torch.no_grad():
-        predictor.set_image(picture)
+        predictor.set_image(photo)
         masks, scores, _ = predictor.predict(**prompts)
     return masks[scores.argmax()] > 0
 
@@ -135,8 +135,8 @@ def main():
         model.load_state_dict(back)
         print(f"{len(back)} tensors, {len(load_file(at / 'folder' / 'model.safetensors'))} in a folder")
         noise = numpy.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=numpy.uint8)
-        picture = Image.fromarray(noise).resize((1024, 1024), Image.BICUBIC)
-        picture.save(at / "image.png")
+        photo = Image.fromarray(noise).resize((1024, 1024), Image.BICUBIC)
+        photo.save(at / "image.png")
         for option, prompts in (("--point 600,500", dict(point_coords=[[600, 500]], point_labels=[1])),
                                 ("--box 120,90,700.5,800", dict(box=[120, 90, 700.5, 800])),
                                 ("--point 600,500 --point 200,300,0 --single",
@@ -144,7 +144,7 @@ def main():
             prompts = {k: numpy.array(v) if isinstance(v, list) else v for k, v in prompts.items()}
             subprocess.run([binary, "predict", "--model", at / "folder", at / "image.png", *option.split(), "-o", at / "mask.png",
                             "--set", "memory.precision=f32"], check=True, stdout=subprocess.DEVNULL)
-            mine, theirs = numpy.array(Image.open(at / "mask.png").convert("L")) > 0, predict(model, numpy.array(picture), **prompts)
+            mine, theirs = numpy.array(Image.open(at / "mask.png").convert("L")) > 0, predict(model, numpy.array(photo), **prompts)
             print(f"{option}: {(mine != theirs).sum()} of {mine.size} pixels differ")
 
 

@@ -83,9 +83,9 @@ def inputs(messages, fps, prompt):
     for x in v:
         values = videos([frames_of(x)], video_metadata=[metadata(x, fps)], do_sample_frames=False, return_metadata=True, return_tensors="pt")
         text = text.replace("<video>", processor.replace_video_token(values, 0).replace("<image>", "<frame>"), 1)
-    pictures = images([[Image.open(here / x)] for x in i], return_row_col_info=True)
+    stills = images([[Image.open(here / x)] for x in i], return_row_col_info=True)
     for k in range(len(i)):
-        text = text.replace("<image>", processor.replace_image_token(pictures, k).replace("<image>", "<frame>"), 1)
+        text = text.replace("<image>", processor.replace_image_token(stills, k).replace("<image>", "<frame>"), 1)
     return dict(input_ids=[hf(text.replace("<frame>", "<image>"), add_special_tokens=False)["input_ids"]])
 
 
