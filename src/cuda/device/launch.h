@@ -31,8 +31,8 @@ struct typed_ptr {
 cudaError_t cuda_probe(void);
 /* Returns the lowest compute capability that this build has kernels for: 75 for 7.5. */
 int cuda_min_capability(void);
-/* Says whether this build's kernels are for a test of the build alone: compiled by `make test` on a
- * machine without a GPU, almost without optimization. */
+/* Says whether this build's kernels were compiled only to test the build, almost without
+ * optimization: by `make test` on a machine without a GPU. */
 bool cuda_is_quick_build(void);
 
 /* Fills the `bytes` bytes of y with the repeated 8 bytes of `pattern`. */
