@@ -61,7 +61,7 @@ static void predict(const struct config *c, struct trace *t)
     struct error e = {0};
     if (run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
     double *seconds = mem_alloc(r.planned.graph.nodes.n * sizeof *seconds);
-    if (plan_bind(&again, &r.planned.graph, &r.planned.profile, seconds, &e)) fail_msg("%s", e.text);
+    if (plan_bind(&again, &r.planned.graph, &r.planned.profile, NULL, seconds, &e)) fail_msg("%s", e.text);
     for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
         for (uint32_t k = 0; k < r.planned.graph.order[p].nodes.n; k++) {
             const id node = r.planned.graph.order[p].nodes.at[k];

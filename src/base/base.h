@@ -101,8 +101,9 @@ void bump_free(struct bump *b);
         type *at;        \
         uint32_t n, cap; \
     }
-#define vec_push(v, x) \
-    (vec_grow((void **)&(v)->at, &(v)->cap, (v)->n + 1, sizeof *(v)->at), (v)->at[(v)->n++] = (x))
+#define vec_push(v, x)                                                                                  \
+    ((v)->n < (v)->cap ? (void)0 : vec_grow((void **)&(v)->at, &(v)->cap, (v)->n + 1, sizeof *(v)->at), \
+     (v)->at[(v)->n++] = (x))
 #define vec_free(v) (mem_free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 void vec_grow(void **at, uint32_t *cap, uint32_t need, size_t size);
 

@@ -129,7 +129,8 @@ int plan_trial_open(struct plan_trial *p, const struct plan_source *s, const str
                                       : (struct config_budget){BUDGET_NONE, 0};
         if (x->host) c->memory_host_budget = (struct config_budget){BUDGET_BYTES, x->host};
         const struct run_options options = {.train = true, .describe = feed_describe, .probe = true,
-                                            .several = !x->ranks, .gpu_memory = x->gpu};
+                                            .fitting = x->fitting, .unsized = true, .several = !x->ranks,
+                                            .gpu_memory = x->gpu};
         p->rc = rc = planned_open(&p->run, c, &options, e);
         if (rc == PL_NOFIT && x->gpu && !x->plain) planned_find_remedies(&p->run, &options);
         if (!rc || (rc == PL_NOFIT && (!x->ranks || p->run.has_graph))) return PL_OK;

@@ -72,6 +72,7 @@ struct plan_change {
     bool budget;                 /* ...that of the run */
     uint64_t host;               /* bytes of host memory at most; 0: as the run has it */
     bool plain;                  /* look for no changes that would fit */
+    bool fitting;                /* make no plan if none fits */
     int64_t ranks;               /* 0: as the run has it; more than per_host of them fill whole hosts */
 };
 

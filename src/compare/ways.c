@@ -53,6 +53,7 @@ static void way_print(const struct way *w, struct text *out)
 static int plan_way(const struct plan_source *s, const struct way *w, const char *gpu, struct plan_row *row,
                     struct error *e)
 {
+    struct plan_trial p;
     char profile[64], set[96];
     const char *sets[WAY_KEYS + 2] = {"device.kind=cuda", set};
     struct plan_change x = {.sets = sets, .n = 2, .plain = true};
@@ -61,9 +62,13 @@ static int plan_way(const struct plan_source *s, const struct way *w, const char
     for (int i = 0; i < WAY_KEYS && w->keys[i]; i++) sets[x.n++] = w->keys[i];
     x.gpu = row->gpu;
     x.host = offload_likely(row->gpu);
-    int rc = plan_row_make(s, &x, row, e);
-    x.host = UINT64_MAX / 2;
-    return rc || row->fits ? rc : plan_row_make(s, &x, row, e);
+    x.fitting = true;
+    TRY(plan_trial_open(&p, s, &x, e));
+    if (p.rc && p.run.has_space) p.rc = planned_with_host(&p.run, UINT64_MAX / 2, e);
+    const int rc = p.rc == PL_NOFIT ? PL_OK : p.rc;
+    if (!rc) plan_row_fill(row, &p);
+    plan_trial_close(&p);
+    return rc;
 }
 
 /* Plans every way on each GPU; list[i] is that of row i. A way that a model has nothing for (no

@@ -132,10 +132,10 @@ void graph_copy_over(struct graph *to, const struct graph *from)
         OVER(names), OVER(blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) OVER(order[p].nodes);
 #undef OVER
-    name_index_free(&to->index);
-    output_index_free(&to->output_names);
-    name_index_copy(&x.index, &from->index);
-    output_index_copy(&x.output_names, &from->output_names);
+    x.index = to->index;
+    x.output_names = to->output_names;
+    name_index_copy_over(&x.index, &from->index);
+    output_index_copy_over(&x.output_names, &from->output_names);
     *to = x;
 }
 
@@ -580,7 +580,7 @@ double loop_iterations(const struct graph *g, id loop)
 
 struct param *graph_param_of(const struct graph *g, id tensor)
 {
-    for (uint32_t i = 0; i < g->params.n; i++)
+    for (uint32_t i = g->params.n; i-- > 0;) /* most are asked for soon after they are added */
         if (g->params.at[i].tensor == tensor) return &g->params.at[i];
     return NULL;
 }

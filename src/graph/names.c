@@ -61,10 +61,21 @@ id graph_intern(struct graph *g, const char *s) { return s && *s ? names_slot(g,
 
 const char *graph_name(const struct graph *g, id name) { return &g->names.at[name]; }
 
-void name_index_copy(struct name_index *to, const struct name_index *from)
+/* Copies a table into the memory of another one if both have the same size; returns the copy. */
+static void *copy_table(void *to, uint32_t to_slots, const void *from, uint32_t slots, size_t size)
 {
+    if (to_slots != slots) {
+        mem_free(to);
+        return mem_copy(from, slots * size);
+    }
+    return slots ? memcpy(to, from, slots * size) : to;
+}
+
+void name_index_copy_over(struct name_index *to, const struct name_index *from)
+{
+    struct name_slot *slot = copy_table(to->slot, to->slots, from->slot, from->slots, sizeof *slot);
     *to = *from;
-    to->slot = mem_copy(from->slot, from->slots * sizeof *from->slot);
+    to->slot = slot;
 }
 
 void name_index_free(struct name_index *x)
@@ -102,10 +113,11 @@ id *names_of_output(struct graph *g, uint64_t key)
     return &slot->name;
 }
 
-void output_index_copy(struct output_index *to, const struct output_index *from)
+void output_index_copy_over(struct output_index *to, const struct output_index *from)
 {
+    struct output_slot *slot = copy_table(to->slot, to->slots, from->slot, from->slots, sizeof *slot);
     *to = *from;
-    to->slot = mem_copy(from->slot, from->slots * sizeof *from->slot);
+    to->slot = slot;
 }
 
 void output_index_free(struct output_index *x)

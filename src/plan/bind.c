@@ -396,17 +396,10 @@ uint64_t plan_cache_bytes(const struct graph *g)
     return sum;
 }
 
-int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
+int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+              double *seconds, struct error *e)
 {
-    struct kernels *known = NULL;
-    int rc = plan_bind_with(p, g, profile, &known, seconds, e);
-    kernels_free(known);
-    return rc;
-}
-
-int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
-                   double *seconds, struct error *e)
-{
+    struct kernels *found = NULL;
     p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
     p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
     p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
@@ -416,8 +409,9 @@ int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *
     find_lives(p, g);
     extend_handed(p, g);
     double *own = seconds ? NULL : mem_alloc(g->nodes.n * sizeof *own);
-    int rc = bind_kernels(p, g, profile, known, seconds ? seconds : own, e);
+    int rc = bind_kernels(p, g, profile, known ? known : &found, seconds ? seconds : own, e);
     mem_free(own);
+    kernels_free(found);
     if (rc) {
         placement_free(&p->placement);
         return rc;

@@ -228,10 +228,22 @@ int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *
     return rc;
 }
 
+/* Goes on with the last shared graph itself, which no later draft shares. */
+static void take_shared(struct plan_drafts *d)
+{
+    const struct graph memory = d->graph;
+    d->graph = d->shared[PLAN_SHARED - 1];
+    d->shared[PLAN_SHARED - 1] = memory;
+    d->made[PLAN_SHARED - 1] = false;
+}
+
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
 {
+    const struct settings *next = d->next;
+    d->next = NULL;
     TRY(make_shared(d, s, PLAN_SHARED, e));
-    graph_copy_over(&d->graph, &d->shared[PLAN_SHARED - 1]);
+    if (next && !may_share(s, next, PLAN_SHARED - 1)) take_shared(d);
+    else graph_copy_over(&d->graph, &d->shared[PLAN_SHARED - 1]);
     d->update = find_update(d, s);
     d->eval = find_eval(d, s);
     if (d->update) d->graph.order[PROGRAM_UPDATE].nodes.n = 0;

@@ -29,19 +29,21 @@ struct walk {
     id loop;                      /* loop of that section */
 };
 
+static double later(double a, double b) { return a > b ? a : b; }
+
 /* Returns the maximum over the other lanes. */
 static double latest_other(const double of[LANE_COUNT], enum lane lane)
 {
     double when = 0;
     for (int i = 0; i < LANE_COUNT; i++)
-        if (i != (int)lane) when = fmax(when, of[i]);
+        if (i != (int)lane) when = later(when, of[i]);
     return when;
 }
 
 /* Joins all lanes; the section counts once for each iteration of its loop. */
 static void join(struct walk *w, id next)
 {
-    double now = fmax(w->free[LANE_COMPUTE], latest_other(w->free, LANE_COMPUTE));
+    double now = later(w->free[LANE_COMPUTE], latest_other(w->free, LANE_COMPUTE));
     w->total += loop_iterations(w->g, w->loop) * (now - w->start);
     for (int lane = 0; lane < LANE_COUNT; lane++) w->free[lane] = now;
     w->start = now;
@@ -89,11 +91,11 @@ static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, ui
             id s = w->touched[busy].at[i];
             uint64_t at = w->placed->offset[s];
             if (w->life[s].end >= k || at >= from + bytes || from >= at + w->g->storages.at[s].bytes) continue;
-            when = fmax(when, w->until[s][busy]);
+            when = later(when, w->until[s][busy]);
         }
     for (uint32_t i = 0; i < w->work.n && lane != LANE_COMPUTE; i++) {
         const struct used *x = &w->work.at[i];
-        if (x->at < from + bytes && from < x->at + x->bytes) when = fmax(when, x->until);
+        if (x->at < from + bytes && from < x->at + x->bytes) when = later(when, x->until);
     }
     return when;
 }
@@ -108,12 +110,12 @@ static double start_time(const struct walk *w, const struct node *x, id node, ui
         if (!t) continue;
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
-        when = fmax(when, latest_other((i < x->nin ? w->written : w->until)[s], lane));
+        when = later(when, latest_other((i < x->nin ? w->written : w->until)[s], lane));
         if (w->placed && w->life[s].start == k && !storage_is_persistent(st) && st->space == SPACE_DEVICE)
-            when = fmax(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
+            when = later(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
     }
     const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
-    if (b && b->work_bytes) when = fmax(when, bytes_free(w, lane, b->work_offset, b->work_bytes, k));
+    if (b && b->work_bytes) when = later(when, bytes_free(w, lane, b->work_offset, b->work_bytes, k));
     return when;
 }
 

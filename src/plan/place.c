@@ -207,10 +207,11 @@ double plan_time_step(struct plan *p, const struct graph *g, const double *secon
     return lanes_seconds(g, PROGRAM_STEP, seconds, &p->placement);
 }
 
-int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
+int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+                 struct error *e)
 {
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
-    int rc = plan_bind(p, g, profile, seconds, e);
+    int rc = plan_bind(p, g, profile, known, seconds, e);
     if (!rc) {
         bool *reached = plan_mark_reached(g);
         for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
@@ -224,7 +225,7 @@ int plan_arrange(struct plan *p, const struct graph *g, const struct profile *pr
 
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
 {
-    int rc = plan_arrange(p, g, profile, e);
+    int rc = plan_arrange(p, g, profile, NULL, e);
     if (!rc) plan_check(p, g);
     return rc;
 }

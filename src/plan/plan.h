@@ -98,6 +98,7 @@ struct plan_drafts {
     struct settings of[PLAN_SHARED];  /* ...for these settings... */
     bool made[PLAN_SHARED];           /* ...if it is valid */
     struct graph graph;               /* the draft; valid until the next call */
+    const struct settings *next;      /* set before a draft: those of the draft after it; NULL: any */
 
     /* Set by survey.c, which needs only figures of the draft. Many settings have the same program
      * update, or the same evaluation: where its figures are known, the draft is compiled without
@@ -120,13 +121,12 @@ int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);
 void plan_drafts_free(struct plan_drafts *d);
-/* Computes all of a plan except offsets: lifetimes, kernels, persistent bytes, seconds. `seconds`,
- * unless NULL, receives the time of each node. */
-int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
-/* The same with the kernels that were found before, for the same profile; *known NULL: none yet. */
+/* Computes all of a plan except offsets: lifetimes, kernels, persistent bytes, seconds. *known holds
+ * the kernels found before for the same profile, *known NULL: none yet; `known` NULL: they are not
+ * kept. `seconds`, unless NULL, receives the time of each node. */
 struct kernels;
-int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
-                   double *seconds, struct error *e);
+int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+              double *seconds, struct error *e);
 void kernels_free(struct kernels *k);
 /* plan_mark_reached returns by storage whether it gets an offset. plan_alive returns by instant the
  * transient bytes and workspace in device memory, with or without the storages that are handed
@@ -136,7 +136,9 @@ uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program p
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 /* Returns the kind of a node's workspace. */
 enum kind plan_work_kind(const struct node *n);
-int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
+/* Does as plan_bind, and computes the offsets. */
+int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+                 struct error *e);
 /* Places only program step, after plan_bind for a GPU; returns its seconds with the waits for
  * bytes. */
 double plan_time_step(struct plan *p, const struct graph *g, const double *seconds);
@@ -175,6 +177,7 @@ struct freedom {
     uint64_t host_budget;             /* 0: none */
     bool ablation;                    /* also run plan_ablation */
     bool fitting;                     /* make no plan if none fits: the smallest one is not asked for */
+    bool unsized;                     /* find plan.smallest only if no plan fits */
 };
 
 /* --- the search (search.c) -------------------------------------------------------------- */

@@ -44,11 +44,13 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
     return rc;
 }
 
+/* Frees the plan that is held; the next draft takes over the memory of its graph. */
 static void free_held(struct plan_space *x)
 {
     if (x->held == UINT32_MAX) return;
     plan_free(&x->plan);
-    graph_free(&x->graph);
+    graph_free(&x->drafts.graph);
+    x->drafts.graph = x->graph;
     x->held = UINT32_MAX;
 }
 
@@ -98,7 +100,7 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
     TRY(plan_draft_next(&x->drafts, &c->settings, e));
     x->graph = x->drafts.graph;
     memset(&x->drafts.graph, 0, sizeof x->drafts.graph);
-    int rc = plan_arrange(&x->plan, &x->graph, x->profile, e);
+    int rc = plan_arrange(&x->plan, &x->graph, x->profile, &x->drafts.kernels, e);
     if (rc) {
         graph_free(&x->graph);
         return rc;
@@ -188,13 +190,13 @@ static bool walk_reaches(const struct walk *w, uint32_t k)
     return k < w->x->choices.n && w->at[k].seconds <= w->seconds && w->at[k].bound < w->bytes;
 }
 
-/* Surveys rough choices. Those that may be the answer of a search are placed too, where that shows
- * waits. */
+/* Surveys rough choices. Those that may be the fastest within a budget are placed too, where that
+ * shows waits. */
 static int survey_rough(struct plan_space *x, const uint32_t *rough, uint32_t n, const uint64_t budget[SPACE_COUNT],
                         double seconds, struct error *e)
 {
     const struct survey_limits placed = {seconds, {budget[SPACE_DEVICE], budget[SPACE_HOST]}};
-    return search_space_survey(x, rough, n, isfinite(seconds) ? &placed : NULL, e);
+    return search_space_survey(x, rough, n, &placed, e);
 }
 
 /* Surveys the next rough choices within the budget, before the first one that is not rough: they
@@ -210,21 +212,28 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
         for (uint32_t k = 0; k < n; k++) listed |= w->x->choices.at[rough[k]].step == c->step;
         if (!listed) rough[n++] = w->at[i].choice;
     }
-    int rc = caller_check(e);
-    if (!rc) rc = survey_rough(w->x, rough, n, budget, w->seconds, e);
-    if (!rc) walk_sort(w);
-    return rc;
+    TRY(caller_check(e));
+    if (w->by == by_seconds) TRY(survey_rough(w->x, rough, n, budget, w->seconds, e));
+    else TRY(search_space_survey(w->x, rough, n, NULL, e));
+    walk_sort(w);
+    return PL_OK;
 }
 
-/* Finds the next choice within the budget, surveyed; PL_NOFIT: there is none. */
+/* Finds the next choice within the budget, surveyed, in order of seconds also with the waits of its
+ * step; PL_NOFIT: there is none. */
 static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
     while (walk_reaches(w, w->k)) {
         const struct plan_choice *c = &w->x->choices.at[*choice = w->at[w->k].choice];
+        const double seconds = c->seconds;
         if (c->rough && fits_budget(c, budget)) {
-            int rc = walk_survey(w, budget, e);
-            if (rc) return rc;
+            TRY(walk_survey(w, budget, e));
             continue; /* another choice may be here now */
+        }
+        if (w->by == by_seconds && fits_budget(c, budget)) TRY(time_waits(w->x, *choice, w->seconds, e));
+        if (c->seconds > seconds) {
+            walk_sort(w);
+            continue;
         }
         w->k++;
         if (fits_budget(c, budget) && c->seconds <= w->seconds) return PL_OK;
@@ -299,7 +308,6 @@ static int consider(struct plan_space *x, struct fastest *f, uint32_t i, struct 
     bool passed_over;
     int rc;
     if (f->last != UINT32_MAX && same_sizes(x, c, f->last)) return PL_OK;
-    if (f->best != UINT32_MAX && c->seconds <= f->seconds && (rc = time_waits(x, i, f->seconds, e))) return rc;
     if (c->seconds > f->seconds) return PL_OK;
     if ((rc = ensure_placed(x, i, e))) return rc;
     if (!fits_budget(c, f->budget)) return PL_OK;
@@ -498,15 +506,14 @@ int plan_refuse(const struct plan *p, const struct graph *g, const struct freedo
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e)
 {
     const uint64_t budget[SPACE_COUNT] = {x->f.budget, x->f.host_budget};
-    uint32_t small, choice;
-    int fit = x->f.fitting ? plan_choose(x, budget, &choice, e) : PL_OK;
-    if (fit) return fit == PL_NOFIT ? error_set(e, fit, "nothing fits") : fit;
-    int rc = plan_smallest(x, x->f.host_budget, &small, e);
-    if (rc) return rc;
-    uint64_t smallest = plan_choice_need(&x->choices.at[small], SPACE_DEVICE);
-    if (!x->f.fitting) fit = plan_choose(x, budget, &choice, e);
+    uint32_t small = 0, choice;
+    const int fit = plan_choose(x, budget, &choice, e);
     if (fit && fit != PL_NOFIT) return fit;
-    if ((rc = plan_build_choice(x, fit ? small : choice, p, g, e))) return rc;
+    if (fit && x->f.fitting) return error_set(e, fit, "nothing fits");
+    const bool sized = fit || !x->f.unsized;
+    if (sized) TRY(plan_smallest(x, x->f.host_budget, &small, e));
+    const uint64_t smallest = sized ? plan_choice_need(&x->choices.at[small], SPACE_DEVICE) : 0;
+    TRY(plan_build_choice(x, fit ? small : choice, p, g, e));
     p->smallest = smallest;
     return fit ? plan_refuse(p, g, &x->f, e) : PL_OK;
 }

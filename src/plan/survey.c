@@ -306,7 +306,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     TRY(plan_draft_next(d, s, e));
     const struct graph *g = &d->graph;
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
-    int rc = plan_bind_with(&p, g, profile, &d->kernels, seconds, e);
+    int rc = plan_bind(&p, g, profile, &d->kernels, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
         add_weights(v, &p, g);
@@ -414,7 +414,10 @@ static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_
             survey_copy(job->to, jobs->list.at[k].to);
             job->done = true;
         }
-    if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, jobs->placed, x->profile, e);
+    if (!rc && !job->done) {
+        drafts->next = i + 1 < jobs->list.n ? &job[1].s : NULL;
+        rc = survey_make(job->to, drafts, &job->s, job->blocks, jobs->placed, x->profile, e);
+    }
     if (!rc) memcpy(job->to->rows, job->rows, sizeof job->rows);
     job->done = !rc;
     return rc;

@@ -124,6 +124,7 @@ struct run_options {
     /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
     bool probe;
     bool fitting;                /* make no plan if none fits */
+    bool unsized;                /* plan.smallest is only asked for if no plan fits */
     bool several;                /* planned_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
     bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
@@ -171,6 +172,8 @@ int planned_open(struct planned *r, const struct config *c, const struct run_opt
 /* Finds the plan of a run planned with run_options.several within another budget (0: none). It
  * replaces the run's plan, on PL_NOFIT by the smallest one. Few graphs are compiled for it. */
 int planned_within(struct planned *r, uint64_t budget, struct error *e);
+/* Finds the plan within another bound of host memory, as planned_open with that bound does. */
+int planned_with_host(struct planned *r, uint64_t host_budget, struct error *e);
 /* Frees all of it. A zeroed struct is allowed. */
 void planned_close(struct planned *r);
 

@@ -23,6 +23,19 @@ static int open_machine(struct planned *r, const struct run_options *o, struct e
 
 /* --- the plan ------------------------------------------------------------------------------ */
 
+/* Searches the run's space, and then for the number of prompts that are answered at once. `base`:
+ * the settings of the space, to find what each technique saves; NULL: this is not asked for. */
+static int search_space(struct planned *r, const struct settings *base, struct error *e)
+{
+    const struct config *c = r->config;
+    const int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || (rc == PL_NOFIT && !r->space.f.fitting);
+    if (!rc && base) plan_ablation(&r->space, &r->plan, base);
+    return rc || !r->answers || c->train_eval_batch
+               ? rc
+               : planned_search_answers(r, min_i64(c->train_eval_samples, PROMPTS_MOST), e);
+}
+
 static int search_plan(struct planned *r, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
@@ -31,7 +44,7 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
                         .allow_8bit = o->train && planned_allows(c, "adamw-8bit"),
                         .whole = o->define || planned_group(r),
                         .multiple = r->batches.indivisible ? planned_share_samples(r) : (int)planned_group(r),
-                        .trips = planned_limits(r).trips, .fitting = o->fitting};
+                        .trips = planned_limits(r).trips, .fitting = o->fitting, .unsized = o->unsized};
     if (!o->train) s.micro_batch = planned_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct text why = {0};
@@ -46,12 +59,7 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
                          "user-defined model needs", s.micro_batch, r->effective_batch);
     TRY(plan_space_open(&r->space, &r->source, &s, &f, &r->profile, e));
     r->has_space = true;
-    int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
-    r->has_graph = !rc || (rc == PL_NOFIT && !o->fitting);
-    if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
-    if (!rc && r->answers && !c->train_eval_batch)
-        rc = planned_search_answers(r, min_i64(c->train_eval_samples, PROMPTS_MOST), e);
-    return rc;
+    return search_space(r, o->ablation ? &s : NULL, e);
 }
 
 void planned_close_space(struct planned *r)
@@ -85,6 +93,17 @@ int planned_within(struct planned *r, uint64_t budget, struct error *e)
     r->budget = r->space.f.budget = budget;
     int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || (rc == PL_NOFIT && !r->space.f.fitting);
+    if (r->has_graph) planned_warn(r);
+    return rc;
+}
+
+int planned_with_host(struct planned *r, uint64_t host_budget, struct error *e)
+{
+    CHECK(r->has_space, "run_options.several");
+    drop_plan(r);
+    r->host_budget = r->space.f.host_budget = host_budget;
+    r->space.f.fitting = false;
+    const int rc = search_space(r, NULL, e);
     if (r->has_graph) planned_warn(r);
     return rc;
 }

@@ -22,45 +22,54 @@ struct group {
     int n;
 };
 
-/*
- * Reports whether a node is the product of an adapter's first factor, whose rows are fewer than its
- * columns.
- */
-static bool is_first_factor(const struct graph *g, const struct node *n)
-{
-    if (n->op != OP_LINEAR || n->nin != 2 || storage_of(g, n->out[0])->kind != KIND_ACT) return false;
-    const struct tensor *w = tensor_at(g, n->in[1]);
-    const struct param *p = graph_param_of(g, n->in[1]);
-    return p && p->added && w->rank == 2 && w->dim[0] < w->dim[1];
-}
+/* What is found in a program once, before its nodes change. */
+struct found {
+    const struct graph *g;
+    const struct order *order;
+    VEC(id) first;     /* products of adapters' first factors, in order... */
+    id *scale;         /* ...and by tensor: the SCALE that is the only reader of it; 0: there is none */
+};
 
-/* Returns the SCALE that is the only reader of a product; 0: there is none. */
-static id scale_of(const struct graph *g, const struct order *order, id y, const uint32_t *readers)
+/* Lists the products of adapters' first factors, whose rows are fewer than their columns. */
+static void list_first_factors(struct found *f)
 {
-    for (uint32_t k = 0; k < order->nodes.n && readers[y] == 1; k++) {
-        const struct node *n = node_at(g, order->nodes.at[k]);
-        if (n->op == OP_SCALE && n->in[0] == y) return order->nodes.at[k];
-    }
-    return 0;
-}
-
-/* Finds the products of the same rows and scope from position k on. */
-static struct group find_group(const struct graph *g, const struct order *order, uint32_t k, const uint32_t *readers,
-                               const bool *taken)
-{
-    const struct node *first = node_at(g, order->nodes.at[k]);
-    struct group found = {.n = 0};
-    if (!is_first_factor(g, first)) return found;
-    for (; k < order->nodes.n && found.n < MAX_IN; k++) {
-        const id node = order->nodes.at[k];
-        const struct node *n = node_at(g, node);
-        if (taken[node] || !is_first_factor(g, n) || n->in[0] != first->in[0] || n->scope != first->scope ||
-            n->loop != first->loop)
+    const struct graph *g = f->g;
+    bool *added = mem_alloc(g->tensors.n);
+    for (uint32_t i = 0; i < g->params.n; i++) added[g->params.at[i].tensor] = g->params.at[i].added;
+    for (uint32_t k = 0; k < f->order->nodes.n; k++) {
+        const struct node *n = node_at(g, f->order->nodes.at[k]);
+        if (n->op != OP_LINEAR || n->nin != 2 || !added[n->in[1]] || storage_of(g, n->out[0])->kind != KIND_ACT)
             continue;
-        found.first[found.n] = node;
-        found.scale[found.n++] = scale_of(g, order, n->out[0], readers);
+        const struct tensor *w = tensor_at(g, n->in[1]);
+        if (w->rank == 2 && w->dim[0] < w->dim[1]) vec_push(&f->first, f->order->nodes.at[k]);
     }
-    return found;
+    mem_free(added);
+}
+
+static void find_scales(struct found *f, enum program p)
+{
+    uint32_t *readers = readers_by_tensor(f->g, p);
+    f->scale = mem_alloc(f->g->tensors.n * sizeof *f->scale);
+    for (uint32_t k = 0; k < f->order->nodes.n; k++) {
+        const struct node *n = node_at(f->g, f->order->nodes.at[k]);
+        if (n->op == OP_SCALE && readers[n->in[0]] == 1) f->scale[n->in[0]] = f->order->nodes.at[k];
+    }
+    mem_free(readers);
+}
+
+/* Finds the products with the rows and the scope of product `i`, from it on. */
+static struct group find_group(const struct found *f, uint32_t i, const bool *taken)
+{
+    const struct node *first = node_at(f->g, f->first.at[i]);
+    struct group group = {.n = 0};
+    for (; i < f->first.n && group.n < MAX_IN; i++) {
+        const id node = f->first.at[i];
+        const struct node *n = node_at(f->g, node);
+        if (taken[node] || n->in[0] != first->in[0] || n->scope != first->scope || n->loop != first->loop) continue;
+        group.first[group.n] = node;
+        group.scale[group.n++] = f->scale[n->out[0]];
+    }
+    return group;
 }
 
 /* Reports whether all products are scaled by the same factor and read by nothing else. */
@@ -97,15 +106,18 @@ static void group_program(struct graph *g, enum program p)
 {
     struct order *order = &g->order[p];
     const uint32_t count = order->nodes.n, tensors = g->tensors.n, nodes = g->nodes.n;
-    uint32_t *readers = readers_by_tensor(g, p);
+    struct found found = {.g = g, .order = order};
+    list_first_factors(&found);
+    if (!found.first.n) return;
+    find_scales(&found, p);
     struct group *groups = mem_alloc(nodes * sizeof *groups);
     bool *gone = mem_alloc(nodes), *taken = mem_alloc(nodes), any = false;
     id *instead = mem_alloc(tensors * sizeof *instead), *old = mem_copy(order->nodes.at, count * sizeof *old);
-    for (uint32_t k = 0; k < count; k++) {
-        if (taken[old[k]]) continue;
-        const struct group x = find_group(g, order, k, readers, taken);
+    for (uint32_t k = 0; k < found.first.n; k++) {
+        if (taken[found.first.at[k]]) continue;
+        const struct group x = find_group(&found, k, taken);
         for (int i = 0; i < x.n; i++) taken[x.first[i]] = true;
-        if (x.n > 1) groups[old[k]] = x, any = true;
+        if (x.n > 1) groups[found.first.at[k]] = x, any = true;
     }
     const struct cursor before = graph_move(g, p, PHASE_FORWARD, "group_lora");
     if (any) order->nodes.n = 0;
@@ -118,7 +130,8 @@ static void group_program(struct graph *g, enum program p)
     }
     g->at = before;
     if (any) graph_infer(g, p);
-    mem_free(readers);
+    vec_free(&found.first);
+    mem_free(found.scale);
     mem_free(groups);
     mem_free(gone);
     mem_free(taken);
