@@ -18,8 +18,8 @@ struct ablation {
 static bool measure(const struct ablation *a, const struct settings *s, uint64_t arena[SPACE_COUNT], double *seconds)
 {
     struct plan p = {.settings = *s};
-    if (plan_draft_next(&a->x->drafts, s, a->e)) return false;
-    int rc = plan_arrange(&p, &a->x->drafts.graph, a->x->profile, &a->x->drafts.kernels, a->e);
+    if (plan_draft_next(a->x->drafts, s, a->e)) return false;
+    int rc = plan_arrange(&p, &a->x->drafts->graph, a->x->profile, &a->x->drafts->kernels, a->e);
     if (!rc) {
         memcpy(arena, p.placement.arena, sizeof p.placement.arena);
         *seconds = p.seconds;

@@ -98,7 +98,7 @@ struct plan_drafts {
     struct settings of[PLAN_SHARED];  /* ...for these settings... */
     bool made[PLAN_SHARED];           /* ...if it is valid */
     struct graph graph;               /* the draft; valid until the next call */
-    const struct settings *next;      /* set before a draft: those of the draft after it; NULL: any */
+    const struct settings *next;      /* set before a draft: those of the next one; NULL: any */
 
     /* Set by survey.c, which needs only figures of the draft. Many settings have the same program
      * update, or the same evaluation: where its figures are known, the draft is compiled without
@@ -216,7 +216,7 @@ struct plan_space {
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
-    struct plan_drafts drafts;        /* of choices that are placed */
+    struct plan_drafts *drafts;       /* of choices that are placed, by thread */
     struct plan_drafts *surveyed;     /* of surveys, by thread */
     int threads;
 };

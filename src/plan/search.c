@@ -26,17 +26,18 @@
 #define SAME_TIME 1e-9
 /* A step that takes 1 % longer is nearly as fast. */
 #define NEARLY 0.01
-enum { SURVEYED_AT_ONCE = 8, TRIES = 3 };
+enum { SURVEYED_AT_ONCE = 8, PLACED_AT_ONCE = 8, TRIES = 3 };
 
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base,
                     const struct freedom *f, const struct profile *profile, struct error *e)
 {
     memset(x, 0, sizeof *x);
-    x->source = x->drafts.source = source;
+    x->source = source;
     x->profile = profile;
     x->threads = omp_get_max_threads();
+    x->drafts = mem_alloc((size_t)x->threads * sizeof *x->drafts);
     x->surveyed = mem_alloc((size_t)x->threads * sizeof *x->surveyed);
-    for (int i = 0; i < x->threads; i++) x->surveyed[i].source = source;
+    for (int i = 0; i < x->threads; i++) x->drafts[i].source = x->surveyed[i].source = source;
     x->f = *f;
     x->held = UINT32_MAX;
     int rc = search_space_fill(x, base, e);
@@ -49,16 +50,19 @@ static void free_held(struct plan_space *x)
 {
     if (x->held == UINT32_MAX) return;
     plan_free(&x->plan);
-    graph_free(&x->drafts.graph);
-    x->drafts.graph = x->graph;
+    graph_free(&x->drafts->graph);
+    x->drafts->graph = x->graph;
     x->held = UINT32_MAX;
 }
 
 void plan_space_close(struct plan_space *x)
 {
     free_held(x);
-    plan_drafts_free(&x->drafts);
-    for (int i = 0; i < x->threads; i++) plan_drafts_free(&x->surveyed[i]);
+    for (int i = 0; i < x->threads; i++) {
+        plan_drafts_free(&x->drafts[i]);
+        plan_drafts_free(&x->surveyed[i]);
+    }
+    mem_free(x->drafts);
     mem_free(x->surveyed);
     vec_free(&x->choices);
 }
@@ -88,30 +92,52 @@ static int time_waits(struct plan_space *x, uint32_t i, double most, struct erro
     return PL_OK;
 }
 
+/* Compiles choice `i` into d->graph and places it. */
+static int place_choice(const struct plan_space *x, uint32_t i, struct plan_drafts *d, struct plan *p, struct error *e)
+{
+    const struct settings *s = &x->choices.at[i].settings;
+    *p = (struct plan){.settings = *s};
+    TRY(plan_draft_next(d, s, e));
+    return plan_arrange(p, &d->graph, x->profile, &d->kernels, e);
+}
+
+static void record_placed(struct plan_space *x, uint32_t i, const struct plan *p)
+{
+    struct plan_choice *c = &x->choices.at[i];
+    c->known = true;
+    c->exact = p->seconds;
+    if (c->settings.device.copies_overlap) raise_seconds(x, c->step, p->program_seconds[PROGRAM_STEP], true);
+    for (size_t k = 0; k < COUNT(p->missing); k++) c->missing |= p->missing[k] != 0;
+    memcpy(c->arena, p->placement.arena, sizeof c->arena);
+}
+
 /* Compiles and places a choice; x->plan and x->graph hold it until the next call. */
 static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
 {
     if (x->held == i) return PL_OK;
     TRY(caller_check(e));
     free_held(x);
-    struct plan_choice *c = &x->choices.at[i];
-    memset(&x->plan, 0, sizeof x->plan);
-    x->plan.settings = c->settings;
-    TRY(plan_draft_next(&x->drafts, &c->settings, e));
-    x->graph = x->drafts.graph;
-    memset(&x->drafts.graph, 0, sizeof x->drafts.graph);
-    int rc = plan_arrange(&x->plan, &x->graph, x->profile, &x->drafts.kernels, e);
-    if (rc) {
-        graph_free(&x->graph);
-        return rc;
-    }
+    TRY(place_choice(x, i, x->drafts, &x->plan, e));
+    x->graph = x->drafts->graph;
+    memset(&x->drafts->graph, 0, sizeof x->drafts->graph);
     x->held = i;
-    c->known = true;
-    c->exact = x->plan.seconds;
-    if (c->settings.device.copies_overlap) raise_seconds(x, c->step, x->plan.program_seconds[PROGRAM_STEP], true);
-    for (size_t k = 0; k < COUNT(x->plan.missing); k++) c->missing |= x->plan.missing[k] != 0;
-    memcpy(c->arena, x->plan.placement.arena, sizeof c->arena);
+    record_placed(x, i, &x->plan);
     return PL_OK;
+}
+
+/* Places choices on all threads. An error is left to a search that needs the choice. */
+static void place_choices(struct plan_space *x, const uint32_t *choice, uint32_t n)
+{
+#pragma omp parallel for num_threads(x->threads) schedule(dynamic)
+    for (uint32_t i = 0; i < n; i++) {
+        struct plan_drafts *drafts = &x->drafts[omp_get_thread_num()];
+        struct plan p;
+        struct error e;
+        if (place_choice(x, choice[i], drafts, &p, &e)) continue;
+#pragma omp critical
+        record_placed(x, choice[i], &p);
+        plan_free(&p);
+    }
 }
 
 static int ensure_placed(struct plan_space *x, uint32_t i, struct error *e)
@@ -239,6 +265,25 @@ static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_
         if (fits_budget(c, budget) && c->seconds <= w->seconds) return PL_OK;
     }
     return PL_NOFIT;
+}
+
+/* Places choice `i`, to which the walk just came, and with it the next ones that it is likely to
+ * come to, at most `most`. */
+static int walk_place(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_t i, uint32_t most, struct error *e)
+{
+    struct plan_space *x = w->x;
+    uint32_t list[PLACED_AT_ONCE] = {i}, n = 1;
+    if (x->source->serial || x->choices.at[i].known) return PL_OK;
+    TRY(caller_check(e));
+    if (most > (uint32_t)x->threads) most = (uint32_t)x->threads;
+    for (uint32_t k = w->k; n < most && walk_reaches(w, k); k++) {
+        const struct plan_choice *c = &x->choices.at[w->at[k].choice];
+        if (c->known || !fits_budget(c, budget)) continue;
+        if (c->rough || (!c->timed && survey_may_wait(&c->settings))) break;
+        list[n++] = w->at[k].choice;
+    }
+    if (n > 1) place_choices(x, list, n);
+    return PL_OK;
 }
 
 /* --- the fastest ------------------------------------------------------------------------------ */
@@ -380,9 +425,10 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
     take_known(x, &f);
     int rc = try_ways(x, &f, e);
     struct walk w = walk_begin(x, SPACE_DEVICE, by_seconds);
-    for (uint32_t i; !rc;) {
+    for (uint32_t i, most = 1; !rc; most = most < PLACED_AT_ONCE ? 2 * most : most) {
         w.seconds = f.seconds;
         rc = walk_next(&w, budget, &i, e);
+        if (!rc) rc = walk_place(&w, budget, i, most, e);
         if (!rc) rc = consider(x, &f, i, e);
     }
     mem_free(w.at);
