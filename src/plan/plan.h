@@ -121,7 +121,7 @@ int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);
 void plan_drafts_free(struct plan_drafts *d);
-/* Computes all of a plan except offsets: lifetimes, kernels, persistent bytes, seconds. *known holds
+/* Computes all of a plan except offsets: lifetimes, kernels, persistent bytes, seconds. *known has
  * the kernels found before for the same profile, *known NULL: none yet; `known` NULL: they are not
  * kept. `seconds`, unless NULL, receives the time of each node. */
 struct kernels;
