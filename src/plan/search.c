@@ -7,7 +7,8 @@
  * first whose arena fits. A choice needs the larger of its bound and its arena, and no budget
  * changes that. Hence a larger budget is never slower, the smallest budget is the smallest need,
  * and one byte less fits nothing. Few choices are ever compiled, and rough ones are surveyed only
- * when their turn comes.
+ * when their turn comes. A step that may wait for bytes is placed by itself first: its seconds grow
+ * by the waits, and its choices move back in the order.
  *
  * On a CPU what is offloaded fills a file. There a choice is passed over if another one is nearly
  * as fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a

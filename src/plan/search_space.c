@@ -15,7 +15,8 @@
  *
  * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as
  * a whole, and only if a search needs it. Until then the choice is rough: its figures are lower
- * bounds, from the survey of the same step that is not fused and offloads nothing.
+ * bounds, from the survey of the same step that is not fused and offloads nothing, and from how
+ * long each micro-batch fetches offloaded weights.
  *
  * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too.
  * They compute no less than with only the optimizer state divided, keep no fewer bytes but for
@@ -40,6 +41,7 @@ struct split {
 struct update {
     struct settings s;
     bool in_step; /* it changes the step too: no split is composed with it */
+    bool fetches; /* on a GPU, of all that the step accesses it offloads only weights: its blocks are surveyed too */
     struct survey survey;
 };
 
@@ -237,8 +239,9 @@ static void list_updates(struct builder *b)
             s.state = state;
             bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
             if (same || !state_allowed(b, state)) continue;
-            b->update[b->updates++] =
-                (struct update){.s = s, .in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP};
+            const bool in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP;
+            const bool fetches = s.device.copies_overlap && (s.offload & OFFLOAD_IN_STEP) == OFFLOAD_WEIGHTS;
+            b->update[b->updates++] = (struct update){.s = s, .in_step = in_step, .fetches = fetches};
         }
 }
 
@@ -256,6 +259,21 @@ static double sent_seconds(const struct builder *b, const struct split *f, int c
     for (uint32_t i = 0; i <= b->blocks; i++) whole += b->whole[chunk].block[i].seconds[LANE_COMM];
     for (uint32_t i = 1; i <= b->blocks; i++) blocks += b->most.block[i].seconds[LANE_COMM];
     return f->base.micro_batch == first->micro_batch ? whole : blocks * f->base.accumulation / last->accumulation;
+}
+
+/* Returns a lower bound of how long a step with offloaded weights fetches: each micro-batch fetches
+ * the weights of blocks anew. */
+static double fetched_seconds(const struct builder *b, const struct settings *s)
+{
+    const struct settings *first = &b->splits.at[0].base;
+    double blocks = 0;
+    for (int u = 1; u < b->updates && s->offload & OFFLOAD_WEIGHTS; u++) {
+        const struct survey *v = &b->update[u].survey;
+        if (!b->update[u].fetches) continue;
+        for (uint32_t i = 1; i <= v->blocks; i++) blocks += v->block[i].seconds[LANE_IN];
+        break;
+    }
+    return blocks * s->accumulation / first->accumulation;
 }
 
 /* Returns the same moment in another survey of the model; `m` if it has none. */
@@ -384,6 +402,7 @@ static void add_rough(struct builder *b, const struct split *f, const struct set
     struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n, .way = b->x->ways};
     for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
+    c.seconds = later(c.seconds, fetched_seconds(b, s));
     if (!s->fused_step) {
         c.seconds += update->update_busiest;
         transient = larger(transient, update->update);
@@ -514,7 +533,7 @@ static int add_dimensions(struct builder *b, struct error *e)
         s.state = b->update[u].s.state;
         s.offload = b->update[u].s.offload;
         if (x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
-        survey_jobs_add(&jobs, &s, false, &b->update[u].survey);
+        survey_jobs_add(&jobs, &s, b->update[u].fetches, &b->update[u].survey);
     }
     if (!rc) rc = survey_jobs_run(&jobs, x, e);
     if (!rc) {

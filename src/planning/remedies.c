@@ -16,7 +16,7 @@ static int try_plan(const struct planned *r, const struct run_options *o, struct
     struct run_options quiet = *o;
     struct error e = {0};
     quiet.probe = quiet.fitting = quiet.several = true;
-    quiet.ablation = false;
+    quiet.ablation = quiet.unsized = false;
     c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
     return planned_make(probe, c, &quiet, &e);
 }
