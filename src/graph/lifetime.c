@@ -29,21 +29,17 @@ static int depth(const struct graph *g, id loop)
 }
 
 /* Extends to the whole of loop `l`, positions [from, to], every range that is not local to one
- * iteration. */
-static void extend(const struct graph *g, enum program p, id l, uint32_t from, uint32_t to, struct life *life,
-                    const struct access *first)
+ * iteration. A range that begins or ends inside has an access there; any other one that overlaps
+ * goes on through the whole loop. */
+static void extend(const struct graph *g, id l, uint32_t from, uint32_t to, struct life *life,
+                   const struct access *first)
 {
-    for (uint32_t k = from; k <= to; k++) {
-        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-        for (int i = 0; i < n->nin + n->nout; i++) {
-            id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
-            if (!t) continue;
-            id s = tensor_at(g, t)->storage;
-            bool local = life[s].start >= from && life[s].end <= to && first[s].fresh && first[s].loop != l;
-            if (local) continue;
-            if (life[s].start > from) life[s].start = from;
-            if (life[s].end < to) life[s].end = to;
-        }
+    for (id s = 1; s < g->storages.n; s++) {
+        struct life *x = &life[s];
+        if (!x->used || x->end < from || x->start > to) continue;
+        if (x->start >= from && x->end <= to && first[s].fresh && first[s].loop != l) continue; /* local */
+        if (x->start > from) x->start = from;
+        if (x->end < to) x->end = to;
     }
 }
 
@@ -78,7 +74,7 @@ void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
     }
     for (int d = deepest; d > 0; d--)
         for (id l = 1; l < g->loops.n; l++)
-            if (range[l].seen && depth(g, l) == d) extend(g, p, l, range[l].from, range[l].to, life, first);
+            if (range[l].seen && depth(g, l) == d) extend(g, l, range[l].from, range[l].to, life, first);
     mem_free(first);
     mem_free(range);
 }
