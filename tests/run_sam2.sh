@@ -101,7 +101,7 @@ check 'an evaluation' evaluated
 
 video() {
     cp -r tests/golden/sam2_video "$tmp/video" && rm "$tmp/video/"{batch,expect}.safetensors &&
-        expect 0 '4 tensors of a sam2_video that images do not need are only copied' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/v" --set model.preset=null --set "model.path=$tmp/video" --set data.image_size=32 || return 1
+        expect 0 '4 tensors of a sam2_video that are not needed here are only copied' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/v" --set model.preset=null --set "model.path=$tmp/video" --set data.image_size=32 || return 1
     tool forge_pth
     diff <("$tools/forge_pth" list "$tmp/video/model.safetensors" | grep '^m.*_\(attention\|temporal\)\|^no_object\|^mask_downsample') \
         <("$tools/forge_pth" list "$tmp/v/model/model.safetensors" | grep '^m.*_\(attention\|temporal\)\|^no_object\|^mask_downsample') && grep -q sam2_video "$tmp/v/model/config.json"

@@ -122,7 +122,8 @@ static const char everything[] =
     "  max_images: 0\n"
     "  too_many_images: split\n"
     "  outside_images: true\n"
-    "  max_frames: 32\n"
+  "  max_frames: 32\n"
+    "  frames: 8\n"
     "  fps: 0.5\n"
     "  tokens_per_frame: 16\n"
     "  max_volumes: 2\n"
@@ -281,7 +282,7 @@ TEST(test_every_key)
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
-    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 &&
+    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_frames == 8 && c.data_fps == 0.5 &&
                 c.data_tokens_per_frame == 16 && c.data_max_volumes == 2);
     assert_string_equal(c.model_modalities,
                         "{\"T1\": {\"size\": [8, 8, 8], \"patch\": [4, 4, 4], \"to\": \"tower\"}}");

@@ -211,6 +211,36 @@ void batch_prs(const struct config *c, struct prs_batch *out)
 
 /* --- the description -------------------------------------------------------------------------- */
 
+/* Describes clips of videos instead of images. */
+static int describe_clips(const struct config *c, const struct model *m, const struct run_options *options,
+                          struct mask_batches *b, struct error *e)
+{
+    const enum config_key moves = batch_augments(c);
+    enum config_key at = KEY_data_frames;
+    if (!m->masks->clips)
+        error_set(e, PL_USAGE, "data.frames is %" PRId64 ", and a %s takes no clips; expected a sam2_video",
+                  c->data_frames, m->family->model_type);
+    else if (c->data_format != FORMAT_PAIRS)
+        error_set(e, PL_USAGE, "data.frames is %" PRId64 ", and data.format is %s: clips are pairs of frames and label "
+                  "images", c->data_frames, batch_format(c));
+    else if (c->prompts_iterations != 1)
+        error_set(e, PL_USAGE, "prompts.iterations is %" PRId64 ": clips have prompts on their first frame, and no "
+                  "later rounds", c->prompts_iterations), at = KEY_prompts_iterations;
+    else if (moves != (enum config_key)CONFIG_KEYS)
+        error_set(e, PL_USAGE, "%s is given: the frames of clips stay as they are", config_key_name(moves)), at = moves;
+    else if (options->evaluate || c->data_validation.n || c->data_holdout > 0)
+        error_set(e, PL_USAGE, "data.frames is %" PRId64 ": clips are trained on and not evaluated; leave out "
+                  "data.validation and data.holdout, and evaluate the model on images", c->data_frames);
+    else {
+        b->clips = (struct clip_options){b->options, (uint32_t)c->data_frames};
+        b->prompts.frames = c->data_frames;
+        b->prompts.prompted = 1;
+        b->reading = (struct feed_reading){&clips_kind, &b->clips};
+        return PL_OK;
+    }
+    return config_at_key(c, at, e);
+}
+
 /* Describes images with masks: their prompts, the loader and the stored embeddings that will be
  * read. */
 static int describe_images(const struct config *c, const struct model *m, const struct run_options *options,
@@ -234,6 +264,7 @@ static int describe_images(const struct config *c, const struct model *m, const 
                                     .slots = true, .targets = true};
     b->options = o;
     b->reading = (struct feed_reading){&loader_kind, &b->options};
+    if (c->data_frames) TRY(describe_clips(c, m, options, b, e));
     out->loader_bytes = reading_bytes(&b->reading);
     out->size = KEY_data_max_masks;
     out->least = 1;

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "data/clips.h"
 #include "data/image_rows.h"
 #include "data/loader.h"
 #include "data/formats/packed.h"
@@ -35,6 +36,7 @@ static inline uint64_t reading_bytes(const struct feed_reading *r) { return read
 struct mask_batches {
     struct feed_reading reading;
     struct loader_options options;
+    struct clip_options clips;   /* with data.frames; frames 0: images */
     struct prompting prompts;    /* batch.own */
     struct prompting whole;      /* the same with the encoder */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */

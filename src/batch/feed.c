@@ -16,6 +16,7 @@ static const struct feed_ops *choose(const struct config *c, const struct model 
 {
     if (model_port(m, questions_feed.port)) return &questions_feed;
     if (m->head) return &labelled_feed;
+    if (c->data_frames && m->masks) return &clips_feed;
     if (config_text(c)) return &conversations_feed;
     static const struct feed_ops *const feeds[] = {&grounding_feed, &tokens_feed, &masks_feed};
     for (size_t i = 0; i < COUNT(feeds); i++)

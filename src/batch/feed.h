@@ -182,7 +182,8 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 /* Returns the dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
-extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed, labelled_feed;
+extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed, labelled_feed,
+    clips_feed;
 /* Returns the dataset of a feed of questions, and the number of one of its samples in that of
  * feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);

@@ -14,6 +14,8 @@
  *     question_mask          which tokens the mask decoder does not see (models/prs_med.h)
  *     candidates, answers    which masks are matched with which texts (models/grounding.h)
  *     text_end               where CLIP pools each text (models/heads.h)
+ *     memory_rows, ...       what the frames of a clip see of each other (models/sam2_video.c)
+ *     mask_shown             which masks that are prompts have a pixel
  */
 #include "batch/writer.h"
 
@@ -24,11 +26,13 @@
 #include "models/heads.h"
 #include "models/image_grid.h"
 #include "models/images.h"
+#include "models/masks.h"
 #include "models/prs_med.h"
 
 struct follow {
     const struct model *model;
     int64_t T;                   /* tokens of a row */
+    const struct batch *batch;   /* that the programs were built for */
     double mean[3], std[3];      /* pixels are (x - mean) / std, x from 0 to 1 */
     uint64_t key;                /* of random scores */
     void *room[ROW_INPUTS];      /* a row of each input that follows */
@@ -97,6 +101,7 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
     const struct model *m = &r->planned.model;
     struct planned_input x;
     f->model = m;
+    f->batch = &r->planned.batch;
     f->key = random_key((uint64_t)r->planned.config->train_seed, "token selection");
     for (int i = 0; i < ROW_INPUTS; i++) {
         if (!used[i] || batch_inputs[i].filler != FILLED_BY_WRITER) continue;
@@ -297,7 +302,7 @@ static void follow_ranges(struct follow *f, struct batch_record *x)
     x->is[ROW_TOKEN_WINDOWS].at = s.windows;
 }
 
-/* --- images of any size ----------------------------------------------------------------------- */
+/* --- images of any size --------------------------------------------------------------------- */
 
 /* Finds where the patches of a row go in the sequence of its micro-batch: x->patch.
  * Returns how many they are with their padding. Rows come in order. The first one has at least
@@ -449,7 +454,7 @@ static void follow_random(struct follow *f, struct batch_record *x)
     for (uint64_t k = 0; k < n; k++) scores[k] = (float)(random_bits(key, k) >> 40) * 0x1p-24f;
 }
 
-/* --- texts and masks -------------------------------------------------------------------------- */
+/* --- texts and masks ------------------------------------------------------------------------ */
 
 /* Fills in which tokens are unseen. A row of padding sees all of its tokens: it has no weight. */
 static void follow_question(struct follow *f, struct batch_record *x)
@@ -472,7 +477,27 @@ static void follow_candidates(struct follow *f, struct batch_record *x)
     ground_candidates(x->is_mask, M, x->is[ROW_TARGETS].at, Q, f->room[ROW_CANDIDATES], f->room[ROW_ANSWERS]);
 }
 
-/* --- all of them ------------------------------------------------------------------------------ */
+/* --- clips ---------------------------------------------------------------------------------- */
+
+static void follow_clip(struct follow *f, struct batch_record *x)
+{
+    struct clip_rows rows = {f->room[ROW_MEMORY_ROWS], f->room[ROW_POINTER_ROWS], f->room[ROW_POINTER_TIMES]};
+    clip_rows(f->model, prompting_of(f->batch), x->is[ROW_FRAME_TIMES].at, &rows);
+    x->is[ROW_POINTER_TIMES].at = rows.time;
+}
+
+static void follow_shown(struct follow *f, struct batch_record *x)
+{
+    const int64_t n = (int64_t)(f->bytes[ROW_MASK_SHOWN] / sizeof(int32_t)), side = prompting_of(f->batch)->image;
+    const float *masks = x->is[ROW_GIVEN_MASKS].at;
+    int32_t *shown = f->room[ROW_MASK_SHOWN];
+    for (int64_t i = 0; i < n; i++) {
+        shown[i] = 0;
+        for (int64_t k = 0; k < side * side; k++) shown[i] |= masks[i * side * side + k] > 0;
+    }
+}
+
+/* --- all of them ---------------------------------------------------------------------------- */
 
 /* What follows, unless the record has it: `of` is what it follows from, and `also` a second input
  * that the function fills. */
@@ -486,7 +511,9 @@ static const struct {
              {ROW_RANDOM_SCORES, ROW_RANDOM_SCORES, ROW_IDS, follow_random},
              {ROW_QUESTION_MASK, ROW_QUESTION_MASK, ROW_QUESTION, follow_question},
              {ROW_TEXT_END, ROW_TEXT_END, ROW_IDS, follow_end},
-             {ROW_CANDIDATES, ROW_ANSWERS, ROW_TARGETS, follow_candidates}};
+             {ROW_CANDIDATES, ROW_ANSWERS, ROW_TARGETS, follow_candidates},
+             {ROW_MEMORY_ROWS, ROW_POINTER_ROWS, ROW_FRAME_TIMES, follow_clip},
+             {ROW_MASK_SHOWN, ROW_MASK_SHOWN, ROW_GIVEN_MASKS, follow_shown}};
 
 bool follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x)
 {

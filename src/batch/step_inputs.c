@@ -36,6 +36,60 @@ static int parse_bool(const struct step *s, const char *key, bool *out, struct e
                      text);
 }
 
+/* Checks that the frames of each clip have times, and each its own. */
+static int check_times(struct step *s, const struct st_entry *times, struct error *e)
+{
+    const int64_t L = s->size['L'];
+    int64_t *row = step_room(s, L, sizeof *row);
+    for (int64_t r = 0; r < s->size['B']; r++) {
+        TRY(step_ints(s, times, r, L, row, e));
+        for (int64_t i = 0; i < L; i++) {
+            int64_t k = 0;
+            while (row[k] != row[i]) k++;
+            if (row[i] >= 0 && k == i) continue;
+            return error_set(e, PL_USAGE, "%s: frame_times[%lld,%lld] is %lld, expected 0 or more, and each frame once",
+                             s->in.path, (long long)r, (long long)i, (long long)row[i]);
+        }
+    }
+    return PL_OK;
+}
+
+/* Finds the frames of clips, and on how many of them prompts are; checks how many masks there
+ * are. */
+static int find_clip(struct step *s, const struct model *m, struct error *e)
+{
+    struct prompting *p = &s->prompts;
+    const char *given = st_metadata(&s->in, "prompted_frames");
+    const bool images = step_tensor(s, m, "pixel_values"), clips = step_tensor(s, m, "pixel_values_videos");
+    const int64_t M = max_i64(1, s->size['M']);
+    int64_t frames = clips ? s->size['L'] : 1;
+    if (images == clips)
+        return error_set(e, PL_USAGE, "%s: expected pixel_values or pixel_values_videos, and one of them", s->in.path);
+    if (clips != !!step_tensor(s, m, "frame_times"))
+        return error_set(e, PL_USAGE, "%s: frame_times are the numbers of the frames of pixel_values_videos: give both",
+                         s->in.path);
+    if (clips) TRY(check_times(s, step_tensor(s, m, "frame_times"), e));
+    p->frames = clips ? frames : 0;
+    p->prompted = !clips ? 0 : given ? strtoll(given, NULL, 10) : 1;
+    p->mask_prompts = step_tensor(s, m, "prompt_masks");
+    if (clips && (p->prompted < 1 || p->prompted > frames || M % p->prompted))
+        return error_set(e, PL_USAGE,
+                         "%s: prompted_frames is %s, and there are %lld frames and %lld prompts: expected 1 to %lld "
+                         "frames, each with as many prompts", s->in.path, given, (long long)frames, (long long)M,
+                         (long long)frames);
+    if (p->mask_prompts && (!clips || step_tensor(s, m, "input_points") || step_tensor(s, m, "input_boxes")))
+        return error_set(e, PL_USAGE, "%s: prompt_masks are the prompts of clips, without points and boxes",
+                         s->in.path);
+    if (clips && !p->mask_prompts && !step_tensor(s, m, "input_points") && !step_tensor(s, m, "input_boxes"))
+        return error_set(e, PL_USAGE, "%s: clips without prompts: expected input_points, input_boxes or prompt_masks",
+                         s->in.path);
+    const int64_t targets = M / max_i64(1, p->prompted) * frames;
+    if (s->size['G'] && s->size['G'] != targets)
+        return error_set(e, PL_USAGE, "%s: gt_masks has %lld masks for a sample, expected %lld: one for each object on "
+                         "each frame", s->in.path, (long long)s->size['G'], (long long)targets);
+    return PL_OK;
+}
+
 /* Fills in the prompts. The size of the masks follows from that of the images by m->masks->side. */
 static int find_prompts(struct step *s, const struct model *m, struct error *e)
 {
@@ -48,7 +102,8 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     s->prs.targets = s->reasons && step_tensor(s, m, "gt_masks");
     s->prs.classes = s->reasons && step_tensor(s, m, "class_labels");
     if (!model_port(m, "input_points")) return PL_OK;
-    p->masks = s->size['M'] ? s->size['M'] : 1;
+    if (m->masks->clips) TRY(find_clip(s, m, e));
+    p->masks = (s->size['M'] ? s->size['M'] : max_i64(1, p->prompted)) / max_i64(1, p->prompted);
     p->points = step_tensor(s, m, "input_points") ? s->size['P'] : 0;
     p->boxes = step_tensor(s, m, "input_boxes");
     p->mask_inputs = s->size['N'];

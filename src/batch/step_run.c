@@ -70,7 +70,8 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
     const struct graph *g = &s->run.planned.graph;
     const struct model *m = &s->run.planned.model;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < m->n_outputs; i++) list[n++] = output(g, m->outputs[i]);
+    for (uint32_t i = 0; i < m->n_outputs; i++) /* some are only of images, or of clips */
+        if (graph_find_output(g, PROGRAM_STEP, m->outputs[i])) list[n++] = output(g, m->outputs[i]);
     if (!s->has_loss) return n;
     list[n++] = output(g, "loss");
     for (uint32_t i = 0; i < g->params.n; i++) {

@@ -424,6 +424,11 @@ enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error
     return mask_raster(&f->records[k], &f->grid, &f->polygons, bits, e);
 }
 
+void fill_measure(const struct filler *f, const void *bits, struct loader_mask *m)
+{
+    measure(&f->grid, f->grid.valid_h, bits, m);
+}
+
 enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to,
                                   struct error *e)
 {

@@ -48,6 +48,8 @@ struct fill_facts {
 enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched,
                              struct fill_facts *out, struct error *e);
 enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error *e);
+/* Adds area and box of bits of the grid to a mask's facts. */
+void fill_measure(const struct filler *f, const void *bits, struct loader_mask *m);
 enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to,
                                   struct error *e);
 

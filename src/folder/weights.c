@@ -370,7 +370,7 @@ static void note_extras(const struct weights *w, const struct model *m)
         else if (!count++) first = name;
     }
     if (copied)
-        log_note("%s: %u tensors of a %s that images do not need are only copied", w->in.dir, copied,
+        log_note("%s: %u tensors of a %s that are not needed here are only copied", w->in.dir, copied,
                  m->family->model_type);
     if (!count) return;
     if (*w->part)

@@ -204,6 +204,13 @@ static id add_coarser(struct graph *g, id x, id coarser)
     return op_reshape(g, op_add(g, x, coarser), 4, whole.dim);
 }
 
+id sam_no_memory(const struct sam_build *b, id maps)
+{
+    const int64_t C = b->c->vision.output;
+    id none = layer_param(b->g, "", "no_memory_embedding", 3, (int64_t[]){1, 1, C}, 0.02);
+    return op_add(b->g, maps, op_reshape(b->g, none, 4, (int64_t[]){1, 1, 1, C}));
+}
+
 static struct sam_image hiera_encode(const struct sam_build *b, id pixels)
 {
     const struct hiera *c = b->c->hiera;
@@ -224,8 +231,7 @@ static struct sam_image hiera_encode(const struct sam_build *b, id pixels)
         out.fine[0] = layer_conv(g, level[0], "mask_decoder.", "conv_s0", C / 8, one);
         out.fine[1] = layer_conv(g, level[1], "mask_decoder.", "conv_s1", C / 4, one);
     }
-    id none = layer_param(g, "", "no_memory_embedding", 3, (int64_t[]){1, 1, C}, 0.02);
-    out.coarse = op_add(g, level[LEVELS - 1], op_reshape(g, none, 4, (int64_t[]){1, 1, 1, C}));
+    out.coarse = b->frames ? level[LEVELS - 1] : sam_no_memory(b, level[LEVELS - 1]);
     return out;
 }
 
@@ -459,7 +465,7 @@ static const struct hiera usual = {
 /* The norms of its decoder have PyTorch's epsilon, whatever config.json says. */
 static const double DECODER_EPS = 1e-5;
 
-static int parse_sam2(struct model *m, const struct value *config, struct error *e)
+int sam2_parse(struct model *m, const struct value *config, struct error *e)
 {
     struct sam *s = bump_alloc(&m->memory, sizeof *s);
     struct hiera *c = bump_alloc(&m->memory, sizeof *c);
@@ -481,18 +487,6 @@ static int parse_sam2(struct model *m, const struct value *config, struct error 
     return sam_describe(m, s, e);
 }
 
-/* Beginnings of the names of what a folder of SAM 2 for videos has besides. */
-static const char *const video_weights[] = {
-    "memory_", "mask_downsample.", "object_pointer_proj.", "temporal_positional_encoding_projection_layer.",
-    "no_memory_positional_encoding", "no_object_pointer", "occlusion_spatial_embedding_parameter", NULL};
-
-/* Parses the model for videos as one for images. The published folders of SAM 2 are such ones. */
-static int parse_sam2_video(struct model *m, const struct value *config, struct error *e)
-{
-    m->copied = video_weights;
-    return parse_sam2(m, config, e);
-}
-
 bool sam2_same(const struct model *a, const struct model *b)
 {
     const struct sam *x = a->config, *y = b->config;
@@ -505,5 +499,4 @@ bool sam2_same(const struct model *a, const struct model *b)
     return same;
 }
 
-const struct family sam2_family = {"sam2", parse_sam2, sam_forward, "", false, sam_read_folder};
-const struct family sam2_video_family = {"sam2_video", parse_sam2_video, sam_forward, "", false, sam_read_folder};
+const struct family sam2_family = {"sam2", sam2_parse, sam_forward, "", false, sam_read_folder};

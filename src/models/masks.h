@@ -22,6 +22,7 @@ struct mask_model {
     struct pixel_norm norm; /* normalisation of images that the model takes as bytes */
     bool stretches;         /* images are resized to the whole square, not to its longer side */
     bool objects;           /* it predicts whether there is an object */
+    bool clips;             /* it takes clips of videos */
 };
 
 /* Returns, for models that predict masks, the divisor of the sides of images; the range of the
@@ -67,9 +68,22 @@ struct prompting {
      * bytes */
     enum model_part part;
     enum dtype embeddings; /* PART_REST: dtype of image_embeddings; DT_NONE: f32 */
+    /* Clips instead of images, of this many frames; 0: images. Prompts and targets then have a row
+     * for each frame and object, in this order: `masks` objects on each of the first `prompted`
+     * frames, which may be any frames of the video, and on every frame. */
+    int64_t frames, prompted;
+    int64_t length;      /* frames of the whole video; 0: of the clip */
+    bool mask_prompts;   /* the prompts are the masks themselves, at the size of the image */
     bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
     bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */
 };
 
 /* Returns the prompts of a batch of a mask model; all zeros if it has none of its own. */
 const struct prompting *prompting_of(const struct batch *b);
+
+/* What follows from the times of a clip's frames, T x T of each (sam2_video.c). */
+struct clip_rows {
+    int32_t *memory, *pointer;
+    float (*time)[2]; /* NULL: it is not asked for */
+};
+void clip_rows(const struct model *m, const struct prompting *p, const int32_t *times, struct clip_rows *out);

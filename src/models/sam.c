@@ -367,7 +367,7 @@ const struct prompting *prompting_of(const struct batch *b)
     return b->own ? b->own : &standard;
 }
 
-static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
+struct sam_build sam_begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
     struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch),
@@ -397,16 +397,21 @@ static id pixels(const struct sam_build *b)
     return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
 }
 
-id sam_images(const struct sam_build *b)
+id sam_normalised(const struct sam_build *b, id bytes, id valid)
 {
     float mean[3], std[3];
     for (int k = 0; k < 3; k++) { /* the op's mean and std are for values from 0 to 255 */
         mean[k] = (float)(b->norm->mean[k] / b->norm->scale);
         std[k] = (float)(b->norm->std[k] / b->norm->scale);
     }
+    return op_image(b->g, bytes, valid, mean, std);
+}
+
+id sam_images(const struct sam_build *b)
+{
     id x = graph_input(b->g, "images", DT_U8, 4, (int64_t[]){b->B, b->side, b->side, 3});
     id valid = graph_input(b->g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
-    return op_image(b->g, x, valid, mean, std);
+    return sam_normalised(b, x, valid);
 }
 
 /* Returns the channels of an embedding that has all levels of an image: cell by cell, those of the
@@ -489,7 +494,7 @@ static void output_image(const struct model *m, const struct sam_build *b, const
 
 static void forward(const struct model *m, struct graph *g, const struct batch *given)
 {
-    struct sam_build b = begin(m, g, given);
+    struct sam_build b = sam_begin(m, g, given);
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
@@ -528,7 +533,7 @@ void sam_forward(const struct model *m, struct graph *g, const struct batch *giv
 
 static void build_sam_vision(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    struct sam_build b = begin(m, g, batch);
+    struct sam_build b = sam_begin(m, g, batch);
     if (!g->error.code) output_map(m, g, batch, "last_hidden_state", sam_encode(&b, pixels(&b)).coarse);
 }
 

@@ -8,6 +8,8 @@
  *     tinysam.c       the encoder of TinySAM and MobileSAM
  *     tinysam.c       its configuration, and the family
  *     hiera.c         the encoder of SAM 2, its configuration, and the family
+ *     sam2_video.c    SAM 2 on clips of videos, and the family
+ *     sam2_memory.c   the memories of earlier frames
  *
  * Prompt encoder and decoder do not depend on the image encoder: any encoder that returns
  * [B,grid,grid,hidden] can be used.
@@ -61,12 +63,14 @@ struct sam_image {
 struct sam_build;
 struct tinyvit;
 struct hiera;
+struct sam_video;
 struct sam {
     struct sam_vision vision;
     /* The sizes of TinyViT or Hiera; `vision` then holds only its input and output sizes. Both
      * NULL: `vision` has all sizes of the encoder. */
     const struct tinyvit *tiny;
     const struct hiera *hiera;
+    const struct sam_video *video; /* how frames are remembered; NULL: it takes no clips */
     /* Encodes pixels [B,side,side,channels]. */
     struct sam_image (*encode)(const struct sam_build *b, id pixels);
     struct sam_prompts prompts;
@@ -84,6 +88,7 @@ struct sam_build {
     /* Replace the inputs in a round: positions f32 [B*M,P,2], kinds i32 [B*M,P] and masks
      * [B*M,h,h]. 0: the inputs with the ports' names. */
     id positions, kinds, masks;
+    bool frames;                /* the images are those of clips: the encoder leaves out no_memory_embedding */
     int64_t bn_group;           /* as in struct batch */
     const struct pixel_norm *norm;
 };
@@ -112,6 +117,8 @@ bool sam2_same(const struct model *a, const struct model *b);
 /* Returns the input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and
  * image_valid i32 [B,2]. */
 id sam_images(const struct sam_build *b);
+/* Normalises bytes [n,side,side,3], of which valid [n,2] rows and columns are an image. */
+id sam_normalised(const struct sam_build *b, id bytes, id valid);
 
 /* Returns the frequencies of the position encoding, [2,hidden/2]: a parameter. */
 id sam_frequencies(const struct sam_build *b);
@@ -132,6 +139,7 @@ struct sam_masks {
     id logits;      /* [B*M,K,4 grid,4 grid] */
     id iou;         /* [B*M,K] */
     id object;      /* [B*M,1]: the logit that there is an object, of SAM 2; 0: none */
+    id tokens;      /* [B*M,K,hidden]: of clips the tokens that the masks are made of; 0: of images */
 };
 /* Emits interactive training: rounds of prompts, each of which corrects the errors of the previous
  * masks (sam_prompt.c), with the output "loss" and, in the evaluation, statistics. */
@@ -145,3 +153,17 @@ struct sam_losses {
 struct sam_losses sam_loss(const struct sam_build *b, const struct sam_masks *m, id bits, id valid);
 
 struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, const struct sam_encoded *p);
+
+/* Adds a and b [rows,T,C], where one may have a row per image and the other a row per prompt. */
+id sam_add_rows(struct graph *g, id a, id b);
+/* Returns an MLP of `layers` linear layers with ReLU between them. */
+id sam_mlp(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers);
+/* Adds SAM 2's embedding of an image without memories to maps [n,h,w,C]. */
+id sam_no_memory(const struct sam_build *b, id maps);
+
+/* --- families of SAM 2 ------------------------------------------------------------------------ */
+
+/* Parses the configuration for images. */
+int sam2_parse(struct model *m, const struct value *config, struct error *e);
+/* Fills in the sizes of a batch, with the defaults of its prompts. */
+struct sam_build sam_begin(const struct model *m, struct graph *g, const struct batch *batch);

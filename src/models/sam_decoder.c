@@ -52,8 +52,7 @@ static id repeat(struct graph *g, id x, int64_t n)
     return op_reshape(g, op_gather(g, flat, index), 3, (int64_t[]){t.dim[0] * n, t.dim[1], t.dim[2]});
 }
 
-/* Adds a and b where one operand has a row per image and the other a row per prompt. */
-static id add_rows(struct graph *g, id a, id b)
+id sam_add_rows(struct graph *g, id a, id b)
 {
     if (!a || !b) return 0;
     if (rows(g, a) == rows(g, b) || rows(g, a) == 1 || rows(g, b) == 1) return op_add(g, a, b);
@@ -95,8 +94,7 @@ static id attend(const struct sam_build *b, const char *layer, const char *name,
                         c->hidden);
 }
 
-/* Returns an MLP of `layers` linear layers with ReLU between them. */
-static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
+id sam_mlp(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
 {
     char name[32];
     x = op_act(g, layer_linear(g, x, prefix, "proj_in", hidden), ACT_RELU);
@@ -139,7 +137,7 @@ static id layer_mlp(const struct sam_build *b, id x, const char *layer)
     struct graph *g = b->g;
     char prefix[112];
     snprintf(prefix, sizeof prefix, "%smlp.", layer);
-    if (c->second) return feed_forward(g, x, prefix, c->inner, c->hidden, c->layers);
+    if (c->second) return sam_mlp(g, x, prefix, c->inner, c->hidden, c->layers);
     return layer_linear(g, op_act(g, layer_linear(g, x, prefix, "lin1", c->inner), c->act), prefix, "lin2", c->hidden);
 }
 
@@ -161,7 +159,7 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, const st
         id k = op_add(g, t->tokens, t->first), q = op_add(g, t->keys, t->positions);
         id o = attend(b, layer, "cross_attn_image_to_token",
                       (struct attention_inputs){q, k, t->tokens, t->mask, layer_downsample(c)});
-        t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
+        t->keys = layer_norm(g, sam_add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
     }
 }
 
@@ -215,7 +213,7 @@ static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int6
     for (int64_t i = 0; i <= c->candidates; i++) {
         char prefix[80];
         snprintf(prefix, sizeof prefix, ROOT "output_hypernetworks_mlps.%lld.", (long long)i);
-        id x = feed_forward(g, token(g, tokens, tokens_before(c) + i), prefix, c->hidden, c->hidden / 8, 3);
+        id x = sam_mlp(g, token(g, tokens, tokens_before(c) + i), prefix, c->hidden, c->hidden / 8, 3);
         each[i] = op_reshape(g, x, 3, (int64_t[]){rows(g, tokens), 1, c->hidden / 8});
     }
     id joined = count > 1 ? op_concat(g, each + first, (int)count, 1) : each[first];
@@ -230,7 +228,7 @@ static id add_level(struct graph *g, id maps, id level)
     const struct tensor m = *tensor_at(g, maps), f = *tensor_at(g, level);
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
     level = op_reshape(g, level, 3, (int64_t[]){f.dim[0], f.dim[1] * f.dim[2], f.dim[3]});
-    return op_reshape(g, add_rows(g, maps, level), 4, m.dim);
+    return op_reshape(g, sam_add_rows(g, maps, level), 4, m.dim);
 }
 
 /* Upscales by four in each direction, to an eighth of the channels. */
@@ -278,7 +276,7 @@ struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, c
     IN_SCOPE(g, "mask_decoder", 0) {
         id flat = op_reshape(g, image.coarse, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
         t.tokens = t.first = begin_tokens(b, p->tokens);
-        t.keys = add_rows(g, flat, p->dense);
+        t.keys = sam_add_rows(g, flat, p->dense);
         /* output tokens are always visible */
         if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, tokens_before(c) + c->candidates + 1},
                                     (int64_t[]){0, 0});
@@ -287,13 +285,14 @@ struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, c
     IN_SCOPE(g, "mask_decoder", 0) {
         id maps = upscale(b, t.keys, image.fine), each = mask_filters(b, t.tokens, first, count);
         out.logits = apply(g, each, maps);
-        id iou = feed_forward(g, token(g, t.tokens, tokens_before(c) - 1), ROOT "iou_prediction_head.", c->iou_hidden,
+        id iou = sam_mlp(g, token(g, t.tokens, tokens_before(c) - 1), ROOT "iou_prediction_head.", c->iou_hidden,
                               c->candidates + 1, c->iou_layers);
         if (c->second) {
             iou = op_act(g, iou, ACT_SIGMOID);
-            out.object = feed_forward(g, token(g, t.tokens, 0), ROOT "pred_obj_score_head.", c->hidden, 1, 3);
+            out.object = sam_mlp(g, token(g, t.tokens, 0), ROOT "pred_obj_score_head.", c->hidden, 1, 3);
         }
         out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
+        if (b->frames) out.tokens = op_dense(g, op_slice(g, t.tokens, 1, tokens_before(c) + first, single ? 1 : count));
         if (chooses && out.logits) choose_mask(b, &out);
     }
     return out;

@@ -99,7 +99,9 @@ static id only_fillers(const struct sam_build *b, int64_t n)
     struct graph *g = b->g;
     const int64_t C = b->c->prompts.hidden, N = b->B * b->M;
     int32_t *zeros = mem_alloc((size_t)(N * n) * sizeof *zeros);
-    id index = graph_const(g, "no_prompts", DT_I32, 2, (int64_t[]){1, N * n}, zeros);
+    char name[48];
+    snprintf(name, sizeof name, "no_prompts.%lld", (long long)(N * n));
+    id index = graph_const(g, name, DT_I32, 2, (int64_t[]){1, N * n}, zeros);
     mem_free(zeros);
     id all = op_gather(g, op_reshape(g, filler_embedding(b), 3, (int64_t[]){1, 1, C}), index);
     return op_reshape(g, all, 3, (int64_t[]){N, n, C});

@@ -57,6 +57,7 @@ import make_qwen_vl
 import make_published
 import make_sam
 import make_sam2
+import make_sam2_video
 import make_tinyvit
 import make_towers
 import make_train
@@ -69,7 +70,7 @@ SCALE = 2.0 ** 14  # of the loss, in f16
 TINY = 1e-7  # as in tests/compare.c
 HERE = common.HERE
 # The scripts whose reference takes a folder, a case and a batch.
-MADE = [make_towers, make_video, make_llava, make_llava_volumes, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam, make_sam2]
+MADE = [make_towers, make_video, make_llava, make_llava_volumes, make_onevision, make_qwen_vl, make_allocator, make_allocator_levels, make_heads, make_grounding, make_prs_med, make_sam, make_sam2, make_sam2_video]
 ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 

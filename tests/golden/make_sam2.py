@@ -34,6 +34,7 @@ import common
 from make_sam import mask_loss, metadata
 
 FREQUENCIES = "shared_image_embedding.positional_embedding"
+SECOND_FREQUENCIES = "prompt_encoder.shared_embedding.positional_embedding"
 
 
 def case(**changes):
@@ -116,7 +117,7 @@ def random_weights(c, config, generator):
         if "norm" in name and name.endswith(".weight"):
             w += 1
         out[name] = w.to(getattr(torch, c["dtype"]))
-    out["prompt_encoder.shared_embedding.positional_embedding"] = out[FREQUENCIES].clone()  # as the published folders have it
+    out[SECOND_FREQUENCIES] = out[FREQUENCIES].clone()  # as the published folders have it
     if c["video"]:  # some of what the reference leaves out
         for name, shape in (("memory_temporal_positional_encoding", (7, 1, 1, 4)), ("no_object_pointer", (1, c["C"])),
                             ("memory_attention.layer_norm.weight", (c["C"],)), ("mask_downsample.weight", (1, 1, 4, 4))):
@@ -124,26 +125,41 @@ def random_weights(c, config, generator):
     return out
 
 
-def write_model(folder, c, generator):
+def write_config(folder, c, config):
+    """Makes the folder and its configuration, and the file `flags`."""
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
         if name.endswith((".safetensors", ".json")):
             os.remove(os.path.join(folder, name))
-    common.write_json(os.path.join(folder, "config.json"), config_json(c))
+    common.write_json(os.path.join(folder, "config.json"), config)
     if c["loss"] != "sam":
         with open(os.path.join(folder, "flags"), "w") as f:
             f.write(f"--set loss.preset={c['loss']}\n")
+
+
+def write_model(folder, c, generator):
+    write_config(folder, c, config_json(c))
     config = Sam2Model.config_class.from_pretrained(folder)
     common.write_tensors(os.path.join(folder, "model.safetensors"), random_weights(c, config, generator), {"format": "pt"})
 
 
-def load_model(folder, c, dtype):
-    """The reference, only from the folder. Refuses one that does not fill it."""
-    model, info = Sam2Model.from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
-    bad = {k: v for k, v in info.items() if v and not (c["video"] and k == "unexpected_keys")}
+def load_checked(kind, folder, dtype, ignored=None):
+    """A model, only from the folder. Refuses one that does not fill it."""
+    model, info = kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    bad = {k: v for k, v in info.items() if v and k != ignored}
     if bad:
         raise SystemExit(f"{folder}: transformers did not load this cleanly: {bad}")
-    return model.train()
+    return model
+
+
+def load_model(folder, c, dtype):
+    return load_checked(Sam2Model, folder, dtype, "unexpected_keys" if c["video"] else None).train()
+
+
+def random_masks(shape, coarse, side, generator):
+    """Masks [...,side,side] of blobs as large as the pixels of a coarse map."""
+    blobs = torch.randn((*shape, coarse, coarse), generator=generator)
+    return (F.interpolate(blobs, size=(side, side), mode="bilinear") > 0).to(torch.uint8)
 
 
 def random_batch(c, generator):
@@ -161,8 +177,7 @@ def random_batch(c, generator):
     if c["masks"]:
         batch["input_masks"] = torch.randn((B, M if c["masks"] == "each" else 1, h, h), generator=generator)
     if c["targets"]:
-        coarse = torch.randn((B, M, h // 4, h // 4), generator=generator)
-        batch["gt_masks"] = (F.interpolate(coarse, size=(h, h), mode="bilinear") > 0).to(torch.uint8)
+        batch["gt_masks"] = random_masks((B, M), h // 4, h, generator)
         if c["loss"] == "sam2":
             batch["gt_masks"][0, 1] = 0
     return batch
