@@ -68,6 +68,9 @@ static int find_clip(struct step *s, const struct model *m, struct error *e)
     if (clips != !!step_tensor(s, m, "frame_times"))
         return error_set(e, PL_USAGE, "%s: frame_times are the numbers of the frames of pixel_values_videos: give both",
                          s->in.path);
+    bool training = true;
+    TRY(parse_bool(s, "training", &training, e));
+    p->stable = clips && !training;
     if (clips) TRY(check_times(s, step_tensor(s, m, "frame_times"), e));
     p->frames = clips ? frames : 0;
     p->prompted = !clips ? 0 : given ? strtoll(given, NULL, 10) : 1;

@@ -62,7 +62,10 @@ struct prompting {
     int64_t rounds;      /* training: images as bytes, prompts in slots, and this many rounds of prompts; 0: off */
     bool boxes, targets;
     bool single;         /* one mask per prompt instead of several candidates */
-    bool stable;         /* with single: the best candidate where that mask is unstable, if the model chooses so */
+    /* Inference. With single: the best candidate where that mask is unstable, if the model chooses
+     * so. In clips, memories of prompted frames take masks, and pointers of later frames are not
+     * seen. */
+    bool stable;
     struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
     /* PART_IMAGE: of an image encoded once any number of prompts are served; with rounds it takes
      * bytes */
@@ -72,7 +75,6 @@ struct prompting {
      * for each frame and object, in this order: `masks` objects on each of the first `prompted`
      * frames, which may be any frames of the video, and on every frame. */
     int64_t frames, prompted;
-    int64_t length;      /* frames of the whole video; 0: of the clip */
     bool mask_prompts;   /* the prompts are the masks themselves, at the size of the image */
     bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
     bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */

@@ -170,7 +170,7 @@ int64_t clip_hidden_memory(const struct model *m) { return ((const struct sam *)
 void clip_rows(const struct model *m, const struct prompting *p, const int32_t *times, struct clip_rows *out)
 {
     const struct sam_video *v = ((const struct sam *)m->config)->video;
-    const int64_t T = p->frames, most = min_i64(p->length ? p->length : T, v->pointers);
+    const int64_t T = p->frames, most = min_i64(T, v->pointers);
     for (int64_t i = 0; i < T; i++)
         for (int64_t j = 0; j < T; j++) {
             const int64_t apart = (int64_t)times[i] - times[j], k = i * T + j;

@@ -262,7 +262,10 @@ static void choose_mask(const struct sam_build *b, struct sam_masks *m)
     id scores = op_stability(g, m->logits, m->iou, s->delta, s->threshold), best = op_topk(g, scores, 1);
     id iou = op_reshape(g, m->iou, 3, (int64_t[]){t.dim[0], t.dim[1], 1});
     m->iou = op_reshape(g, op_gather(g, iou, best), 2, (int64_t[]){t.dim[0], 1});
-    m->logits = op_reshape(g, op_mask_pick(g, m->logits, scores, 0), 4, (int64_t[]){t.dim[0], 1, t.dim[2], t.dim[3]});
+    const int64_t pixels = t.dim[2] * t.dim[3];
+    id chosen = b->frames ? op_gather(g, op_reshape(g, m->logits, 3, (int64_t[]){t.dim[0], t.dim[1], pixels}), best)
+                          : op_mask_pick(g, m->logits, scores, 0); /* clips have gradients */
+    m->logits = op_reshape(g, chosen, 4, (int64_t[]){t.dim[0], 1, t.dim[2], t.dim[3]});
 }
 
 struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, const struct sam_encoded *p)

@@ -16,7 +16,7 @@ Each case is one folder like those of make_sam2.py, with these differences:
 The reference is Sam2VideoModel.from_pretrained(folder): a session has the frames in the order of their times and
 runs those with prompts first, then the others. Three things are as in training, which the class as it is
 does not run: memories take the probabilities of masks, pointers of later frames are seen, and memories are
-not rounded to bfloat16. With gt_masks the loss is the sum over the frames of the losses of make_sam2.py; frames whose
+not rounded to bfloat16. With `training` false in the metadata only the last holds. With gt_masks the loss is the sum over the frames of the losses of make_sam2.py; frames whose
 masks are the prompts have none.
 """
 import os
@@ -55,7 +55,7 @@ def case(**changes):
     video = dict(
         channels_of_memory=8, memories=3, pointers=4, layers=2, memory_heads=1, narrower=1, inner=24, mask_stride=4, mask_kernel=3, mask_pad=1,
         fuser_layers=1, fuser_inner=20, fuser_kernel=3, temporal=True, occlusion=True, several_tracked=None, most_points=None,
-        L=4, K=1, times=None, mask_prompts=False,
+        L=4, K=1, times=None, mask_prompts=False, evaluation=False,
     )
     own = {k: changes.pop(k) for k in list(changes) if k in video}
     return {**make_sam2.case(**{**base, **changes}), **video, **own}
@@ -71,6 +71,7 @@ CASES = {
                             blocks=(1, 1, 1, 1), decoder_heads=4, memory_heads=2, narrower=2, loss_output="object_pointers"),
     "sam2_clip_masks": case(std=0.26, mask_prompts=True, points=0, M=2, targets=True, loss="sam2", occlusion=False, L=3),
     # without temporal positions of pointers; one candidate for two points and for tracked frames
+    "sam2_clip_inference": case(evaluation=True, std=0.34, L=5, K=2, M=2, times=((0, 3, 1, 2, 4),), points=0, boxes=True),
     "sam2_clip_single": case(points=2, labels=(1, 0), temporal=False, several_tracked=False, targets=True, L=3, M=1,
                              dtype="bfloat16", mask_stride=2),
 }
@@ -105,7 +106,7 @@ def write_model(folder, c, generator):
 
 
 def metadata(c):
-    return {**(sam_metadata(c) or {}), "prompted_frames": str(c["K"])}
+    return {**(sam_metadata(c) or {}), "prompted_frames": str(c["K"]), **({"training": "false"} if c["evaluation"] else {})}
 
 
 def random_batch(c, generator):
@@ -135,6 +136,8 @@ class Exact:
 def load_model(folder, c, dtype):
     model = make_sam2.load_checked(Sam2VideoModel, folder, dtype)
     model.eval()
+    if c["evaluation"]:
+        return model
     model.mask_decoder.training = True  # no other candidate where one is unstable
 
     def as_training(function):
@@ -247,7 +250,7 @@ def random_case(r):
         image=16 * r.choice([2, 4]), memories=r.randint(2, 5), pointers=r.randint(2, 6), layers=r.randint(1, 3), memory_heads=heads,
         narrower=r.choice([1, 2]), inner=r.randint(3, 40), mask_stride=r.choice([2, 4]), fuser_layers=r.randint(1, 3),
         fuser_inner=r.randint(3, 30), fuser_kernel=r.choice([1, 3, 5]), temporal=r.random() < 0.7, occlusion=r.random() < 0.7,
-        several_tracked=r.choice([None, False]), most_points=r.choice([None, 3]), mask_prompts=kind == "masks",
+        several_tracked=r.choice([None, False]), evaluation=r.random() < 0.3, most_points=r.choice([None, 3]), mask_prompts=kind == "masks",
         points=r.randint(1, 3) if kind in ("points", "both") else 0, boxes=kind in ("boxes", "both"), labels=r.choice([None, (1, 0)]),
         dtype=r.choice(["float32", "bfloat16"]), targets=targets, loss=r.choice(["sam", "sam2"]) if targets else "sam",
         loss_output=None if targets else r.choice([None, "iou_scores", "object_score_logits", "object_pointers"]))
