@@ -10,6 +10,7 @@
 #   make docs     regenerate the generated pages of docs/
 #   make quotes   renew the outputs of plimsoll plan that docs/guides quotes; takes minutes
 #   make wheel    the Python wheel, build/wheel/*.whl (docs/guides/python.md)
+#   make page     the page "Does it fit on my GPU?", build/page/index.html (needs emscripten)
 #   make dist     a release in dist/: archives, wheel, .deb, SBOM, SHA256SUMS; the same bytes each time
 #   make examples the programs in examples/, against the library
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
@@ -70,7 +71,7 @@ RELRO  := -Wl,-z,relro,-z,now
 LINK   := -fopenmp $(RELRO) $(EXTRA) $(LDFLAGS)
 
 # Sorted by make itself: the order of a wildcard depends on the locale.
-SRCS := $(sort $(filter-out src/cli/main.c src/dist/mpi.c,$(wildcard src/*/*.c src/*/*/*.c)))
+SRCS := $(sort $(filter-out src/cli/main.c src/dist/mpi.c src/page/%,$(wildcard src/*/*.c src/*/*/*.c)))
 CUDA_ROOMS := cuda $(patsubst src/%/,%,$(sort $(wildcard src/cuda/*/)))
 
 # CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is
@@ -324,6 +325,48 @@ install: all
 	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
 	@tools/installed.sh "$(prefix)" "$(DESTDIR)"
 
+# The page "Does it fit on my GPU?" (docs/guides/page.md), build/page: a folder, no server. The
+# planner in it is this C as WebAssembly: what plans, and the readers of data for the sizes of their
+# buffers. PAGE_LACKS have what a page does not (libraries, files, kernels, a GPU); src/page/ is
+# there instead, and src/page/absent.txt lists what a plan never calls. Only functions that are
+# reached are linked.
+EMCC       ?= emcc
+PAGE_ROOMS := base graph passes passes/rewrites passes/techniques plan cost models planning config compare adapter run page
+PAGE_LACKS := base/system compare/advice compare/diagnosis planning/this_machine adapter/merge
+PAGE_ALSO  := report/lives io/json io/json_scan io/value io/yaml_text io/table cuda/plan_kernels batch/batch_plan batch/embed batch/feed \
+              text/template/anyres data/text/rows folder/weights_4bit data/loader data/fill data/ring data/reader data/image_rows \
+              data/image_list data/question_rows data/order data/augment data/formats/packed $(patsubst src/%.c,%,$(wildcard src/cuda/*/plan_*.c \
+              src/data/masks/*.c src/data/images/resize*.c src/data/images/patch*.c src/data/images/processor*.c \
+              src/data/images/image_source.c src/data/images/image_processor.c src/data/images/image_reader.c))
+PAGE_SRCS  := $(filter-out $(PAGE_LACKS:%=src/%.c),$(foreach d,$(PAGE_ROOMS),$(wildcard src/$(d)/*.c)) $(PAGE_ALSO:%=src/%.c))
+PAGE_OBJS  := $(PAGE_SRCS:src/%.c=$(BUILD)/page/obj/%.o)
+PAGE_FLAGS := $(CSTD) $(WARN) -O2 -ffp-contract=off -Isrc -Iinclude -I$(BUILD)
+PAGE_LINK  := -O2 --no-entry -s STANDALONE_WASM=1 -s ALLOW_MEMORY_GROWTH=1 -s MAXIMUM_MEMORY=4GB -s ERROR_ON_UNDEFINED_SYMBOLS=0
+$(call keep,page-flags,$(EMCC) $(PAGE_FLAGS))
+$(call keep,page-objects,$(PAGE_LINK) $(PAGE_OBJS))
+$(BUILD)/page/obj/%.o: src/%.c $(BUILD)/page-flags
+	@mkdir -p $(@D)
+	$(EMCC) $(PAGE_FLAGS) $(DEP) -c $< -o $@
+$(BUILD)/page/obj/cost/gpus.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
+$(BUILD)/page/obj/planner.wasm: $(PAGE_OBJS) src/page/absent.txt $(BUILD)/page-objects
+	@rm -f $(@D)/libpage.a && emar rcs $(@D)/libpage.a $(PAGE_OBJS)
+	@echo '$(EMCC) ... -o $@'; $(EMCC) $(PAGE_LINK) $(BUILD)/page/obj/page/*.o $(@D)/libpage.a -o $@ 2>$@.said || { cat $@.said; rm -f $@; exit 1; }
+	@sed -n 's/.*undefined symbol: \([A-Za-z0-9_]*\).*/\1/p' $@.said | LC_ALL=C sort -u | diff src/page/absent.txt - || { echo 'what a plan calls is not what src/page/absent.txt leaves out' >&2; rm -f $@; exit 1; }
+# The planner as text, because a page that is opened as a file cannot read another one.
+$(BUILD)/page/planner.js: $(BUILD)/page/obj/planner.wasm
+	@{ printf 'const PLANNER = "'; base64 -w0 $<; printf '";\n'; } >$@
+PAGE := $(patsubst page/%,$(BUILD)/page/%,$(wildcard page/*)) $(BUILD)/page/planner.js
+$(BUILD)/page/%: page/%
+	@mkdir -p $(@D)
+	cp $< $@
+page:
+ifeq ($(shell command -v $(EMCC)),)
+	@echo 'make page: there is no emcc; apt-get install emscripten' >&2
+else
+	+@$(MAKE) --no-print-directory $(PAGE)
+	@echo 'The page is $(BUILD)/page/index.html: open it in a browser.'
+endif
+
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer $(NO_RANGES)
 asan: deps
 	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' HARDEN= EXTRA='$(SANITIZE)' all tests
@@ -360,6 +403,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples wheel dist install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
+.PHONY: all tests examples wheel dist page install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
--include $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))
+-include $(PAGE_OBJS:.o=.d) $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -7,7 +7,7 @@
 # measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch infer train calibrate report compare lib cli'
+order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine batch infer train calibrate report compare lib cli page'
 passed=0 failed=0
 check() { # check TEXT LINES: LINES is empty if all is well
     if [[ $2 ]]; then
@@ -30,7 +30,7 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
         if (a[1] == b[1] || b[1] == "profiles") next
         if (!(a[1] in rank) || !(b[1] in rank)) print "      src/" $1 ": folder of " $2 " is not listed in tests/includes.sh"
         else if (rank[b[1]] > rank[a[1]]) print "      src/" $1 " includes " $2
-        else if ((b[1] == "cpu" || b[1] == "cuda") && a[1] != "planning" && a[1] != "calibrate") print "      src/" $1 " includes " $2
+        else if ((b[1] == "cpu" || b[1] == "cuda") && a[1] !~ /^(planning|calibrate|page)$/) print "      src/" $1 " includes " $2
     }' <<<"$edges")"
 
 check 'inputs: only the batch writer writes them' "$(grep -rnE '\brun_write_(input|batch|bytes)\(' src --include=*.c | grep -vE '^src/(batch|engine)/' | sed 's/^/      /')"

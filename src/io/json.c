@@ -1,219 +1,13 @@
 /*
- * json.c: reading JSON, on cJSON. The only file that includes its header.
- *
- * cJSON checks the structure, but it is lenient and loses digits. A scan therefore passes over
- * the bytes first. It sees only tokens. It rejects what cJSON would accept (control characters
- * as blanks, "01", raw line breaks in strings, invalid UTF-8, \u0000), bounds the nesting, and
- * records the position of each number:
- *
- *   bytes    {"a": [1, 18446744073709551615], "b": -2e3}
- *   numbers        ^  ^                            ^
- *
- * Invariant: numbers occur in the text in the order in which a walk over cJSON's
- * tree, parents first, visits them. So the walk that copies the tree takes the next recorded
- * number each time, and with it the exact digits.
+ * json.c: reading and writing JSON. A scan passes over the bytes first (json_scan.c), then the tree
+ * is made (json_tree.c).
  */
-#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdarg.h>
 
 #include "io/file.h"
-#include "io/json.h"
-
-/* cJSON copies a number into a buffer of 64 bytes and would truncate a longer one. */
-enum { NUMBER_LENGTH = 63 };
-/* Bytes that a value or a key takes here, in cJSON's tree and in ours, beside its text. */
-enum { VALUE_BYTES = 200 };
-
-struct span {
-    const char *at;
-    size_t n;
-};
-
-struct json_scan {
-    const char *begin, *at, *end;
-    VEC(struct span) numbers;
-    uint64_t values, most; /* values and keys so far; bytes that they may take */
-    struct error *e;
-};
-
-/* Reports "line 3, column 14: ..." for the byte at `at`. */
-static int fail_at(const struct json_scan *s, const char *at, const char *what)
-{
-    unsigned line = 1, column = 1;
-    for (const char *p = s->begin; p < at; p++) {
-        column++;
-        if (*p == '\n') line++, column = 1;
-    }
-    return error_set(s->e, PL_USAGE, "line %u, column %u: %s", line, column, what);
-}
-
-static bool is_hex(char c)
-{
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
-/* Starts at the backslash. cJSON checks pairs of surrogates. */
-static int scan_escape(struct json_scan *s)
-{
-    const char *start = s->at++;
-    if (s->at == s->end) return fail_at(s, start, "the text ends inside a string");
-    char c = *s->at++;
-    if (!c || !strchr("\"\\/bfnrtu", c)) return fail_at(s, start, "unknown escape in a string");
-    if (c != 'u') return PL_OK;
-    for (int i = 0; i < 4; i++)
-        if (s->end - s->at <= i || !is_hex(s->at[i]))
-            return fail_at(s, start, "\\u needs four hexadecimal digits");
-    if (!memcmp(s->at, "0000", 4)) return fail_at(s, start, "the string contains a NUL character");
-    s->at += 4;
-    return PL_OK;
-}
-
-/* Scans from the opening quote to just after the closing quote. */
-static int scan_string(struct json_scan *s)
-{
-    const char *start = s->at++;
-    while (s->at < s->end && *s->at != '"') {
-        uint32_t code;
-        if (*s->at == '\\') {
-            if (scan_escape(s)) return s->e->code;
-            continue;
-        }
-        int n = utf8_decode(s->at, (size_t)(s->end - s->at), &code);
-        if (!n) return fail_at(s, s->at, "the string is not UTF-8");
-        if (code < 0x20) return fail_at(s, s->at, "control character in a string; write it as an escape");
-        s->at += n;
-    }
-    if (s->at == s->end) return fail_at(s, start, "the string has no closing quote");
-    s->at++;
-    return PL_OK;
-}
-
-static int scan_number(struct json_scan *s)
-{
-    struct span number = {s->at, 0};
-    while (s->at < s->end && *s->at && strchr("0123456789+-.eE", *s->at)) s->at++;
-    number.n = (size_t)(s->at - number.at);
-    if (!number_is_json(number.at, number.n)) return fail_at(s, number.at, "malformed number");
-    if (number.n > NUMBER_LENGTH) return fail_at(s, number.at, "the number has more than 63 characters");
-    vec_push(&s->numbers, number);
-    return PL_OK;
-}
-
-/* Scans true, false, null. The scan only separates their letters from the "e" of a number. */
-static int scan_word(struct json_scan *s)
-{
-    static const char *const words[] = {"true", "false", "null"};
-    size_t n = 0, left = (size_t)(s->end - s->at);
-    while (n < left && ((s->at[n] >= 'a' && s->at[n] <= 'z') || (s->at[n] >= 'A' && s->at[n] <= 'Z'))) n++;
-    for (size_t i = 0; i < COUNT(words); i++)
-        if (strlen(words[i]) == n && !memcmp(words[i], s->at, n)) {
-            s->at += n;
-            return PL_OK;
-        }
-    return fail_at(s, s->at, "expected a value; words other than true, false, null need quotes");
-}
-
-/* Scans to the end, or with `member` to the comma or brace that ends a member of a map. */
-static int scan_tokens(struct json_scan *s, bool member)
-{
-    int depth = 0;
-    while (s->at < s->end) {
-        char c = *s->at;
-        int rc = PL_OK;
-        if (member && !depth && (c == ',' || c == '}')) break;
-        if (c == '"') rc = scan_string(s), s->values++;
-        else if (c == '-' || (c >= '0' && c <= '9')) rc = scan_number(s), s->values++;
-        else if (c && strchr(" \t\r\n:,{}[]", c)) {
-            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-            s->values += c == '{' || c == '[';
-            if (depth > VALUE_DEPTH) rc = fail_at(s, s->at, "nested more than 128 deep");
-            s->at++;
-        } else rc = scan_word(s), s->values++;
-        if (rc) return rc;
-        if (s->values > s->most / VALUE_BYTES)
-            return error_set(s->e, PL_USAGE, "its values take more than %llu MiB of memory",
-                             (unsigned long long)(s->most >> 20));
-    }
-    return PL_OK;
-}
-
-/* ---- from the cJSON tree to struct value ---- */
-
-struct walk {
-    struct bump *b;
-    const struct json_scan *scan;
-    uint32_t next_number;
-};
-
-static int walk_value(struct walk *w, const cJSON *from, struct value **out);
-
-static int walk_number(struct walk *w, struct value **out)
-{
-    CHECK(w->next_number < w->scan->numbers.n, "the text has fewer numbers than the tree");
-    struct span s = w->scan->numbers.at[w->next_number++];
-    *out = value_digits(w->b, s.at, s.n);
-    if (isinf((*out)->number)) return fail_at(w->scan, s.at, "the number is beyond the range of a double");
-    return PL_OK;
-}
-
-static int walk_children(struct walk *w, const cJSON *from, struct value *to)
-{
-    for (const cJSON *c = from->child; c; c = c->next) {
-        struct value *child = NULL;
-        if (to->kind == VALUE_MAP && value_get(to, c->string))
-            return error_set(w->scan->e, PL_USAGE, "the key \"%.200s\" occurs twice in one map", c->string);
-        if (walk_value(w, c, &child)) return w->scan->e->code;
-        if (to->kind == VALUE_MAP) value_put(w->b, to, c->string, child);
-        else value_append(w->b, to, child);
-    }
-    return PL_OK;
-}
-
-static int walk_value(struct walk *w, const cJSON *from, struct value **out)
-{
-    if (cJSON_IsNumber(from)) return walk_number(w, out);
-    if (cJSON_IsNull(from)) *out = value_new(w->b, VALUE_NULL);
-    else if (cJSON_IsBool(from)) *out = value_bool(w->b, cJSON_IsTrue(from));
-    else if (cJSON_IsString(from)) *out = value_string(w->b, from->valuestring);
-    else {
-        *out = value_new(w->b, cJSON_IsObject(from) ? VALUE_MAP : VALUE_LIST);
-        return walk_children(w, from, *out);
-    }
-    return PL_OK;
-}
-
-/* Makes cJSON end the process where memory is short, as all of our code does: it would report a
- * failed allocation as malformed JSON. */
-static void set_hooks(void)
-{
-    cJSON_InitHooks(&(cJSON_Hooks){mem_alloc, mem_free});
-}
-
-/* Parses `text`, which is terminated. cJSON knows that, so its look-ahead stays in bounds. */
-static int parse_text(struct json_scan *s, struct bump *b, struct value **out)
-{
-    static pthread_once_t hooks = PTHREAD_ONCE_INIT;
-    if (scan_tokens(s, false)) return s->e->code;
-    pthread_once(&hooks, set_hooks);
-    const char *end = s->begin;
-    cJSON *tree = cJSON_ParseWithLengthOpts(s->begin, (size_t)(s->end - s->begin) + 1, &end, 0);
-    if (!tree) {
-        if (end >= s->end) return fail_at(s, s->end, "the text ends too early");
-        return fail_at(s, end, "expected a JSON value, or one of , : ] } before this");
-    }
-    int rc = PL_OK;
-    for (; end < s->end && !rc; end++)
-        if (!strchr(" \t\r\n", *end)) rc = fail_at(s, end, "unexpected text after the JSON value");
-    if (!rc) {
-        struct walk w = {b, s, 0};
-        rc = walk_value(&w, tree, out);
-    }
-    cJSON_Delete(tree);
-    return rc;
-}
+#include "io/json_scan.h"
 
 int json_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e)
 {
@@ -226,7 +20,8 @@ int json_parse_within(const char *bytes, size_t n, uint64_t most, struct bump *b
     char *text = mem_alloc(n + 1);
     if (n) memcpy(text, bytes, n);
     struct json_scan s = {.begin = text, .at = text, .end = text + n, .most = most, .e = e};
-    int rc = parse_text(&s, b, out);
+    int rc = json_scan_tokens(&s, false);
+    if (!rc) rc = json_tree(&s, b, out);
     vec_free(&s.numbers);
     mem_free(text);
     return rc;
@@ -245,14 +40,14 @@ static int parse_member(struct json_scan *s, json_member *each, void *user)
     struct value *root;
     const char *from = s->at;
     s->values = 0, s->numbers.n = 0;
-    int rc = scan_tokens(s, true);
-    if (!rc && s->at == s->end) rc = fail_at(s, s->end, "the text ends too early");
+    int rc = json_scan_tokens(s, true);
+    if (!rc && s->at == s->end) rc = json_fail_at(s, s->end, "the text ends too early");
     if (rc) return rc;
     text_append(&map, "{", 1);
     text_append(&map, from, (size_t)(s->at - from));
     text_append(&map, "}", 1);
     rc = json_parse(map.at, map.n, &b, &root, s->e);
-    if (!rc && root->count != 1) rc = fail_at(s, s->at, "expected a member of the map before this");
+    if (!rc && root->count != 1) rc = json_fail_at(s, s->at, "expected a member of the map before this");
     if (!rc) rc = each(user, root->items[0], s->e);
     text_free(&map);
     bump_free(&b);
@@ -264,8 +59,8 @@ int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, voi
     struct json_scan s = {.begin = bytes, .at = bytes, .end = bytes + n, .most = most, .e = e};
     int rc = PL_OK;
     skip_blanks(&s);
-    if (s.at == s.end) return fail_at(&s, s.end, "the text ends too early");
-    if (*s.at++ != '{') return fail_at(&s, s.at - 1, "expected a map, {...}");
+    if (s.at == s.end) return json_fail_at(&s, s.end, "the text ends too early");
+    if (*s.at++ != '{') return json_fail_at(&s, s.at - 1, "expected a map, {...}");
     skip_blanks(&s);
     if (s.at < s.end && *s.at == '}') s.at++;
     else
@@ -273,7 +68,7 @@ int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, voi
         while (!rc && *s.at++ == ',');
     vec_free(&s.numbers);
     skip_blanks(&s);
-    return rc || s.at == s.end ? rc : fail_at(&s, s.at, "unexpected text after the JSON value");
+    return rc || s.at == s.end ? rc : json_fail_at(&s, s.at, "unexpected text after the JSON value");
 }
 
 int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out, struct error *e)

@@ -116,7 +116,7 @@ static id score_cells(const struct scored *b)
     struct graph *g = b->g;
     id seen = layer_linear(g, op_act(g, layer_linear(g, b->texture, "scorer.", "fc1", SCORER_WIDTH), ACT_RELU),
                            "scorer.", "fc2", b->D);
-    id cosine = op_bmm(g, unit(g, seen), unit(g, b->query), false, true, DT_F32);
+    id query = unit(g, b->query), cosine = op_bmm(g, unit(g, seen), query, false, true, DT_F32);
     id half = op_fill(g, DT_F32, 1, (int64_t[]){1}, 0.5);
     id scores[SCORES] = {wide(g, op_reshape(g, b->information, 3, (int64_t[]){b->n, TEXTURE_CELLS, 1})),
                          wide(g, op_dense(g, op_slice(g, b->texture, 2, TEXTURE_EDGES, 1))),

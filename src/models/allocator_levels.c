@@ -50,8 +50,9 @@ static id describe_cells(const struct levels *l)
     const int64_t cells = l->I * TEXTURE_CELLS;
     id texture = input(l, "texture", DT_F32, 3, (int64_t[]){l->R, cells, TEXTURE_CHANNELS});
     id information = input(l, "information", DT_F32, 2, (int64_t[]){l->R, cells});
+    id asked = questions(l), known = op_reshape(g, information, 2, (int64_t[]){-1, TEXTURE_CELLS});
     id scores = allocator_scores(g, op_reshape(g, texture, 3, (int64_t[]){-1, TEXTURE_CELLS, TEXTURE_CHANNELS}),
-                                 op_reshape(g, information, 2, (int64_t[]){-1, TEXTURE_CELLS}), questions(l));
+                                 known, asked);
     id parts[] = {op_reshape(g, scores, 3, (int64_t[]){l->R, cells, 1}), op_cast(g, texture, DT_F32)};
     return op_concat(g, parts, 2, 2);
 }
@@ -87,8 +88,9 @@ static id mean(const struct levels *l, id x)
 static id at_level(const struct levels *l, id x, id slots)
 {
     struct graph *g = l->g;
-    id coarse = op_gather(g, mean(l, x), column(l, slots, 1, l->S));
-    return op_add(g, coarse, op_gather(g, op_dense(g, x), column(l, slots, 2, l->S)));
+    id parent = column(l, slots, 1, l->S), coarse = op_gather(g, mean(l, x), parent);
+    id patch = column(l, slots, 2, l->S);
+    return op_add(g, coarse, op_gather(g, op_dense(g, x), patch));
 }
 
 static id adapt(const struct levels *l, id seen, id texture, int64_t C)

@@ -130,7 +130,9 @@ static id attend(const struct at *a, id x)
                                         .ranges = a->layer->window && b->rows.windows ? b->rows.windows
                                                                                       : b->rows.ranges,
                                         .cap = (float)c->attention_cap};
-    id o = op_attention_with(b->g, q, keep(a, k, "k_cache"), keep(a, v, "v_cache"), 0, options);
+    v = keep(a, v, "v_cache");
+    k = keep(a, k, "k_cache");
+    id o = op_attention_with(b->g, q, k, v, 0, options);
     o = op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->heads * c->head_dim});
     return project(a, o, c->names.o, c->hidden, c->o_bias);
 }
@@ -312,8 +314,8 @@ static id add_positions(const struct build *b, id x)
     snprintf(name, sizeof name, "%s.weight", c->names.positions);
     id table = layer_param(b->g, c->root, name, 2, (int64_t[]){c->positions, c->hidden}, c->std);
     if (!b->rows.positions) return op_add(b->g, x, op_slice(b->g, table, 0, 0, b->T));
-    id rows = op_gather(b->g, op_reshape(b->g, table, 3, (int64_t[]){1, c->positions, c->hidden}),
-                        op_reshape(b->g, b->rows.positions, 2, (int64_t[]){1, b->B * b->T}));
+    id at = op_reshape(b->g, b->rows.positions, 2, (int64_t[]){1, b->B * b->T});
+    id rows = op_gather(b->g, op_reshape(b->g, table, 3, (int64_t[]){1, c->positions, c->hidden}), at);
     return op_add(b->g, x, op_reshape(b->g, rows, 3, (int64_t[]){b->B, b->T, c->hidden}));
 }
 

@@ -225,8 +225,8 @@ static id embed_queries(const struct build *b)
 static id contrast(const struct build *b, id similarity)
 {
     struct graph *g = b->g;
-    id seen = op_gather(g, op_dense(g, op_permute(g, similarity, (int[]){0, 2, 1})),
-                        input(b, "target_masks", DT_I32, b->Q, 0));
+    id target = input(b, "target_masks", DT_I32, b->Q, 0);
+    id seen = op_gather(g, op_dense(g, op_permute(g, similarity, (int[]){0, 2, 1})), target);
     id both = op_concat(g, (id[]){similarity, seen}, 2, 2);
     id logits = op_concat(g, (id[]){both, both}, 2, 1);
     logits = op_add(g, logits, op_cast(g, input(b, "candidates", DT_F32, 2 * b->Q, b->M + b->Q), DT_F32));

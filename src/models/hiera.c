@@ -81,9 +81,11 @@ static id interpolate(struct graph *g, id table, int64_t size)
     const struct tensor t = *tensor_at(g, table);
     const int64_t C = t.dim[1], h = t.dim[2], w = t.dim[3];
     id x = op_dense(g, op_permute(g, op_cast(g, table, DT_F32), (int[]){0, 3, 2, 1})); /* [1,w,h,C] */
-    x = op_matmul(g, bicubic(g, size, w), op_reshape(g, x, 2, (int64_t[]){w, h * C}), false, false, DT_F32);
+    x = op_reshape(g, x, 2, (int64_t[]){w, h * C});
+    x = op_matmul(g, bicubic(g, size, w), x, false, false, DT_F32);
     x = op_dense(g, op_permute(g, op_reshape(g, x, 3, (int64_t[]){size, h, C}), (int[]){1, 0, 2}));
-    x = op_matmul(g, bicubic(g, size, h), op_reshape(g, x, 2, (int64_t[]){h, size * C}), false, false, DT_F32);
+    x = op_reshape(g, x, 2, (int64_t[]){h, size * C});
+    x = op_matmul(g, bicubic(g, size, h), x, false, false, DT_F32);
     return op_reshape(g, x, 4, (int64_t[]){1, size, size, C});
 }
 

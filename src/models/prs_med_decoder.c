@@ -98,7 +98,8 @@ static id fused_attention(const struct prs_build *b, id x, id y, const struct he
                           float scale)
 {
     const struct attention_options o = {.scale = scale, .ranges = how.text ? question_ranges(b, x) : 0};
-    return op_attention_with(b->g, project(b, x, h, 0), project(b, y, h, 1), project(b, y, h, 2), 0, o);
+    id v = project(b, y, h, 2), k = project(b, y, h, 1);
+    return op_attention_with(b->g, project(b, x, h, 0), k, v, 0, o);
 }
 
 /* Computes attention of x and y [B,...,C]; from text: y are the text's. */

@@ -50,6 +50,7 @@ struct shape {
             uint32_t w, h;  /* number of cells */
             uint32_t over_w, over_h, per; /* over_w / per cells cover the image's width */
         } cells;
+        uint64_t words[5]; /* where pointers have 4 bytes, plans are the same */
     };
 };
 

@@ -6,7 +6,6 @@
 
 #include "data/order.h"
 #include "data/images/image_files.h"
-#include "data/ring.h"
 
 enum { IGNORED = -100 };
 
@@ -431,14 +430,6 @@ void conversations_close(struct conversations *c)
 }
 
 /* --- a row ------------------------------------------------------------------------------------ */
-
-void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
-{
-    r->ids = ring_carve(at, used, T * sizeof *r->ids);
-    r->labels = ring_carve(at, used, T * sizeof *r->labels);
-    r->positions = ring_carve(at, used, T * sizeof *r->positions);
-    r->ranges = ring_carve(at, used, 2 * T * sizeof *r->ranges);
-}
 
 static void pad_from(const struct conversations *c, uint32_t at, struct token_row *out)
 {

@@ -9,6 +9,8 @@
  */
 #include "data/text/conversations.h"
 
+#include "data/ring.h"
+
 enum { NONE = UINT32_MAX };
 
 /* The rows with room for a number of images and of frames, by their room for tokens. */
@@ -26,6 +28,14 @@ struct packing {
     size_t lists;
     VEC(uint32_t) next;        /* by row */
 };
+
+void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
+{
+    r->ids = ring_carve(at, used, T * sizeof *r->ids);
+    r->labels = ring_carve(at, used, T * sizeof *r->labels);
+    r->positions = ring_carve(at, used, T * sizeof *r->positions);
+    r->ranges = ring_carve(at, used, 2 * T * sizeof *r->ranges);
+}
 
 bool row_fits(const struct row_size *room, const struct row_size *x)
 {

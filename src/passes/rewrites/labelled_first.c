@@ -111,7 +111,8 @@ static id gather_rows(struct graph *g, id x, id index, id position)
     const int64_t rows = t.dim[0];
     const int64_t by_row[2] = {1, rows};
     id y = op_reshape(g, x, 3, (int64_t[]){1, rows, tensor_elements(&t) / rows});
-    y = op_gather_unique(g, y, op_reshape(g, index, 2, by_row), op_reshape(g, position, 2, by_row));
+    id inverse = op_reshape(g, position, 2, by_row);
+    y = op_gather_unique(g, y, op_reshape(g, index, 2, by_row), inverse);
     return op_reshape(g, y, t.rank, t.dim);
 }
 
