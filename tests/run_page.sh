@@ -45,45 +45,53 @@ chats='"format": "conversations", "train": "data/train.jsonl", "sequence": 512'
 pictures="$chats, \"images\": \"data/images\""
 masks='"format": "sa1b", "train": "data/masks", "max_masks": 8'
 lora='"adapter": {"r": 16, "target_modules": "all-linear"}'
-for model in openai-community/gpt2 HuggingFaceTB/SmolLM2-135M Qwen/Qwen3-0.6B google/gemma-3-270m; do
-    run "\"preset\": \"$model\"" '"sequence": 512' '"budget": "auto"' rtx-4090
-    run "\"preset\": \"$model\"" "$chats" '"budget": "3GiB"' rtx-3060
-    run "\"preset\": \"$model\"" "$chats" '"budget": "auto"' t4 "$lora"
-    run "\"preset\": \"$model\"" "$chats" '"budget": "1GiB", "quantize": "nf4"' rtx-3070 "$lora"
-    run "\"preset\": \"$model\"" "$chats" '"budget": "2GiB", "host_budget": "1KiB"' h200
+for model in '"path": "folder"' '"preset": "openai-community/gpt2"' '"preset": "llama-tiny"'; do
+    run "$model" '"sequence": 256' '"budget": "auto"' rtx-4090
+    run "$model" "$chats" '"budget": "900MiB"' rtx-3060
+    run "$model" "$chats" '"budget": "auto"' t4 "$lora"
+    run "$model" "$chats" '"budget": "300MiB", "quantize": "nf4"' rtx-3070 "$lora"
+    run "$model" "$chats" '"budget": "200MiB", "host_budget": "1KiB"' h200
 done
-for model in facebook/sam-vit-base facebook/sam2.1-hiera-tiny; do
+for model in sam-tiny tinysam-tiny; do
     run "\"preset\": \"$model\"" "$masks" '"budget": "auto"' rtx-4090
-    run "\"preset\": \"$model\"" "$masks" '"budget": "4GiB"' rtx-3060
+    run "\"preset\": \"$model\"" "$masks" '"budget": "100MiB"' rtx-3060
     run "\"preset\": \"$model\"" "$masks" '"budget": "auto"' a10 "$lora"
-    run "\"preset\": \"$model\", \"freeze\": [\"vision_encoder\"]" "$masks" '"budget": "auto"' h200
+    run "\"preset\": \"$model\", \"freeze\": [\"*_encoder.*\"]" "$masks" '"budget": "auto"' h200
 done
-for model in HuggingFaceTB/SmolVLM-256M-Instruct Qwen/Qwen2-VL-2B-Instruct llava-hf/llava-1.5-7b-hf; do
-    run "\"preset\": \"$model\"" "${pictures/512/2048}, \"max_images\": 1" '"budget": "auto", "quantize": "nf4", "micro_batch": 1' a100-80 "$lora"
-    run "\"preset\": \"$model\"" '"sequence": 2048, "max_images": 1' '"budget": "8GiB", "quantize": "nf4", "micro_batch": 1' h200 "$lora"
+run '"preset": "facebook/sam-vit-base"' "$masks" '"budget": "auto", "micro_batch": 2' rtx-4090
+run '"preset": "facebook/sam2.1-hiera-tiny"' "$masks" '"budget": "auto", "micro_batch": 2' l40s
+for model in llava-tiny smolvlm-256m-shape; do
+    run "\"preset\": \"$model\"" "${pictures/512/1024}, \"max_images\": 1" '"budget": "auto"' a100-80
+    run "\"preset\": \"$model\"" "${pictures/512/1024}, \"max_images\": 1" '"budget": "auto", "quantize": "nf4"' a100-40 "$lora"
+    run "\"preset\": \"$model\"" '"sequence": 1024, "max_images": 1' '"budget": "2GiB", "micro_batch": 1' h200
 done
-run '"preset": "tinysam-tiny"' "$masks" '"budget": "auto"' l4
-run '"path": "folder"' '"sequence": 256' '"budget": "auto"' l40s
-run '"path": "folder"' "$chats" '"budget": "700MiB", "allow": ["8bit_adam"]' v100
-run '"path": "folder"' "$chats" '"budget": "auto", "quantize": "nf4"' rtx-5090 "$lora"
-run '"preset": "Qwen/Qwen3-8B"' '"sequence": 1024' '"budget": "20GiB", "quantize": "nf4", "micro_batch": 1' rtx-4090 "$lora"
-for budget in 250MiB 350MiB 600MiB 1200MiB; do
-    run '"path": "folder"' '"sequence": 512' "\"budget\": \"$budget\"" rtx-2080-ti
-done
+run '"preset": "Qwen/Qwen2-VL-2B-Instruct"' "${pictures/512/2048}, \"max_patches\": 2048" '"budget": "auto", "quantize": "nf4", "micro_batch": 1' l4 "$lora"
+run '"preset": "llava-hf/llava-1.5-7b-hf"' '"sequence": 1024, "max_images": 1' '"budget": "12GiB", "quantize": "nf4", "micro_batch": 1' h200 "$lora"
+run '"preset": "google/gemma-3-270m"' '"sequence": 512' '"budget": "auto", "micro_batch": 2' rtx-5080
+run '"preset": "Qwen/Qwen3-0.6B"' "$chats" '"budget": "auto", "quantize": "nf4", "micro_batch": 2' rtx-4070 "$lora"
+run '"preset": "Qwen/Qwen3-30B-A3B"' '"sequence": 512' '"budget": "auto", "quantize": "nf4", "micro_batch": 1, "recompute": "all"' h100 "$lora"
+run '"path": "folder"' "$chats" '"budget": "700MiB", "allow": ["adamw-8bit"]' v100
+run '"path": "folder"' '"sequence": 512' '"budget": "250MiB"' rtx-2080-ti
+run '"path": "folder"' '"sequence": 512' '"budget": "600MiB"' rtx-5090
+run '"path": "folder"' '"sequence": 384' '"budget": "auto"' rtx-4080
 for keys in '"precision": "f32"' '"precision": "f16"' '"recompute": "all"' '"offload": "optimizer"' '"head_chunks": 8' '"optimizer": "adafactor"' '"optimizer": "sgd"'; do
     run '"path": "folder"' '"sequence": 512' "\"budget\": \"auto\", $keys" rtx-3090
 done
+run '"preset": "clip-vit-b-16"' '"format": "tokens"' '"budget": "auto"' rtx-3080
+run '"path": "folder"' "$chats, \"packing\": false" '"budget": "auto"' rtx-4060
+run '"preset": "Qwen/Qwen3-8B"' "${chats/512/2048}" '"budget": "auto", "quantize": "nf4"' rtx-4090 "$lora"
 
 # The program plans each run, as the page does.
 mkdir -p "$tmp/program"
 program() {
-    local f
+    local f wrong=
     ln -s "$runs/folder" "$tmp/folder"
     for f in "$runs"/*.json; do
         (cd "$tmp" && CUDA_VISIBLE_DEVICES='' "$OLDPWD/$binary" plan "$f" --json >"program/${f##*/}" 2>"program/${f##*/}.said")
-        [ -s "$tmp/program/${f##*/}" ] || { echo "${f##*/}: $(cat "$f" "$tmp/program/${f##*/}.said")"; return 1; }
+        [ -s "$tmp/program/${f##*/}" ] || { cat "$f" "$tmp/program/${f##*/}.said"; wrong=1; }
     done
-    echo "$(ls "$runs"/*.json | wc -l) runs, $(grep -l '"fits": true' "$tmp"/program/*.json | wc -l) fit"
+    echo "$n runs, $(cat "$tmp"/program/*.json | grep -c '"fits": true,') fit"
+    [ "$n" -eq 50 ] && [ -z "$wrong" ]
 }
 check 'the program plans the runs' program
 
@@ -100,7 +108,7 @@ in_node() {
     mkdir -p "$tmp/node"
     node tests/page_runs.js "$page" "$runs" "$tmp/node" >"$tmp/node/log" || { cat "$tmp/node/log"; return 1; }
     ! grep differs "$tmp/node/log" || return 1
-    same "$tmp/node" && echo "$(same "$tmp/node"); Qwen3-8B in $(awk '$1 == "39.json" {print $3}' "$tmp/node/log") s"
+    same "$tmp/node" && echo "$(same "$tmp/node"); Qwen3-8B in $(awk '$1 == "50.json" {print $3}' "$tmp/node/log") s"
 }
 check 'the same plans in node' in_node
 
