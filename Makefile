@@ -340,8 +340,8 @@ PAGE_ALSO  := report/lives io/json io/json_scan io/value io/yaml_text io/table c
               src/data/images/image_source.c src/data/images/image_processor.c src/data/images/image_reader.c))
 PAGE_SRCS  := $(filter-out $(PAGE_LACKS:%=src/%.c),$(foreach d,$(PAGE_ROOMS),$(wildcard src/$(d)/*.c)) $(PAGE_ALSO:%=src/%.c))
 PAGE_OBJS  := $(PAGE_SRCS:src/%.c=$(BUILD)/page/obj/%.o)
-PAGE_FLAGS := $(CSTD) $(WARN) -O2 -ffp-contract=off -Isrc -Iinclude -I$(BUILD)
-PAGE_LINK  := -O2 --no-entry -s STANDALONE_WASM=1 -s ALLOW_MEMORY_GROWTH=1 -s MAXIMUM_MEMORY=4GB -s ERROR_ON_UNDEFINED_SYMBOLS=0
+PAGE_FLAGS := $(CSTD) $(WARN) -O3 -mbulk-memory -ffp-contract=off -Isrc -Iinclude -I$(BUILD)
+PAGE_LINK  := -O2 -mbulk-memory --no-entry -s STANDALONE_WASM=1 -s ALLOW_MEMORY_GROWTH=1 -s MAXIMUM_MEMORY=4GB -s ERROR_ON_UNDEFINED_SYMBOLS=0
 $(call keep,page-flags,$(EMCC) $(PAGE_FLAGS))
 $(call keep,page-objects,$(PAGE_LINK) $(PAGE_OBJS))
 $(BUILD)/page/obj/%.o: src/%.c $(BUILD)/page-flags

@@ -12,7 +12,7 @@ page=$BUILD/page
 built() {
     command -v emcc >/dev/null || { echo 'there is no emcc (apt-get install emscripten)'; return 77; }
     [ -f "$page/planner.js" ] || { echo 'the page is not built: make page'; return 77; }
-    [ ! src/page/page.c -nt "$page/planner.js" ] || { echo 'the page is older than its source: make page'; return 77; }
+    [ -z "$(find src -name "*.[chd]*" -newer "$page/planner.js"; for f in page/*; do cmp "$f" "$page/${f##*/}"; done)" ] || { echo 'the page is older than its source: make page'; return 77; }
     local raw packed
     raw=$(cat "$page"/* 2>/dev/null | wc -c) packed=$(cat "$page"/* 2>/dev/null | gzip -9 | wc -c)
     echo "$raw bytes, $packed compressed"
