@@ -3,7 +3,7 @@
 # for byte: 50 runs in node and in headless Chromium; and the page itself is opened there.
 #
 #   bash tests/run_page.sh     from the repository's root, after make and make page; see run_lib.sh
-#   PICTURES=DIR               keeps the screenshots there
+#   SCREENSHOTS=DIR            keeps the screenshots there
 # shellcheck source=tests/run_lib.sh disable=SC2154
 . tests/run_lib.sh
 
@@ -42,7 +42,7 @@ run() {
         "$1" "$2" "$3" "${5:+$5, }" "$4" >"$runs/$(printf %02d $n).json"
 }
 chats='"format": "conversations", "train": "data/train.jsonl", "sequence": 512'
-pictures="$chats, \"images\": \"data/images\""
+with_images="$chats, \"images\": \"data/images\""
 masks='"format": "sa1b", "train": "data/masks", "max_masks": 8'
 lora='"adapter": {"r": 16, "target_modules": "all-linear"}'
 for model in '"path": "folder"' '"preset": "openai-community/gpt2"' '"preset": "llama-tiny"'; do
@@ -61,11 +61,11 @@ done
 run '"preset": "facebook/sam-vit-base"' "$masks" '"budget": "auto", "micro_batch": 2' rtx-4090
 run '"preset": "facebook/sam2.1-hiera-tiny"' "$masks" '"budget": "auto", "micro_batch": 2' l40s
 for model in llava-tiny smolvlm-256m-shape; do
-    run "\"preset\": \"$model\"" "${pictures/512/1024}, \"max_images\": 1" '"budget": "auto"' a100-80
-    run "\"preset\": \"$model\"" "${pictures/512/1024}, \"max_images\": 1" '"budget": "auto", "quantize": "nf4"' a100-40 "$lora"
+    run "\"preset\": \"$model\"" "${with_images/512/1024}, \"max_images\": 1" '"budget": "auto"' a100-80
+    run "\"preset\": \"$model\"" "${with_images/512/1024}, \"max_images\": 1" '"budget": "auto", "quantize": "nf4"' a100-40 "$lora"
     run "\"preset\": \"$model\"" '"sequence": 1024, "max_images": 1' '"budget": "2GiB", "micro_batch": 1' h200
 done
-run '"preset": "Qwen/Qwen2-VL-2B-Instruct"' "${pictures/512/2048}, \"max_patches\": 2048" '"budget": "auto", "quantize": "nf4", "micro_batch": 1' l4 "$lora"
+run '"preset": "Qwen/Qwen2-VL-2B-Instruct"' "${with_images/512/2048}, \"max_patches\": 2048" '"budget": "auto", "quantize": "nf4", "micro_batch": 1' l4 "$lora"
 run '"preset": "llava-hf/llava-1.5-7b-hf"' '"sequence": 1024, "max_images": 1' '"budget": "12GiB", "quantize": "nf4", "micro_batch": 1' h200 "$lora"
 run '"preset": "google/gemma-3-270m"' '"sequence": 512' '"budget": "auto", "micro_batch": 2' rtx-5080
 run '"preset": "Qwen/Qwen3-0.6B"' "$chats" '"budget": "auto", "quantize": "nf4", "micro_batch": 2' rtx-4070 "$lora"
@@ -130,7 +130,7 @@ in_chromium() {
     mkdir -p "$tmp/chromium"
     local i failures=0
     timeout 900 node tests/page_chromium.js "$page" "$runs" "$tmp/chromium" || failures=1
-    [ -z "${PICTURES:-}" ] || cp "$tmp"/chromium/*.png "$PICTURES"
+    [ -z "${SCREENSHOTS:-}" ] || cp "$tmp"/chromium/*.png "$SCREENSHOTS"
     same "$tmp/chromium" || return 1
     for i in 0 1 2 3 4 5 6 7 8 9 10; do
         CUDA_VISIBLE_DEVICES='' "$binary" plan "$tmp/chromium/form$i.yaml" --json >"$tmp/form.plan" 2>"$tmp/form.said"
