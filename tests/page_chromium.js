@@ -1,7 +1,7 @@
 // Drives the page in headless Chromium over a pipe (no library): page_chromium.js PAGE RUNS OUT
 // writes what the page plans for RUNS/*.json to OUT/*, opens the page as a file, fills the form,
 // and checks it at phone width, by keyboard and in dark mode. A line for each check; exit 1 when
-// one fails. Pictures are written to OUT/*.png.
+// one fails. Screenshots are written to OUT/*.png.
 'use strict';
 const fs = require('fs'), path = require('path'), {spawn} = require('child_process');
 const [page, runs, out] = process.argv.slice(2);
@@ -44,7 +44,7 @@ function check(name, good, note) {
   if (!good) failed++;
   console.log((good ? 'ok ' : 'FAIL ') + name + (note ? ': ' + note : ''));
 }
-async function picture(name) {
+async function screenshot(name) {
   const r = await send('Page.captureScreenshot', {format: 'png', captureBeyondViewport: true});
   fs.writeFileSync(path.join(out, name + '.png'), Buffer.from(r.data, 'base64'));
 }
@@ -71,7 +71,7 @@ async function main() {
   await send('Page.navigate', {url: 'file://' + path.resolve(page, 'index.html')});
   await until("document.body && document.body.dataset.state === 'done'", 'the first plan');
   check('the page opened as a file', true, ((Date.now() - began) / 1e3).toFixed(1) + ' s, ' + await evaluate("document.getElementById('foot').textContent"));
-  await picture('wide');
+  await screenshot('wide');
 
   // the bytes of all runs, by the same worker
   await evaluate(`state.files['folder/config.json'] = ${JSON.stringify(fs.readFileSync(path.join(runs, 'folder/config.json'), 'utf8'))}; startPlanner()`);
@@ -86,7 +86,7 @@ async function main() {
     fs.writeFileSync(path.join(out, 'form' + i + '.plan'), await evaluate("ask(['page_plan', JSON.stringify(state.run), 0]).then(r => r[0].out)"));
     fs.writeFileSync(path.join(out, 'form' + i + '.bytes'), String(await evaluate('state.first.arena_bytes')));
   }
-  await picture('last');
+  await screenshot('last');
 
   // by keyboard
   const before = await evaluate('state.plan.arena_bytes');
@@ -109,14 +109,14 @@ async function main() {
   await width(360, 740);
   await sleep(200);
   check('360 pixels wide: nothing sticks out', await evaluate('document.documentElement.scrollWidth <= 360'), await evaluate('document.documentElement.scrollWidth') + ' px');
-  await picture('phone');
+  await screenshot('phone');
   await send('Emulation.setEmulatedMedia', {features: [{name: 'prefers-color-scheme', value: 'dark'}]});
   await sleep(200);
   check('dark mode', await evaluate("getComputedStyle(document.body).backgroundColor === 'rgb(20, 22, 26)'"));
-  await picture('phone-dark');
+  await screenshot('phone-dark');
   await width(1280, 1000);
   await sleep(300);
-  await picture('wide-dark');
+  await screenshot('wide-dark');
 
   // bad input
   await evaluate(`document.body.dataset.state = 'filling'; takeFiles([new File(['{"model_type": "bloom", "hidden_size": 64}'], 'config.json')])`);
