@@ -36,6 +36,7 @@ static const double NO_OBJECT = -1024;
 /* The logits of a mask that is given: x * GIVEN_SCALE + GIVEN_OFFSET. */
 static const double GIVEN_SCALE = 20, GIVEN_OFFSET = -10;
 static const double PI = 3.14159265358979323846;
+
 /* --- configuration ------------------------------------------------------------------------- */
 
 static const struct sam_video usual = {
@@ -65,11 +66,11 @@ static int check_sizes(const struct sam *c, const struct sam_video *v, struct er
     if (C % v->channels || v->channels % 4)
         return error_set(e, PL_USAGE,
                          "memory_encoder_output_channels is %lld, expected a divisor of fpn_hidden_size %lld that "
-                         " is divisible by 4", (long long)v->channels, (long long)C);
+                         "is divisible by 4", (long long)v->channels, (long long)C);
     if (!sam_mask_layers(v) || v->total != c->vision.patch || v->total != 16)
         return error_set(e, PL_USAGE,
                          "mask_downsampler_stride %lld and mask_downsampler_total_stride %lld, with a map of 1/%lld of "
-                         " the image: expected powers of the stride that make 16, and such a map",
+                         "the image: expected powers of the stride that make 16, and such a map",
                          (long long)v->stride, (long long)v->total, (long long)c->vision.patch);
     if (v->kernel - 2 * v->pad < 1 || v->kernel - 2 * v->pad > v->stride)
         return error_set(e, PL_USAGE,
