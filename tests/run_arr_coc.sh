@@ -158,8 +158,8 @@ looks() {
     chat() { echo "{\"messages\": [{\"role\": \"user\", \"content\": [$1, {\"type\": \"text\", \"text\": \"what is this\"}]}, {\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"$2\"}]}]}"; }
     for i in 0 1 2 3 4 5 6; do chat "$(image $i)" "${answers[i]}"; done >"$tmp/look/chats.jsonl"
     for i in '0 1' '1 0' '2 3' '3 2'; do chat "$(image "${i% *}"), $(image "${i#* }")" "${answers[${i% *}]}"; done >>"$tmp/look/chats.jsonl"
-    with=(--set "data.train=$tmp/look/chats.jsonl" --set train.learning_rate=0.01 --set train.effective_batch=11 --set memory.micro_batch=11 --set data.packing=false)
-    expect 0 '' run other "$m" "${with[@]}" --set train.steps=70 || return 1
+    with=(--set "data.train=$tmp/look/chats.jsonl" --set train.learning_rate=0.01 --set train.effective_batch=11 --set memory.micro_batch=11 --set data.packing=false --set data.max_images=2)
+    expect 0 '' run other "$m" "${with[@]}" --set train.steps=50 || return 1
     "$binary" eval "$(of "$m")/run.yaml" --model "$tmp/other/model" --set "data.validation=$tmp/look/chats.jsonl" --set "device.kind=$DEVICE" --max-new 20 --loss --json >"$tmp/eval.json" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     echo "exact match $(json "$tmp/eval.json" exact_match) %"
     [ "$(json "$tmp/eval.json" exact_match)" = 100 ]

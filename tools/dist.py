@@ -118,13 +118,9 @@ def owners(libraries):
     """Returns the Debian packages of libraries, with versions: {package: version}."""
     found = {}
     for _, path in libraries:
-        for candidate in (path, path.replace("/usr/", "/", 1)):
-            try:
-                owner = wheel.run("dpkg", "-S", candidate).split(": ")[0].split(",")[0]
-                found[owner.split(":")[0]] = wheel.run("dpkg-query", "-W", "-f", "${Version}", owner)
-                break
-            except (subprocess.CalledProcessError, OSError):
-                continue
+        owner = wheel.package(path)
+        if owner:
+            found[owner.split(":")[0]] = wheel.run("dpkg-query", "-W", "-f", "${Version}", owner)
     return found
 
 

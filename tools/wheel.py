@@ -9,6 +9,7 @@ of the last commit. LEVEL sets the level of compression, 1 to 9, for tools/dist.
 """
 
 import base64
+import functools
 import hashlib
 import os
 import platform
@@ -80,17 +81,25 @@ def glibc(paths):
     return newest
 
 
+@functools.lru_cache(maxsize=None)
+def package(path):
+    """Returns the Debian package of a file, as dpkg names it; None without one."""
+    for listed in (path, path.replace("/usr/", "/", 1)): # merged /usr: some packages list /lib
+        try:
+            return run("dpkg", "-S", listed).split(": ")[0].split(",")[0]
+        except (subprocess.CalledProcessError, OSError):
+            continue
+    return None
+
+
 def licences(libraries):
     """Returns the licence texts of bundled libraries, by file name, where the system has them."""
     texts = {}
-    for name, path in libraries:
-        try:
-            owner = run("dpkg", "-S", path).split(":")[0]
-        except (subprocess.CalledProcessError, OSError):
-            try: # merged /usr: the package lists it as /lib
-                owner = run("dpkg", "-S", path.replace("/usr/", "/", 1)).split(":")[0]
-            except (subprocess.CalledProcessError, OSError):
-                continue
+    for _, path in libraries:
+        owner = package(path)
+        if not owner:
+            continue
+        owner = owner.split(":")[0]
         source = f"/usr/share/doc/{owner}/copyright"
         if os.path.exists(source):
             with open(source, "rb") as f:
