@@ -293,6 +293,7 @@ static void set_extent(const struct tape *t, const struct entry *e, struct launc
     const int64_t sections = t->sequence.sections, P = t->sequence.entries;
     const int64_t at = (t->sequence.loop ? slice_at(t, t->sequence.loop) : 0) * sections +
                        (sections > 1 ? t->iteration[e->loop] : 0);
+    CHECK(at < t->extents);
     const int64_t extent = t->extent[at];
     l->extent = (struct portion){(uint32_t)extent, (uint32_t)P};
     for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
@@ -377,8 +378,10 @@ uint32_t tape_follow(struct tape *t, enum program p, uint32_t k)
         t->iteration[e->loop] = 0;
         while (!tape_trip(t, e->loop) && (t->program[p].at[k].kind != ENTRY_END || t->program[p].at[k].loop != e->loop))
             k++;
-    } else if (e->kind == ENTRY_END && ++t->iteration[e->loop] < tape_trip(t, e->loop)) {
-        while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
+    } else if (e->kind == ENTRY_END) {
+        if (++t->iteration[e->loop] < tape_trip(t, e->loop))
+            while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
+        else t->iteration[e->loop] = 0; /* programs without the loop read its first slice */
     }
     return k + 1;
 }

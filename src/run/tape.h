@@ -106,7 +106,7 @@ struct tape {
     struct sequence sequence;
     /* by micro-batch and section: entries of the sequence that launches run over, at first all */
     uint32_t *extent, extents;
-    uint32_t *iteration;              /* by loop, while running */
+    uint32_t *iteration;              /* by loop; 0 outside of it */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
     /* diagnostic: a device that replays whole programs synchronizes after each node */

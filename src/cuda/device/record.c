@@ -255,6 +255,7 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, struct erro
         TRY(join_lanes(c, e));
         TRY(fork_lanes(c, e));
     }
+    c->t->iteration[loop] = 0;
     if (!apart) return PL_OK;
     TRY(end_segment(c, e));
     return begin_segment(c, loop_of_segment, iteration, e); /* the rest of the iteration around the loop */
