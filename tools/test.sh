@@ -14,8 +14,9 @@
 #   run      tests/run_*.sh: whole runs of the binary
 #
 # JOBS programs run in parallel. The report keeps the order of the list: one line for each program
-# with its counts and seconds, followed by its whole output if it fails. Then come the ten slowest
-# programs and the time of all; the last line is the sum. A program counts as one failure if it
+# with its counts, its seconds and those of the processor (in the program, in the system), followed
+# by its whole output if it fails. Then come the ten programs that take most of the processor, and
+# the time of all; the last line is the sum. A program counts as one failure if it
 # reports none but exits with an error, runs longer than LIMIT seconds, or reports no counts at all.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -59,13 +60,15 @@ count() {
 
 # report NAME LOG STATUS SECONDS
 report() {
-    local name=$1 log=$2 status=$3 p f s
+    local name=$1 log=$2 status=$3 p f s user system
+    # `times` has the shell's own first, as 0m0.004s 0m0.001s
+    read -r user system < <(awk -F '[ms ]+' 'NR == 2 { printf "%.0f %.0f\n", $1 * 60 + $2, $3 * 60 + $4 }' "${log%.log}.processor")
     read -r p f s < <(count "$log")
     if ((status == 124)); then echo "$name: stopped after $LIMIT seconds" >>"$log"; fi
     if ((f == 0)) && ((status != 0 || p + s == 0)); then f=1; fi
-    echo "$4 $name" >>"$logs/times"
+    echo "$((user + system)) $user $system $name" >>"$logs/times"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s\n' "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" "$4"
+    printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s, %d + %d of the processor\n' "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" "$4" "$user" "$system"
     if ((s)); then grep -i skip "$log" | awk '!/[0-9] skipped$|test\(s\)|TEST\(S\)/ && !seen[$0]++' | sed -n 's/^ */       /; 1,2p; 3{s/.*/       .../p}'; fi
     if ((f)); then
         echo "       exit status $status; its output:"
@@ -98,6 +101,7 @@ run() {
         timeout "$LIMIT" "$@" >"$logs/$at.log" 2>&1 &
         trap 'kill $!; exit' TERM
         wait $! || status=$?
+        times >"$logs/$at.processor"
         echo "$status $((SECONDS - from))" >"$logs/$at.part" && mv "$logs/$at.part" "$logs/$at.status"
     } &
 }
@@ -157,8 +161,9 @@ for part in "${parts[@]}"; do
     esac
 done
 while ((running)); do wait_one; done
-echo 'the slowest:'
-sort -rn "$logs/times" | head -n 10 | while read -r seconds name; do printf '%6d s  %s\n' "$seconds" "$name"; done
-printf 'in all %d min %d s, %d programs at a time\n' $((SECONDS / 60)) $((SECONDS % 60)) "$JOBS"
+echo 'most of the processor:'
+sort -rn "$logs/times" | head -n 10 | while read -r seconds user system name; do printf '%6d s  %s\n' "$seconds" "$name"; done
+printf 'in all %d min %d s, %d programs at a time; ' $((SECONDS / 60)) $((SECONDS % 60)) "$JOBS"
+awk '{ u += $2; s += $3 } END { printf "%d + %d s of the processor\n", u, s }' "$logs/times"
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))
