@@ -16,6 +16,11 @@
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
 #   make deps     only install what is missing
 #   make clean
+#
+#   CUDA=0, ONEDNN=0, MPI=0, FFMPEG=0 ...   without that library
+#   LINEINFO=1     CUDA kernels with the lines of their source, for profilers
+#   CUDA_QUICK=1   CUDA kernels that are compiled quickly and refuse to run, as `make test` has them
+#                  on a machine without a GPU
 
 BUILD ?= build
 # No built-in rules: make would try them for every header.
