@@ -13,7 +13,8 @@ function makePlanner(module) {
   function fdWrite(fd, vectors, count, total) {
     let n = 0;
     for (let i = 0; i < count; i++) {
-      const at = view().getUint32(vectors + 8 * i, true), size = view().getUint32(vectors + 8 * i + 4, true);
+      const at = view().getUint32(vectors + 8 * i, true);
+      const size = view().getUint32(vectors + 8 * i + 4, true);
       if (written[fd]) written[fd].push(new Uint8Array(memory.buffer, at, size).slice());
       n += size;
     }
@@ -27,7 +28,11 @@ function makePlanner(module) {
     fd_seek: () => 8,
     fd_close: () => 0,
     proc_exit: code => { throw new Error('the planner ended with code ' + code); },
-    environ_sizes_get: (count, size) => { view().setUint32(count, 0, true); view().setUint32(size, 0, true); return 0; },
+    environ_sizes_get: (count, size) => {
+      view().setUint32(count, 0, true);
+      view().setUint32(size, 0, true);
+      return 0;
+    },
     environ_get: () => 0,
     clock_time_get: (id, precision, at) => {
       view().setBigUint64(at, BigInt(Math.round(performance.now() * 1e6)), true);

@@ -101,7 +101,8 @@ function showModel() {
   show('.lora', way !== 'full');
   show('.other', !$('gpu').value);
   $('about').textContent = !m ? 'Names are those of the Hugging Face Hub.' :
-    m.family + (m.parameters ? ', ' + (isNaN(m.parameters) ? m.parameters : count(Number(m.parameters))) + ' weights' : '') +
+    m.family +
+    (m.parameters ? ', ' + (isNaN(m.parameters) ? m.parameters : count(Number(m.parameters))) + ' weights' : '') +
     (m.context ? ', context ' + count(m.context) : '') +
     (m.least ? ', QLoRA from ' + size(m.least) + ' of GPU memory' : '');
 }
@@ -121,7 +122,8 @@ function makeRun(gpu) {
   run.data = m.masks ? {format: 'sa1b', train: 'data/images', max_masks: number('masks')} :
     {format: 'conversations', train: 'data/train.jsonl', sequence: number('tokens')};
   if (m.images && !m.masks) run.data.images = 'data/images', run.data.max_images = 0;
-  run.train = {epochs: 1, effective_batch: number('rows'), learning_rate: way === 'full' ? 1e-5 : 1e-4, out: 'runs/first'};
+  run.train = {epochs: 1, effective_batch: number('rows'), learning_rate: way === 'full' ? 1e-5 : 1e-4,
+               out: 'runs/first'};
   run.memory = {budget: $('gpu').value ? 'auto' : gpu.budget};
   if ($('host').value !== '') run.memory.host_budget = Math.max(1, Math.round(Number($('host').value) * GIB));
   if (way === 'qlora') run.memory.quantize = 'nf4';
@@ -244,21 +246,25 @@ function showPlan(p, map, budget) {
   state.plan = p, state.shown = budget;
   if (map) state.map = map;
   const limit = budget || p.budget_bytes, host = p.arenas.host, batch = p.settings.effective_batch;
-  const gpu = state.gpu, by = $('gpu').value ? gpu.name : size(Number($('gib').value) * GIB) + ' (with the figures of ' + gpu.name + ')';
+  const gpu = state.gpu, named = size(Number($('gib').value) * GIB) + ' (with the figures of ' + gpu.name + ')';
+  const by = $('gpu').value ? gpu.name : named;
   $('result').classList.remove('busy');
   $('verdict').className = p.fits ? 'good' : 'bad';
   $('verdict').textContent = p.fits ?
     'It fits: ' + size(p.arena_bytes) + (limit ? ' of ' + size(limit) : '') :
-    'It does not fit: the smallest plan needs ' + size(p.arena_bytes) + (limit ? ', and there are ' + size(limit) : '');
+    'It does not fit: the smallest plan needs ' + size(p.arena_bytes) +
+      (limit ? ', and there are ' + size(limit) : '');
   $('sentence').textContent = 'On ' + by + ': ' + (p.fits ? time(p.predicted_step_seconds) + ' a step, ' +
     (batch / p.predicted_step_seconds).toPrecision(3) + ' samples/s (' +
-    (p.ceilings && p.ceilings.prediction === 'unmeasured' ? 'from published peak rates, unmeasured' : 'from measured kernels') +
-    '); ' : '') + size(host) + ' of host memory; smallest budget ' + size(p.smallest_budget_bytes) + '.';
+    (p.ceilings && p.ceilings.prediction === 'unmeasured' ? 'from published peak rates, unmeasured' :
+      'from measured kernels') + '); ' : '') + size(host) + ' of host memory; smallest budget ' +
+    size(p.smallest_budget_bytes) + '.';
   const list = $('warnings');
   list.replaceChildren();
   for (const w of p.warnings || []) element('li', w, list);
   for (const c of p.changes_that_fit || [])
-    element('li', 'Fits with ' + c.change + ' (from ' + size(c.smallest_budget_bytes) + ', host memory ' + size(c.host_bytes) + ')', list);
+    element('li', 'Fits with ' + c.change + ' (from ' + size(c.smallest_budget_bytes) + ', host memory ' +
+      size(c.host_bytes) + ')', list);
   showKinds(p);
   showChosen(p);
   $('yaml').textContent = state.yaml;
@@ -268,8 +274,8 @@ function showPlan(p, map, budget) {
     (m.given ? '' : 'hf download ' + m.name + ' --local-dir models/' + m.name.split('/').pop() + '; ') +
     'plimsoll train run.yaml' + (m.given ? '' : ' --set model.path=models/' + m.name.split('/').pop()) +
     '. On the machine with the GPU leave device.profile out.';
-  $('foot').textContent = 'Planned in ' + state.seconds.toFixed(2) + ' s in this browser, by the same C as the program, ' +
-    'which allocates these bytes once, before the first step. Times are predicted.';
+  $('foot').textContent = 'Planned in ' + state.seconds.toFixed(2) + ' s in this browser, by the same C as the ' +
+    'program, which allocates these bytes once, before the first step. Times are predicted.';
   drawMap();
   drawCurve();
 }
@@ -281,7 +287,8 @@ function showKinds(p) {
   rows.push(['padding', p.padding], ['arena', total]);
   for (const [name, n] of rows) {
     const tr = element('tr', undefined, table), td = element('td', undefined, tr);
-    if (name !== 'padding' && name !== 'arena') element('span', undefined, td, {className: 'chip'}).style.background = kindColour(name);
+    if (name !== 'padding' && name !== 'arena')
+      element('span', undefined, td, {className: 'chip'}).style.background = kindColour(name);
     td.append(name);
     element('td', size(n), tr, {title: count(n) + ' bytes'});
     element('td', (100 * n / total).toFixed(1) + ' %', tr);
@@ -325,6 +332,10 @@ function svg(tag, of, text) {
   $('plot').append(e);
 }
 
+function upright(x, of) {
+  svg('line', Object.assign({x1: x, x2: x, y1: plot.y, y2: plot.y + plot.h}, of));
+}
+
 function drawCurve() {
   const r = state.range, points = state.points;
   $('plot').replaceChildren();
@@ -342,12 +353,13 @@ function drawCurve() {
     const s = bottom + (top - bottom) * i / marks, b = r.low * (r.high / r.low) ** (i / marks);
     svg('line', {x1: plot.x, x2: plot.x + plot.w, y1: y(s), y2: y(s), stroke: 'var(--line)'});
     svg('text', {x: plot.x - 6, y: y(s) + 4, 'text-anchor': 'end'}, time(s));
-    svg('text', {x: x(b), y: plot.y + plot.h + 18, 'text-anchor': i === marks ? 'end' : i ? 'middle' : 'start'}, size(b));
+    const side = i === marks ? 'end' : i ? 'middle' : 'start';
+    svg('text', {x: x(b), y: plot.y + plot.h + 18, 'text-anchor': side}, size(b));
   }
   svg('text', {x: plot.x + 4, y: plot.y + plot.h + 36}, 'memory of the GPU; up: seconds of a step');
   const gpu = state.gpu.budget;
   if (gpu >= r.low && gpu <= r.high) {
-    svg('line', {x1: x(gpu), x2: x(gpu), y1: plot.y, y2: plot.y + plot.h, stroke: 'var(--dim)', 'stroke-dasharray': '4 4'});
+    upright(x(gpu), {stroke: 'var(--dim)', 'stroke-dasharray': '4 4'});
     svg('text', {x: x(gpu) - 4, y: plot.y + 12, 'text-anchor': 'end'}, state.gpu.name);
   }
   // a step at each plan: more budget is never slower
@@ -358,11 +370,13 @@ function drawCurve() {
     best = p.seconds;
   }
   svg('path', {d: d + 'H' + (plot.x + plot.w), fill: 'none', stroke: 'var(--accent)', 'stroke-width': 2});
-  for (const p of points) svg('circle', {cx: x(Math.max(p.arena, r.low)), cy: y(p.seconds), r: 3, fill: 'var(--accent)'});
+  for (const p of points)
+    svg('circle', {cx: x(Math.max(p.arena, r.low)), cy: y(p.seconds), r: 3, fill: 'var(--accent)'});
   if (!state.budget) return;
-  svg('line', {x1: x(state.budget), x2: x(state.budget), y1: plot.y, y2: plot.y + plot.h, stroke: 'var(--fg)', 'stroke-width': 2});
-  if (state.plan && state.plan.fits) svg('circle', {cx: x(state.budget), cy: y(Math.min(most, state.plan.predicted_step_seconds)),
-    r: 7, fill: 'var(--accent)', stroke: 'var(--bg)', 'stroke-width': 2});
+  upright(x(state.budget), {stroke: 'var(--fg)', 'stroke-width': 2});
+  if (state.plan && state.plan.fits)
+    svg('circle', {cx: x(state.budget), cy: y(Math.min(most, state.plan.predicted_step_seconds)), r: 7,
+                   fill: 'var(--accent)', stroke: 'var(--bg)', 'stroke-width': 2});
 }
 
 function dragTo(e) {
@@ -394,12 +408,13 @@ function drawMap() {
 function pointAt(e) {
   const box = $('map').getBoundingClientRect(), map = state.map;
   if (!map) return;
-  const op = (e.clientX - box.left) / box.width * map.ops, at = (1 - (e.clientY - box.top) / box.height) * state.plan.arena_bytes;
+  const op = (e.clientX - box.left) / box.width * map.ops;
+  const at = (1 - (e.clientY - box.top) / box.height) * state.plan.arena_bytes;
   let found = null;
   for (const r of map.rects) if (r[0] <= op && op < r[1] && r[2] <= at && at < r[2] + r[3]) found = r;
   $('tip').textContent = found ?
-    found[5] + ': ' + size(found[3]) + ' (' + count(found[3]) + ' bytes) at ' + count(found[2]) + ', ' + map.kinds[found[4]] +
-      ', ops ' + found[0] + ' to ' + (found[1] - 1) + ' of ' + map.ops :
+    found[5] + ': ' + size(found[3]) + ' (' + count(found[3]) + ' bytes) at ' + count(found[2]) + ', ' +
+      map.kinds[found[4]] + ', ops ' + found[0] + ' to ' + (found[1] - 1) + ' of ' + map.ops :
     'Free: op ' + Math.floor(op) + ', address ' + size(at);
 }
 
@@ -407,8 +422,8 @@ function pointAt(e) {
 
 async function takeFiles(files) {
   for (const f of files) {
-    const text = await f.text(), name = f.name.toLowerCase().endsWith('config.json') || files.length === 1 ? f.name : '';
-    if (name) state.files['model/' + (files.length === 1 ? 'config.json' : f.name)] = text;
+    const text = await f.text(), wanted = f.name.toLowerCase().endsWith('config.json') || files.length === 1;
+    if (wanted) state.files['model/' + (files.length === 1 ? 'config.json' : f.name)] = text;
   }
   startPlanner();
   const [r] = await ask(['page_model', 'model']);
@@ -440,7 +455,8 @@ async function begin() {
   state.gpus = JSON.parse(gpus.out).sort((a, b) => a.memory - b.memory);
   for (const m of state.models) element('option', undefined, $('models'), {value: m.name});
   for (const g of state.gpus)
-    $('gpu').append(new Option(g.name + ', ' + (g.memory / GIB).toFixed(1) + ' GiB', g.name, false, g.name === 'rtx-4090'));
+    $('gpu').append(new Option(g.name + ', ' + (g.memory / GIB).toFixed(1) + ' GiB', g.name, false,
+                               g.name === 'rtx-4090'));
   state.model = findModel($('model').value);
   plan();
 }
@@ -465,5 +481,7 @@ $('copy').addEventListener('click', async () => {
   setTimeout(() => { $('copy').textContent = 'Copy'; }, 1500);
 });
 window.addEventListener('resize', () => { drawMap(); drawCurve(); });
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => state.plan && showPlan(state.plan, null, state.shown));
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  if (state.plan) showPlan(state.plan, null, state.shown);
+});
 begin().catch(x => refuse(x.message));

@@ -9,9 +9,9 @@
 #   phrases    no comment, string or page uses a construction of the table below, also across lines
 #   contracts  in src and include, the comment above a function begins with a verb in the third person:
 #              "Returns ...", "Reads ...". Above several declarations in a row it may be their heading
-#   columns    prose and comments have at most 100 columns; C, CUDA and .def files, and commands and tables
-#              in comments, which are indented, at most 120. Tables and code blocks of pages and the code of
-#              scripts may be wider
+#   columns    prose and comments have at most 100 columns; C, CUDA, .def and JavaScript files, and commands
+#              and tables in comments, which are indented, at most 120. Tables and code blocks of pages and
+#              the code of shell and Python scripts may be wider
 #
 # To ban a construction, add a row: an extended regular expression, a tab, and what to write
 # instead. Case matters. It matches between blanks and punctuation. A third column is a regular
@@ -47,11 +47,11 @@ tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 
 # The rooms, and the files of those that are checked.
-rooms=(Makefile README.md include bench docs examples tests tools src/*)
+rooms=(Makefile README.md include bench docs examples page tests tools src/*)
 selected=("$@")
 (($# > 0)) || selected=("${rooms[@]}")
 find "${selected[@]}" -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.def' \
-    -o -name '*.sh' -o -name '*.py' -o -name '*.md' -o -name '*.yaml' -o -name Makefile \) \
+    -o -name '*.js' -o -name '*.sh' -o -name '*.py' -o -name '*.md' -o -name '*.yaml' -o -name Makefile \) \
     -not -path 'tests/fuzz/corpus/*' -not -path tests/sentences.sh -not -path tests/words.sh | sort >"$tmp/files"
 
 tr '\n' '\0' <"$tmp/files" | PHRASES=$phrases NOUNS=$nouns xargs -0 awk '
@@ -146,10 +146,11 @@ kind == "md" {
     next
 }
 {
-    if ($0 ~ /^[ \t]*#/) {
+    if (width > 120 && kind == "js") hit(FNR, width " columns of code")
+    if ($0 ~ (kind == "js" ? "^[ \t]*//" : "^[ \t]*#")) {
         # An indented line of a comment is a command or a table.
-        if (width > ($0 ~ /^#  / ? 120 : 100) && $0 !~ /^#!|shellcheck|noqa/) hit(FNR, width " columns in a comment")
-        s = $0; sub(/^[ \t]*#+ ?/, "", s)
+        if (width > ($0 ~ /^(#|\/\/)  / ? 120 : 100) && $0 !~ /^#!|shellcheck|noqa/) hit(FNR, width " columns in a comment")
+        s = $0; sub(/^[ \t]*(#+|\/\/) ?/, "", s)
         if (s ~ /^[ \t]*$/) end_text(); else add(s)
         next
     }
