@@ -339,7 +339,7 @@ EMCC       ?= emcc
 PAGE_ROOMS := base graph passes passes/rewrites passes/techniques plan cost models planning config compare adapter run page
 PAGE_LACKS := base/system compare/advice compare/diagnosis planning/this_machine adapter/merge
 PAGE_ALSO  := report/lives io/json io/json_scan io/value io/yaml_text io/table cuda/plan_kernels batch/batch_plan batch/embed batch/feed \
-              text/template/anyres data/text/rows folder/weights_4bit data/loader data/fill data/ring data/reader data/image_rows \
+              text/template/anyres data/text/rows folder/weights_4bit data/loader data/fill data/ring data/reader data/clips data/image_rows \
               data/image_list data/question_rows data/order data/augment data/formats/packed $(patsubst src/%.c,%,$(wildcard src/cuda/*/plan_*.c \
               src/data/masks/*.c src/data/images/resize*.c src/data/images/patch*.c src/data/images/processor*.c \
               src/data/images/image_source.c src/data/images/image_processor.c src/data/images/image_reader.c))
