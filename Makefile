@@ -11,6 +11,7 @@
 #   make quotes   renew the outputs of plimsoll plan that docs/guides quotes; takes minutes
 #   make wheel    the Python wheel, build/wheel/*.whl (docs/guides/python.md)
 #   make page     the page "Does it fit on my GPU?", build/page/index.html (needs emscripten)
+#   make site     the documentation and that page as a site, build/site/index.html (needs cmark-gfm)
 #   make dist     a release in dist/: archives, wheel, .deb, SBOM, SHA256SUMS; the same bytes each time
 #   make examples the programs in examples/, against the library
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, docs
@@ -372,6 +373,10 @@ else
 	@echo 'The page is $(BUILD)/page/index.html: open it in a browser.'
 endif
 
+site: page
+	@command -v cmark-gfm >/dev/null || { echo 'make site: there is no cmark-gfm; apt-get install cmark-gfm' >&2; exit 1; }
+	@python3 tools/site.py $(BUILD)/page $(BUILD)/site
+
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer $(NO_RANGES)
 asan: deps
 	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' HARDEN= EXTRA='$(SANITIZE)' all tests
@@ -408,6 +413,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples wheel dist page install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
+.PHONY: all tests examples wheel dist page site install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
 -include $(PAGE_OBJS:.o=.d) $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -77,11 +77,11 @@ no_larger() {
 }
 for name in "${gpu_plans[@]}" "${cpu_plans[@]}"; do check "$name: not above the stored plan" no_larger "$name"; done
 
-# The table of budgets in README.md has what the command above it plans for each of them.
-readme() {
-    local command budget memory
-    command=$(sed -n '/^    build.plimsoll plan .*llama-1b/,/--memory/s/\\$\|build.plimsoll\|--memory.*//gp' README.md)
-    awk -F ' *[|] *' '/^\| none \| 62/, /^$/ { gsub(/,|exit.*needs /, "", $3); sub(/ .*/, "", $4); sub(/ s$/, "", $7); if (NF) print $2, $3, $4, $5, $7 }' README.md | sed 's/ *$//' >"$tmp/rows"
+# The table of budgets of the guide has what the command above it plans for each of them.
+budgets() {
+    local command budget memory page=docs/guides/memory-budget.md
+    command=$(sed -n '/^    build.plimsoll plan .*llama-1b/,/--memory/s/\\$\|build.plimsoll\|--memory.*//gp' $page)
+    awk -F ' *[|] *' '/^\| none \| 62/, /^$/ { gsub(/,|exit.*needs /, "", $3); sub(/ .*/, "", $4); sub(/ s$/, "", $7); if (NF) print $2, $3, $4, $5, $7 }' $page | sed 's/ *$//' >"$tmp/rows"
     while read -r budget _; do
         memory=(--memory "$budget")
         [ "$budget" != none ] || memory=()
@@ -95,7 +95,7 @@ readme() {
     done <"$tmp/rows" >"$tmp/planned"
     diff "$tmp/rows" "$tmp/planned" && echo "$(wc -l <"$tmp/rows") rows" && [ "$(wc -l <"$tmp/rows")" -eq 6 ]
 }
-check 'the table of budgets in README.md' readme
+check 'the table of budgets in memory-budget.md' budgets
 
 # Properties in which machines differ: threads, processor features, a GPU.
 other_machine() {

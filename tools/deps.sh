@@ -2,8 +2,8 @@
 # Installs the missing dependencies for building and testing; prints nothing if none is missing.
 #
 #   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, Oniguruma, utf8proc, cmocka,
-#                          pkg-config, and libwebp, libtiff, OpenJPEG, libzstd, FFmpeg's libraries and Open MPI,
-#                          which are optional; WITHOUT='FFMPEG MPI': not these
+#                          pkg-config, and libwebp, libtiff, OpenJPEG, libzstd, FFmpeg's libraries, Open MPI and
+#                          cmark-gfm (make site), which are optional; WITHOUT='FFMPEG MPI': not these
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #
@@ -61,6 +61,7 @@ for name in $(CC=$CC tools/probe.sh | sed -n 's/ ?= 0$//p') $(command -v mpirun 
 done
 # Tests of video files make them with it.
 if [[ " ${WITHOUT-} " != *' FFMPEG '* ]]; then command -v ffmpeg >/dev/null || optional+=(ffmpeg); fi
+command -v cmark-gfm >/dev/null || optional+=(cmark-gfm)
 if [[ ${1-} == fuzz ]]; then fuzzes || missing+=(clang libclang-rt-dev); fi
 if [[ ${1-} == onednn ]]; then compiles -ldnnl dnnl.h || missing+=(libdnnl-dev); fi
 if ((${#missing[@]} + ${#optional[@]} == 0)); then exit 0; fi

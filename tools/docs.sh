@@ -12,6 +12,7 @@
 #   gpu-kernels.md     from src/cuda/kernels.def
 #   other-programs.md  from src/import/import.def and ignored.def
 #   ../../include/plimsoll_ops.h   from src/graph/ops.def, by tools/ops_header.sh
+#   ../images/budget.svg           from tables of docs/notes/benchmarks.md, by tools/figure.sh
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
 set -euo pipefail
@@ -381,11 +382,12 @@ splice docs/reference/configuration.md "$tmp/keys" >"$tmp/configuration.md"
 mkdir "$tmp/made"
 mv "$tmp"/{ops,commands,passes,gpu-kernels,other-programs,configuration}.md "$tmp/made"
 tools/ops_header.sh >"$tmp/made/plimsoll_ops.h"
+tools/figure.sh >"$tmp/made/budget.svg"
 
 passed=0 failed=0
 for page in "$tmp/made"/*; do
     name=${page##*/} to=docs/reference
-    [[ $name == *.md ]] || to=include
+    case $name in *.h) to=include ;; *.svg) to=docs/images ;; esac
     if [[ ${1-} != --check ]]; then
         cmp -s "$page" "$to/$name" || { cp "$page" "$to/$name"; echo "$to/$name written"; }
     elif diff -u "$to/$name" "$page"; then
