@@ -6,6 +6,7 @@
 #   DEVICE=cpu           the device of the runs: cpu or cuda; tests/cuda.sh runs some of the scripts with cuda
 #   FLAGS=               further arguments of every run, such as --set device.threads=1
 #   MODELS=              the models that a script runs, of llama, sam and tinysam; unset: all that it has
+#   TIMES=               1: after each check the seconds that it took of the processor
 #   SECTIONS=            the sections that a script runs, of those that its header names; unset: all.
 #                        tests/cuda.sh runs sections in parallel
 #
@@ -65,12 +66,14 @@ skipped=0
 check() {
     local name=$1 rc=0
     shift
+    [ -z "${TIMES:-}" ] || times >"$tmp/times"
     "$@" >"$tmp/log" 2>&1 || rc=$?
     case $rc in
         0) passed=$((passed + 1)); printf 'ok    %-58s %s\n' "$name" "$(tail -n 1 "$tmp/log")" ;;
         77) skipped=$((skipped + 1)); printf 'skip  %-58s %s\n' "$name" "$(tail -n 1 "$tmp/log")" ;;
         *) failed=$((failed + 1)); printf 'FAIL  %s\n' "$name"; sed 's/^/      /' "$tmp/log" ;;
     esac
+    [ -z "${TIMES:-}" ] || { times >>"$tmp/times" && awk -F '[ms ]+' '{ t = $1 * 60 + $2 + $3 * 60 + $4 } NR == 2 { from = t } NR == 4 { printf "      %.1f s\n", t - from }' "$tmp/times"; }
 }
 # summary: prints the last line; its status is the script's exit code.
 summary() {
