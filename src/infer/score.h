@@ -29,6 +29,10 @@ double overlap_dice(const struct overlap *o);
 /* Returns Dice, which for a single mask is a function of IoU. */
 static inline double dice_of_iou(double iou) { return 2 * iou / (1 + iou); }
 
+/* Returns F of two masks, nonzero bytes [h][w]: how well their boundaries agree (boundary.c).
+ * `scratch` has room for 3 * w * h bytes. */
+double boundary_score(const uint8_t *predicted, const uint8_t *target, uint32_t w, uint32_t h, uint8_t *scratch);
+
 struct score {
     uint64_t masks, above_half, above_most; /* IoU above 0.50, above 0.75 */
     double iou, dice;                       /* sums */
