@@ -222,7 +222,7 @@ $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	$(NVCC) $(call CUDA_CODE_OF,$<) $(NVFLAGS) -c $< -o $@
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes forge_questions forge_videos forge_volumes pixels patches video cuda_seam cuda_ops profile_path)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes forge_questions forge_videos forge_volumes pixels labels patches video cuda_seam cuda_ops profile_path)
 # -O1 and sanitizers hide value ranges from the compiler, which then gives false warnings.
 NO_RANGES := -Wno-format-truncation -Wno-maybe-uninitialized
 # Compiled apart, so that a change in src only links them again. -O1 halves the time.

@@ -7,7 +7,7 @@
 #
 # The model and the videos are golden files of a few kilobytes. Bit-equal: recomputation, reading
 # threads, a resumed run. Within 1e-5: micro-batches. tests/golden.sh compares steps with
-# transformers.
+# transformers. Predictions on a video: those of transformers (tests/golden/make_track_sam2.py).
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 
@@ -55,6 +55,66 @@ names() { "$tools/forge_pth" list "$1" | cut -d' ' -f1 | sort; }
 kept() { same <(names "$clip/model.safetensors") <(names "$(weights plain)") && names "$(weights plain)" | wc -l; }
 tool forge_pth
 check 'a saved folder has the tensors that it was read from' kept
+
+# --- predictions --------------------------------------------------------------------------------
+
+track=tests/golden/track_sam2
+tool labels
+# predict ARGUMENT...: of the golden model and video.
+predict() { "$binary" predict --model "$track/model" --video "$track/video" --set "device=$DEVICE" "$@"; }
+by_mask() { predict --mask "$track/labels.png" --frame 4 -o "$tmp/by_mask" --overlay "$tmp/over" --json "$tmp/by_mask.json" && [ "$(ls "$tmp/over" | wc -l)" = 12 ] && "$tools/labels" "$track/mask.png" "$tmp/by_mask"/*.png; }
+check 'two objects by a mask, both ways: the pixels of transformers' by_mask
+by_prompts() { predict --prompts "$track/prompts.csv" -o "$tmp/by_prompts" && "$tools/labels" "$track/prompts.png" "$tmp/by_prompts"/*.png; }
+check 'points and boxes on three frames: the pixels of transformers' by_prompts
+# A video of three times as many frames takes the memory of this one.
+longer() {
+    mkdir "$tmp/longer" && for k in 0 1 2; do for f in "$track"/video/*.png; do cp "$f" "$tmp/longer/$k${f##*/}"; done; done
+    predict --box 4,5,14,16 --json "$tmp/a.json" >"$tmp/short.txt" && predict --video "$tmp/longer" --box 4,5,14,16 --json "$tmp/b.json" >"$tmp/long.txt" &&
+        grep -q 'on 36 frames' "$tmp/long.txt" && same <(sed 's/.*; //' "$tmp/short.txt") <(sed 's/.*; //' "$tmp/long.txt") && sed 's/.*; //' "$tmp/long.txt"
+}
+check 'a longer video: the same memory' longer
+listed() { [ "$(grep -c '"frame"' "$tmp/by_mask.json")" -ge 12 ] && sed -n 2p "$tmp/by_mask.json" | grep -o '"frame": 0, "id": 1, "size": .32, 32.'; }
+check 'a list of masks' listed
+wrong() { expect 2 "$1" predict "${@:2}" -o "$tmp/none" && [ ! -e "$tmp/none" ]; }
+check 'a frame beyond the end' wrong '--frame 12: tests/golden/track_sam2/video has 12 frames, 0 to 11' --box 1,1,9,9 --frame 12
+check 'a box outside' wrong '40,9 of the prompt of object 1 lies outside of the frames, which have 32 x 32 pixels' --box 1,1,40,9
+check 'a mask of another size' wrong 'has 48 x 32 pixels, and the frames of .* have 32 x 32' --mask tests/golden/clips/Annotations/both/00000.png
+check 'no prompt' wrong 'no prompt is given: give one of --point and --box'
+check 'a frame and prompts with frames' wrong '--prompts has the frame of each prompt: leave out --frame' --prompts "$track/prompts.csv" --frame 1
+csv() { printf 'frame,id,x0,y0,x1,y1\n%s\n' "$2" >"$tmp/one.csv" && wrong "$1" --prompts "$tmp/one.csv"; }
+check 'a frame in the prompts beyond the end' csv 'one.csv: frame 99: .* has 12 frames' '99,1,1,1,9,9'
+check 'an object 0' csv 'the id is "0", expected a number from 1 to 255' '1,0,1,1,9,9'
+check 'a frame that is no number' csv 'the frame is "a.png", expected a number' 'a.png,1,1,1,9,9'
+check 'a model of images' expect 2 'is a sam2, which takes no videos; expected a sam2_video' "$binary" predict --model tests/golden/predict_sam2/model --video "$track/video" --box 1,1,9,9 -o "$tmp/none"
+check 'a video that is not there' expect 2 'there is no such video' "$binary" predict --model "$track/model" --video "$tmp/nowhere" --box 1,1,9,9 -o "$tmp/none"
+check 'a frame for an image' expect 2 '--frame is for a video' "$binary" predict --model "$track/model" "$track/video/00000.png" --box 1,1,9,9 --frame 2 -o "$tmp/none.png"
+sizes() {
+    mkdir "$tmp/sizes" && cp "$track"/video/0000?.png "$tmp/sizes" && cp tests/golden/predict_sam2/tall.png "$tmp/sizes/00003.png"
+    expect 2 'frame 2 has 41 x 57 pixels, expected the 32 x 32 of the others' predict --video "$tmp/sizes" --box 1,1,9,9 -o "$tmp/none2"
+}
+check 'frames of several sizes' sizes
+
+# --- scores -------------------------------------------------------------------------------------
+
+sed "s|path: $clip|path: $track/model|; s|frames: 3,|validation: tests/golden/clips, frames: 3,|" "$tmp/run.yaml" >"$tmp/eval.yaml"
+score() { "$binary" eval "$tmp/eval.yaml" --model "$track/model" "$@"; }
+# The numbers are those of davis2017-evaluation's definition (tests/golden/make_video_score.py) on
+# the label images that `predict` writes for these videos.
+scored() {
+    score --csv "$tmp/scores.csv" && sed -n 's/^left,2,3,//p; s/^both,1,3,//p' "$tmp/scores.csv" |
+        tr ',\n' '  ' | awk '{ n = split("0.0343137644 0.0993932937 0.066853529 0.029015544 0.0584329349 0.0437242395", e, " "); for (i = 1; i <= n; i++) if ($i - e[i] > 1e-6 || e[i] - $i > 1e-6) { print; exit 1 } print $3 }'
+}
+check 'J and F of whole videos' scored
+by_boxes() { score --prompt box --json >"$tmp/boxes.json" && "$tools/json_get" "$tmp/boxes.json" prompt videos unscored_videos objects j_and_f | tr '\n' ' ' | tee "$tmp/boxes.txt" && grep -q '^box 3 1 4 0\.' "$tmp/boxes.txt"; }
+check 'prompts by boxes, as JSON' by_boxes
+check 'another prompt' expect 2 '--prompt train: expected mask or box' score --prompt train
+check 'the worst masks of videos' expect 2 '--worst is for images, and data.frames asks for videos' score --worst 3
+check 'a prompt for images' expect 2 '--prompt is for videos' score --prompt box --set data.frames=0
+mixed() {
+    cp -r tests/golden/clips "$tmp/mixed" && cp "$track/labels.png" "$tmp/mixed/Annotations/both/00002.png" &&
+        expect 2 'both: .*00002: the label image has 32 x 32 pixels, expected the 48 x 32 of the first one' score --set "data.validation=$tmp/mixed"
+}
+check 'label images of several sizes' mixed
 
 # --- refused ------------------------------------------------------------------------------------
 

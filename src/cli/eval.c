@@ -16,13 +16,14 @@ struct eval {
 /* The options for masks; then those for text, of which the first three are for questions too. */
 #define OWN(name, kind, member) OPTION(struct eval, name, kind, member)
 static const struct option OPTIONS[] = {
-    OWN("--csv", TEXT, of.csv), OWN("--overlays", TEXT, of.overlays), OWN("--images", TEXT, of.images),
+    OWN("--csv", TEXT, of.csv), OWN("--prompt", TEXT, of.prompt), OWN("--overlays", TEXT, of.overlays),
+    OWN("--images", TEXT, of.images),
     OWN("--structures", TEXT, of.structures), OWN("--own-size", SWITCH, of.own_size),
     OWN("--spacing", TEXT, of.spacing), OWN("--samples", POSITIVE, of.answers.samples),
     OWN("--max-new", POSITIVE, of.answers.max_new), OWN("--batch", POSITIVE, batch), OWN("--data", LIST, data),
     OWN("-o", TEXT, o.output), OWN("--loss", SWITCH, of.answers.loss), OWN("--worst", COUNT, of.worst),
     OWN("--tolerance", REAL, of.own.tolerance)};
-enum { MASK_OPTIONS = 6, QUESTION_OPTIONS = 3, TEXT_OPTIONS = 6 };
+enum { MASK_OPTIONS = 7, QUESTION_OPTIONS = 3, TEXT_OPTIONS = 6 };
 
 /* Refuses options of the other kind of model. */
 static int check_options(struct eval *v, bool text, struct error *e)
@@ -35,7 +36,8 @@ static int check_options(struct eval *v, bool text, struct error *e)
     if (other)
         return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", other, text ? "masks" : "conversations",
                          batch_format(&v->o.config));
-    if (v->of.worst == UINT64_MAX) v->of.worst = 8;
+    if (v->of.prompt && !v->o.config.data_frames)
+        return error_set(e, PL_USAGE, "--prompt is for videos (data.frames); images are evaluated by points and boxes");
     return evaluation_check(&v->of, e);
 }
 
@@ -90,7 +92,8 @@ static int eval(struct options *o, struct error *e)
     if (o->paths.n) o->run = o->paths.at[0];
     v->of.model = o->model, v->of.output = o->output, v->of.json = o->json;
     TRY(read_config(v, e));
-    return (!config_tokens(&o->config)                      ? evaluate_masks
+    return (o->config.data_frames                           ? evaluate_videos
+            : !config_tokens(&o->config)                    ? evaluate_masks
             : o->config.data_format == FORMAT_CONVERSATIONS ? evaluate_answers
                                                             : evaluate_tokens)(&o->config, &v->of, e);
 }
@@ -101,8 +104,9 @@ const struct command command_eval = {
     "[--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] "
     "[--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and\n"
-    "category. Conversations: the model answers the last question of each, greedily, and the answers are\n"
-    "scored against the references: exact match, token F1, BLEU and ROUGE-L by file. Files of tokens and\n"
+    "category. Videos (data.frames): J and F by object, as the DAVIS challenges.\n"
+    "Conversations: the model answers the last question of each, greedily, and the answers are scored\n"
+    "against the references: exact match, token F1, BLEU and ROUGE-L by file. Files of tokens and\n"
     "texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of\n"
     "data.sequence tokens. Masks and texts (data.queries): the share of queries that find their mask\n"
     "among those of the image.\n"
@@ -117,6 +121,8 @@ const struct command command_eval = {
     "For masks:\n"
     "\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+    "  --prompt mask  videos (data.frames): the objects' masks on the first frame are the prompts; box:\n"
+    "                 the boxes of these masks\n"
     "  --own-size     also scores masks at the image's own size: Dice, IoU, HD95 and NSD by structure\n"
     "                 (category), mean and deviation; --json then has the lists structures and images, of\n"
     "                 the own size and of the loss's\n"

@@ -13,7 +13,7 @@ struct predict {
 };
 
 /* The first rows are for masks. */
-enum { MASK_OPTIONS = 14 };
+enum { MASK_OPTIONS = 17 };
 #define OWN(name, kind, member) OPTION(struct predict, name, kind, member)
 static const struct option OPTIONS[] = {
     OWN("--point", LIST, masks.points), OWN("--box", TEXT, masks.box), OWN("-o", TEXT, masks.many.output),
@@ -22,7 +22,8 @@ static const struct option OPTIONS[] = {
     OWN("--side", POSITIVE, masks.many.reading.side), OWN("--prompt", TEXT, masks.many.derive),
     OWN("--max-new", POSITIVE, masks.max_new), OWN("--question", TEXT, masks.question),
     OWN("--everything", POSITIVE, masks.every.points), OWN("--multimask", SWITCH, masks.all),
-    OWN("--overlay", TEXT, masks.overlay), OWN("--out", TEXT, masks.many.output), OWN("--json", TEXT, masks.many.json),
+    OWN("--overlay", TEXT, masks.overlay), OWN("--video", TEXT, masks.video), OWN("--frame", COUNT, masks.frame),
+    OWN("--mask", TEXT, masks.labels), OWN("--out", TEXT, masks.many.output), OWN("--json", TEXT, masks.many.json),
     OWN("--batch", COUNT, masks.many.batch), OWN("--min-iou", REAL, masks.every.min_iou),
     OWN("--min-stability", REAL, masks.every.min_stability), OWN("--nms", REAL, masks.every.nms),
     OWN("--text", LIST, texts)};
@@ -60,8 +61,9 @@ static int predict(struct options *o, struct error *e)
 
 const struct command command_predict =
     {"predict",
-     "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | "
-     "--prompts FILE | --everything N | --question TEXT) -o OUT",
+     "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml | --video VIDEO [--frame N]) "
+     "((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --prompts FILE | --everything N | --question TEXT | "
+     "--mask LABELS) -o OUT",
      "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates\n"
      "are in pixels of the stored image. A vision tower with a head predicts classes: predict --model DIR\n"
      "IMAGE... [--json FILE]; and a CLIP or SigLIP which of some texts belong to an image: predict --model\n"
@@ -100,6 +102,12 @@ const struct command command_predict =
      "                        that get the prompt, counted from 0 along data.slice_axis; -o is a label\n"
      "                        volume, OUT.nii.gz, of the same geometry. With --data the volumes of the\n"
      "                        dataset become label volumes in the folder -o\n"
+     "  --video VIDEO         a file or a folder of frames, for a sam2_video: the masks of objects on all\n"
+     "                        frames. -o is a folder of label images, a value for each object, as those of\n"
+     "                        DAVIS; --overlay a folder of frames with masks; --json a list of masks. With\n"
+     "                        --prompts the CSV has the column frame instead of image, and ids from 1\n"
+     "  --frame N             with --video: the frame that is prompted, counted from 0 (0)\n"
+     "  --mask LABELS.png     with --video: the objects on that frame, a value for each\n"
      "  --prompt box          with --data: the box of each mask; point: its most interior point; train:\n"
      "                        drawn as in training (prompts.box, prompts.jitter, train.seed)\n"
      "  --side N              resizes and pads the image to N x N pixels; default: the size of training if\n"
@@ -109,6 +117,6 @@ const struct command command_predict =
      "  --set key=value       sets a configuration key, such as device=cuda",
      .shared = OPT_PATHS | OPT_MODEL | OPT_SET | OPT_MEMORY,
      COMMAND_OPTIONS(OPTIONS),
-     COMMAND_STATE(struct predict, .masks = {.many.batch = 16, .every = {.min_iou = 0.88, .min_stability = 0.95,
-    .nms = 0.7}}),
+     COMMAND_STATE(struct predict, .masks = {.frame = UINT64_MAX, .many.batch = 16,
+                                             .every = {.min_iou = 0.88, .min_stability = 0.95, .nms = 0.7}}),
      .run = predict};

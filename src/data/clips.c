@@ -36,14 +36,33 @@ static bool same_folder(const char *a, const char *b)
     return n == folder_length(b) && !strncmp(a, b, n);
 }
 
+int clips_video(const struct dataset *d, uint64_t first, struct clip_video *out, struct error *e)
+{
+    const uint64_t n = dataset_count(d);
+    const char *path = d->format->image_path ? dataset_image_path(d, first) : NULL;
+    if (!path) return error_set(e, PL_USAGE, "clips are frames in files, in a folder for each video");
+    size_t end = folder_length(path), begin = end;
+    while (begin && path[begin - 1] != '/') begin--;
+    *out = (struct clip_video){.first = first, .n = 1};
+    snprintf(out->name, sizeof out->name, "%.*s", (int)(end - begin), path + begin);
+    while (first + out->n < n && same_folder(path, dataset_image_path(d, first + out->n))) out->n++;
+    return PL_OK;
+}
+
+enum data_fault clips_labels(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out,
+                             struct error *e)
+{
+    return d->format->values(d, d->chosen ? d->chosen[i] : i, scratch, n, out, e);
+}
+
 int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, struct error *e)
 {
     const uint64_t n = dataset_count(d);
     *out = (struct clip_starts){0};
     for (uint64_t i = 0, end; i < n; i = end) {
-        const char *first = d->format->image_path ? dataset_image_path(d, i) : NULL;
-        if (!first) return error_set(e, PL_USAGE, "clips are frames in files, in a folder for each video");
-        for (end = i + 1; end < n && same_folder(first, dataset_image_path(d, end));) end++;
+        struct clip_video v;
+        TRY(clips_video(d, i, &v, e));
+        end = i + v.n;
         out->videos++;
         out->short_videos += end - i < frames;
         for (uint64_t k = i; k + frames <= end; k++) vec_push(&out->at, (uint32_t)k);

@@ -25,6 +25,18 @@ struct clip_starts {
 /* Finds the clips of a dataset. PL_USAGE: it has none, or its images are no files. */
 int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, struct error *e);
 
+/* A video of a dataset: the samples of one folder. */
+struct clip_video {
+    uint64_t first, n;
+    char name[256]; /* of the folder */
+};
+/* Finds the video that begins with sample `first`. PL_USAGE: its images are no files. */
+int clips_video(const struct dataset *d, uint64_t first, struct clip_video *out, struct error *e);
+/* Decodes the label image of a sample into the scratch. */
+struct label_image;
+enum data_fault clips_labels(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out,
+                             struct error *e);
+
 struct clip_source {
     struct sample_order order;
     const struct dataset *set;

@@ -113,6 +113,7 @@ static int read_header(struct csv *c, int at[COLUMNS], struct error *e)
     if (csv_next(c, &more, e)) return e->code;
     for (int k = 0; k < COLUMNS; k++) at[k] = more ? csv_column(c, columns[k]) : -1;
     if (more && at[IMAGE] < 0) at[IMAGE] = csv_usual_column(c, CSV_IMAGE);
+    if (more && at[IMAGE] < 0) at[IMAGE] = csv_column(c, "frame"); /* of a video */
     const bool box = at[X0] >= 0 && at[Y0] >= 0 && at[X1] >= 0 && at[Y1] >= 0, point = at[X] >= 0 && at[Y] >= 0;
     if (at[IMAGE] >= 0 && (box || point)) return PL_OK;
     return error_set(e, PL_USAGE,

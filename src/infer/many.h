@@ -17,7 +17,8 @@
 
 /* The prompts of many images, from a file.
  *
- *     CSV    image,id,x0,y0,x1,y1,x,y,label,category  a box, a point, or both in a row
+ *     CSV    image,id,x0,y0,x1,y1,x,y,label,category  a box, a point, or both in a row; for a video
+ *                                                     the column is frame, and `image` the frame's number
  *     JSON   COCO: the bbox of each annotation
  *
  * Rows of the same image and id are one prompt of several points. Coordinates are pixels of the

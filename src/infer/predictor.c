@@ -74,17 +74,26 @@ double mask_upsample(const struct mask_view *v, const float *logits, float *fitt
     return maybe ? (double)sure / (double)maybe : 0;
 }
 
+void logits_upsample(const float *logits, int64_t side, int64_t w, int64_t h, float *to)
+{
+    struct lerp *across = mem_alloc((size_t)w * sizeof *across);
+    for (int64_t x = 0; x < w; x++) across[x] = lerp_at(x, side, w);
+#pragma omp parallel for
+    for (int64_t y = 0; y < h; y++) lerp_row(logits, side, side, across, w, y, h, to + y * w);
+    mem_free(across);
+}
+
 /* --- a forward run of encoder or decoder --------------------------------------------------- */
 
-static int start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
+int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
     struct run_options o =
-        {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
+        {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL || p->bank};
     TRY(run_plan(r, c, &o, e));
     return run_start(r, NULL, true, e);
 }
 
-static int forward(struct run *r, struct error *e)
+int predictor_forward(struct run *r, struct error *e)
 {
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
     TRY(run_put_step(r, &b, e));
@@ -153,25 +162,31 @@ static int check_model(const struct model *m, struct error *e)
     return PL_OK;
 }
 
+int predictor_open_model(struct model *m, const struct config *c, int64_t side, struct error *e)
+{
+    TRY(config_open_model(c, m, e));
+    int rc = check_model(m, e);
+    if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
+    if (!rc && side % masks_patch(m))
+        rc = error_set(e, PL_USAGE,
+                       "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of "
+                       "the model's patch size %lld",
+                       (long long)side, (long long)masks_patch(m));
+    if (rc) model_close(m);
+    return rc;
+}
+
 /* Checks the model before anything is planned; sets the side of the shape and of its masks. */
 static int open_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
-    int rc = config_open_model(c, &m, e);
-    if (rc) return rc;
-    rc = check_model(&m, e);
-    if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
-    if (!rc) *norm = *masks_norm(&m);
-    if (!rc && a->shape.side % masks_patch(&m))
-        rc = error_set(e, PL_USAGE,
-                       "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of "
-                       "the model's patch size %lld",
-                       (long long)a->shape.side, (long long)masks_patch(&m));
-    if (!rc && !a->shape.side) a->shape.side = m.image;
-    if (!rc) a->mask_side = masks_side(&m, a->shape.side);
+    TRY(predictor_open_model(&m, c, a->shape.side, e));
+    *norm = *masks_norm(&m);
+    if (!a->shape.side) a->shape.side = m.image;
+    a->mask_side = masks_side(&m, a->shape.side);
     a->stretched = masks_stretch(&m);
     model_close(&m);
-    return rc;
+    return PL_OK;
 }
 
 /* Runs the encoder and returns the image's embedding on the heap; the run itself is closed. */
@@ -183,10 +198,10 @@ static int encode(struct predictor *a, const struct config *c, const struct imag
     const size_t side = (size_t)a->shape.side;
     float *pixels = mem_alloc(3 * side * side * sizeof *pixels);
     predictor_fit(p, norm, (uint32_t)side, a->stretched, pixels, &a->fit_w, &a->fit_h);
-    int rc = start(&r, c, &prompting, e);
+    int rc = predictor_start(&r, c, &prompting, e);
     if (!rc) rc = batch_write_once(&r, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
     mem_free(pixels);
-    if (!rc) rc = forward(&r, e);
+    if (!rc) rc = predictor_forward(&r, e);
     if (!rc) {
         *out = mem_alloc((size_t)predictor_output_elements(&r, "image_embeddings") * sizeof **out);
         rc = predictor_output(&r, "image_embeddings", *out, e);
@@ -202,7 +217,7 @@ static int open_decoder(struct predictor *a, const struct config *c, size_t fitt
     const struct predictor_shape *s = &a->shape;
     struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box,
                                   .single = s->single, .stable = s->single, .part = PART_REST};
-    int rc = start(&a->run, c, &prompting, e);
+    int rc = predictor_start(&a->run, c, &prompting, e);
     if (rc) return rc;
     a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
     a->logits = mem_alloc((size_t)predictor_output_elements(&a->run, "pred_masks") * sizeof *a->logits);
@@ -248,12 +263,17 @@ void predictor_close(struct predictor *a)
 
 /* --- prediction ------------------------------------------------------------------------------ */
 
+void predictor_to_model(const struct model *m, int64_t side, const uint32_t fit[2], uint32_t w, uint32_t h,
+                        const float from[2], float to[2])
+{
+    const double range = masks_extent(m) * (double)side / (double)m->image;
+    to[0] = (float)((from[0] * ((double)fit[0] / w) + 0.5) / range);
+    to[1] = (float)((from[1] * ((double)fit[1] / h) + 0.5) / range);
+}
+
 static void to_model_coords(const struct predictor *a, const float from[2], float to[2])
 {
-    const struct model *m = &a->run.planned.model;
-    const double side = masks_extent(m) * (double)a->shape.side / (double)m->image;
-    to[0] = (float)((from[0] * ((double)a->fit_w / a->w) + 0.5) / side);
-    to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);
+    predictor_to_model(&a->run.planned.model, a->shape.side, (uint32_t[]){a->fit_w, a->fit_h}, a->w, a->h, from, to);
 }
 
 /* Writes the points and boxes. Rows after the last prompt repeat it, because the program computes
@@ -284,7 +304,7 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
 {
     CHECK(n > 0 && n <= a->shape.prompts, "%lld prompts", (long long)n);
     int rc = put_prompts(a, prompts, n, e);
-    if (!rc) rc = forward(&a->run, e);
+    if (!rc) rc = predictor_forward(&a->run, e);
     if (!rc) rc = predictor_output(&a->run, "pred_masks", a->logits, e);
     if (!rc) rc = predictor_output(&a->run, "iou_scores", a->scores, e);
     for (int64_t i = 0; i < n * a->candidates && !rc; i++)
@@ -364,7 +384,7 @@ int predictors_open(struct predictors *s, const struct config *c, const struct p
     const int64_t side = s->of[0].shape.side;
     const struct prompting prompting = {.image = side, .masks = 1, .points = 1, .part = PART_IMAGE};
     if (!rc) rc = rest_of(c, used, &s->config[n], e);
-    if (!rc) rc = start(&s->encoder, &s->config[n], &prompting, e);
+    if (!rc) rc = predictor_start(&s->encoder, &s->config[n], &prompting, e);
     if (!rc) {
         s->pixels = mem_alloc((size_t)(3 * side * side) * sizeof *s->pixels);
         s->embedding =
@@ -389,7 +409,7 @@ int predictors_encode(struct predictors *s, const struct image *p, struct error 
     uint32_t fit_w, fit_h;
     predictor_fit(p, &s->norm, (uint32_t)side, s->of[0].stretched, s->pixels, &fit_w, &fit_h);
     int rc = batch_write_once(&s->encoder, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {s->pixels}}}, e);
-    if (!rc) rc = forward(&s->encoder, e);
+    if (!rc) rc = predictor_forward(&s->encoder, e);
     if (!rc) rc = predictor_output(&s->encoder, "image_embeddings", s->embedding, e);
     for (uint32_t i = 0; i < s->n && !rc; i++) {
         struct predictor *a = &s->of[i];

@@ -44,6 +44,9 @@ struct mask_view {
  * -offset, 0 if there are none. */
 double mask_upsample(const struct mask_view *v, const float *logits, float *fitted, float offset, uint8_t *mask);
 
+/* Resizes logits [side][side] of a stretched image to its size: to[h][w]. */
+void logits_upsample(const float *logits, int64_t side, int64_t w, int64_t h, float *to);
+
 /* Describes logits of a model that pads or stretches an image of w x h to a square: logits of a
  * stretched image are resized to its size at once. */
 struct mask_view mask_view_of(int64_t logits, int64_t side, bool stretched, uint32_t w, uint32_t h);
@@ -53,6 +56,19 @@ struct mask_view mask_view_of(int64_t logits, int64_t side, bool stretched, uint
  * square. */
 void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t side, bool stretched, float *to,
                    uint32_t *fit_w, uint32_t *fit_h);
+
+/* --- runs -------------------------------------------------------------------------------- */
+
+/* Plans and starts a forward run of a mask model; runs it on what was written. */
+int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e);
+int predictor_forward(struct run *r, struct error *e);
+/* Opens the model that c names, and checks that it predicts masks of RGB images of `side` pixels,
+ * 0: its own side. Messages name it. */
+int predictor_open_model(struct model *m, const struct config *c, int64_t side, struct error *e);
+/* Converts a pixel of an image of w x h, fitted to fit[0] x fit[1] pixels of a square of `side`, to
+ * the model's coordinates. */
+void predictor_to_model(const struct model *m, int64_t side, const uint32_t fit[2], uint32_t w, uint32_t h,
+                        const float from[2], float to[2]);
 
 /* --- prediction -------------------------------------------------------------------------- */
 

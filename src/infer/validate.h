@@ -54,6 +54,27 @@ int mask_validation_run(struct mask_validation *v, struct error *e);
 void mask_validation_end_run(struct mask_validation *v);
 void mask_validation_close(struct mask_validation *v);
 
+/* --- videos ----------------------------------------------------------------------------------- */
+
+/* The scores of an object over the frames of its video but the first and the last, as the DAVIS
+ * challenges have them: J, the mean IoU, and F, the mean of boundary_score. */
+struct video_object {
+    char video[256];
+    uint32_t id, frames;
+    double j, f;
+};
+struct video_validation {
+    VEC(struct video_object) objects;
+    uint64_t videos, frames, unscored; /* unscored: videos of less than three frames or without an object */
+    uint64_t later;                    /* objects that appear after the first frame, and are not scored */
+    uint64_t arena;
+    double seconds;
+};
+/* Tracks the objects of the first frame of each video of data.validation, from their masks or with
+ * `boxes` from their boxes, and scores them. validate_videos_close is called in any case. */
+int validate_videos(struct video_validation *v, const struct config *c, bool boxes, struct error *e);
+void validate_videos_close(struct video_validation *v);
+
 /* --- validate answers ------------------------------------------------------------------------ */
 
 /* A language model answers the held-out questions, greedily, and the answers

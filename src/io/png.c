@@ -280,15 +280,34 @@ int png_read(const char *path, enum png_as as, uint64_t max_pixels, void *to, si
 
 /* ---- writing ---- */
 
+void png_index_colour(uint8_t value, uint8_t rgb[3])
+{
+    memset(rgb, 0, 3);
+    for (int i = 0; i < 8; i++) rgb[i % 3] |= (uint8_t)((value >> i & 1) << (7 - i / 3));
+}
+
+static void write_colours(struct stream *s)
+{
+    png_color all[256];
+    for (int i = 0; i < 256; i++) {
+        uint8_t rgb[3];
+        png_index_colour((uint8_t)i, rgb);
+        all[i] = (png_color){rgb[0], rgb[1], rgb[2]};
+    }
+    png_set_PLTE(s->png, s->info, all, 256);
+}
+
 static bool write_all(struct stream *s, enum png_kind kind, uint32_t width, uint32_t height, const uint8_t *pixels,
                       size_t stride)
 {
-    static const int color[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA};
+    static const int color[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA,
+                                PNG_COLOR_TYPE_PALETTE};
     if (setjmp(png_jmpbuf(s->png))) return false;
     png_set_write_fn(s->png, s, write_bytes, flush_nothing);
     png_set_user_limits(s->png, SIDE_CAP, SIDE_CAP);
     png_set_IHDR(s->png, s->info, width, height, kind == PNG_BITS ? 1 : 8, color[kind], PNG_INTERLACE_NONE,
                  PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    if (kind == PNG_INDEXED) write_colours(s);
     png_write_info(s->png, s->info);
     if (kind == PNG_BITS) png_set_packing(s->png);
     for (uint32_t y = 0; y < height; y++) {
@@ -303,7 +322,7 @@ static bool write_all(struct stream *s, enum png_kind kind, uint32_t width, uint
 int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
                struct error *e)
 {
-    static const uint32_t channels[] = {1, 1, 3, 4};
+    static const uint32_t channels[] = {1, 1, 3, 4, 1};
     struct stream s = {.out = out};
     s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, on_error, on_warning);
     if (s.png) s.info = png_create_info_struct(s.png);

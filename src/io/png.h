@@ -54,8 +54,11 @@ int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels,
 int png_read(const char *path, enum png_as as, uint64_t max_pixels, void *to, size_t room, struct png_pixels *out,
              struct error *e);
 
-/* PNG_BITS takes one byte per pixel (0 is black, other values white) and stores one bit. */
-enum png_kind { PNG_BITS, PNG_GREY, PNG_RGB, PNG_RGBA };
+/* PNG_BITS takes one byte per pixel (0 is black, other values white) and stores one bit.
+ * PNG_INDEXED takes one byte per pixel, the index of a colour as PASCAL VOC and DAVIS have them. */
+enum png_kind { PNG_BITS, PNG_GREY, PNG_RGB, PNG_RGBA, PNG_INDEXED };
+/* Fills that colour: bits 0, 3 and 6 are the highest of red, the next ones of green, then blue. */
+void png_index_colour(uint8_t value, uint8_t rgb[3]);
 
 /* Appends the file to `out`; `stride` is the distance of rows in bytes, 0: no gaps. */
 int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,

@@ -76,12 +76,32 @@ struct prompting {
      * frames, which may be any frames of the video, and on every frame. */
     int64_t frames, prompted;
     bool mask_prompts;   /* the prompts are the masks themselves, at the size of the image */
+    /* One frame of a video in inference (frames 1), with the output object_memories: prompted
+     * (prompted 1), or tracked (prompted 0) with memories as inputs: of up to `bank` prompted
+     * frames and of the last tracked ones. 0: clips */
+    int64_t bank;
     bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
     bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */
 };
 
 /* Returns the prompts of a batch of a mask model; all zeros if it has none of its own. */
 const struct prompting *prompting_of(const struct batch *b);
+
+/* What a frame sees of another one. */
+struct clip_sight {
+    int32_t memory;   /* the temporal position of its memory; clip_memories(m): it is not seen */
+    int32_t pointer;  /* 1: its pointer is not seen */
+    float time;       /* how far apart both are, for its pointer */
+};
+/* Returns what is seen of a frame that is `apart` frames before, in the direction of tracking.
+ * later: pointers of later prompted frames are seen too. pointers: the frames whose pointers are
+ * seen, at most, clip_pointers(m) and the video's. */
+struct clip_sight clip_see(const struct model *m, int64_t apart, bool prompted, bool later, int64_t pointers);
+/* Return the memories and pointers that a frame sees, at most, with those of one prompted frame,
+ * and how many prompted frames it sees; below 0: all. */
+int64_t clip_memories(const struct model *m);
+int64_t clip_pointers(const struct model *m);
+int64_t clip_prompted(const struct model *m);
 
 /* What follows from the times of a clip's frames, T x T of each (sam2_video.c). */
 struct clip_rows {

@@ -166,22 +166,34 @@ static int parse_sam2_video(struct model *m, const struct value *config, struct 
 
 /* --- what is data --------------------------------------------------------------------------- */
 
-int64_t clip_hidden_memory(const struct model *m) { return ((const struct sam *)m->config)->video->memories; }
+static const struct sam_video *video_of(const struct model *m) { return ((const struct sam *)m->config)->video; }
+
+int64_t clip_memories(const struct model *m) { return video_of(m)->memories; }
+int64_t clip_pointers(const struct model *m) { return video_of(m)->pointers; }
+int64_t clip_prompted(const struct model *m) { return video_of(m)->prompted; }
+
+struct clip_sight clip_see(const struct model *m, int64_t apart, bool prompted, bool later, int64_t pointers)
+{
+    const int64_t memories = video_of(m)->memories;
+    const bool remembered = prompted || (apart > 0 && apart < memories),
+               points = prompted ? apart >= 0 || later : apart > 0 && apart < pointers;
+    return (struct clip_sight){
+        .memory = (int32_t)(remembered ? prompted ? memories - 1 : apart - 1 : memories),
+        .pointer = !points,
+        .time = points ? (float)(((double)apart / (double)max_i64(1, pointers - 1) + 1) / 2) : 0.5f};
+}
 
 void clip_rows(const struct model *m, const struct prompting *p, const int32_t *times, struct clip_rows *out)
 {
-    const struct sam_video *v = ((const struct sam *)m->config)->video;
-    const int64_t T = p->frames, most = min_i64(T, v->pointers);
+    const int64_t T = p->frames, pointers = min_i64(T, clip_pointers(m));
     for (int64_t i = 0; i < T; i++)
         for (int64_t j = 0; j < T; j++) {
-            const int64_t apart = (int64_t)times[i] - times[j], k = i * T + j;
-            const bool prompted = j < p->prompted, remembered = prompted || (apart > 0 && apart < v->memories),
-                       points = prompted ? apart >= 0 || !p->stable : apart > 0 && apart < most;
-            out->memory[k] = (int32_t)(remembered ? prompted ? v->memories - 1 : apart - 1 : v->memories);
-            out->pointer[k] = !points;
-            if (!out->time) continue;
-            out->time[k][0] = points ? (float)(((double)apart / (double)max_i64(1, most - 1) + 1) / 2) : 0.5f;
-            out->time[k][1] = 0.5f;
+            const int64_t k = i * T + j;
+            const struct clip_sight s =
+                clip_see(m, (int64_t)times[i] - times[j], j < p->prompted, !p->stable, pointers);
+            out->memory[k] = s.memory;
+            out->pointer[k] = s.pointer;
+            if (out->time) out->time[k][0] = s.time, out->time[k][1] = 0.5f;
         }
 }
 
@@ -353,31 +365,46 @@ static struct sam_image frames_of(const struct clip *c, int64_t first, int64_t n
                                part_of(c, c->images.fine[1], c->T, first, n)}};
 }
 
-/* Reads what frames see of each other, and looks up positions in time. */
-static void look_up(struct clip *c)
+/* Looks up scores of keys: 0, and -inf where a row of `rows` i32 is `unseen`. */
+static id look_up_scores(struct graph *g, const char *name, int64_t unseen, id rows_)
+{
+    const struct tensor t = *tensor_at(g, rows_);
+    float *seen = mem_alloc((size_t)(unseen + 1) * sizeof *seen);
+    memset(seen, 0, (size_t)(unseen + 1) * sizeof *seen);
+    seen[unseen] = -INFINITY;
+    id x = op_gather(g, column(g, name, unseen + 1, seen),
+                     op_reshape(g, rows_, 2, (int64_t[]){1, tensor_elements(&t)}));
+    mem_free(seen);
+    return op_reshape(g, x, t.rank, t.dim);
+}
+
+/* Looks up the temporal positions of memories [A,B,n], [A,B,n,channels]. */
+static id look_up_times(const struct sam_build *b, id rows_)
+{
+    const struct sam_video *v = b->c->video;
+    struct graph *g = b->g;
+    const struct tensor t = *tensor_at(g, rows_);
+    id table = layer_param(g, "", "memory_temporal_positional_encoding", 4, (int64_t[]){v->memories, 1, 1, v->channels},
+                           0.02);
+    id x = op_gather(g, op_reshape(g, table, 3, (int64_t[]){1, v->memories, v->channels}),
+                     op_reshape(g, rows_, 2, (int64_t[]){1, tensor_elements(&t)}));
+    return op_reshape(g, x, 4, (int64_t[]){t.dim[0], t.dim[1], t.dim[2], v->channels});
+}
+
+/* Reads what each of A frames sees of n memories and P pointers, and looks up positions in time. */
+static void look_up(struct clip *c, int64_t A, int64_t n, int64_t P)
 {
     const struct sam_video *v = c->b.c->video;
     struct graph *g = c->g;
-    const int64_t n = c->B * c->T * c->T, T = c->T, Cm = v->channels;
-    const float two[2] = {0, -INFINITY};
-    float *seen = mem_alloc((size_t)(v->memories + 1) * sizeof *seen);
-    memset(seen, 0, (size_t)(v->memories + 1) * sizeof *seen);
-    seen[v->memories] = -INFINITY;
-    id memory = graph_input(g, "memory_rows", DT_I32, 3, (int64_t[]){c->B, T, T});
-    id pointer = graph_input(g, "pointer_rows", DT_I32, 3, (int64_t[]){c->B, T, T});
-    memory = op_reshape(g, memory, 2, (int64_t[]){1, n}), pointer = op_reshape(g, pointer, 2, (int64_t[]){1, n});
-    id scores = op_gather(g, column(g, "memory_scores", v->memories + 1, seen), memory);
-    c->memory_scores = op_reshape(g, scores, 3, (int64_t[]){c->B, T, T});
-    scores = op_gather(g, column(g, "pointer_scores", 2, two), pointer);
-    c->pointer_scores = op_reshape(g, scores, 3, (int64_t[]){c->B, T, T});
-    id table = layer_param(g, "", "memory_temporal_positional_encoding", 4, (int64_t[]){v->memories, 1, 1, Cm}, 0.02);
-    id times = op_gather(g, op_reshape(g, table, 3, (int64_t[]){1, v->memories, Cm}), memory);
-    c->times = op_reshape(g, times, 4, (int64_t[]){c->B, T, T, Cm});
-    mem_free(seen);
+    id memory = graph_input(g, "memory_rows", DT_I32, 3, (int64_t[]){c->B, A, n});
+    id pointer = graph_input(g, "pointer_rows", DT_I32, 3, (int64_t[]){c->B, A, P});
+    c->memory_scores = look_up_scores(g, "memory_scores", v->memories, memory);
+    c->pointer_scores = look_up_scores(g, "pointer_scores", 1, pointer);
+    c->times = look_up_times(&c->b, memory);
     if (!v->temporal) return;
-    id apart = graph_input(g, "pointer_times", DT_F32, 4, (int64_t[]){c->B, T, T, 2});
+    id apart = graph_input(g, "pointer_times", DT_F32, 4, (int64_t[]){c->B, A, P, 2});
     id codes = op_cast(g, op_fourier(g, apart, time_frequencies(g, c->C)), DT_NONE);
-    c->pointer_codes = layer_linear(g, codes, "", "temporal_positional_encoding_projection_layer", Cm);
+    c->pointer_codes = layer_linear(g, codes, "", "temporal_positional_encoding_projection_layer", v->channels);
 }
 
 /* Returns what frame i sees of the K prompted frames and of those from `from` to before i: of x
@@ -429,23 +456,66 @@ static id collect(const struct clip *c, const id *of, int64_t i, int64_t from)
     return x;
 }
 
-/* Collects what frame i sees. */
+/* What a frame sees: of n memories and P pointers of each object the values, and by frame [B,n,...]
+ * their scores and their positions in time (codes 0: none). */
+struct seen {
+    int64_t n, P;
+    id maps, pointers; /* [R,n*cells,channels], [R,P*splits,channels] */
+    id times, codes, memory_scores, pointer_scores;
+};
+
+/* Joins memories and pointers. */
+static struct bank join_bank(const struct clip *c, const struct seen *x)
+{
+    struct graph *g = c->g;
+    const int64_t Cm = c->b.c->video->channels, splits = c->C / Cm;
+    if (!x->maps || !x->pointers) return (struct bank){0};
+    id keys = op_reshape(g, x->maps, 4, (int64_t[]){c->R, x->n, c->cells, Cm});
+    keys = op_reshape(g, op_add(g, keys, c->memory_sines), 3, (int64_t[]){c->R, x->n * c->cells, Cm});
+    keys = add_codes(c, keys, x->times, x->n);
+    id codes = add_codes(c, x->pointers, x->codes, x->P);
+    id scores[2] = {spread_scores(c, x->memory_scores, c->cells), spread_scores(c, x->pointer_scores, splits)};
+    return (struct bank){op_concat(g, (id[]){x->maps, x->pointers}, 2, 1), op_concat(g, (id[]){keys, codes}, 2, 1),
+                         op_concat(g, scores, 2, 1), sam_key_positions(g, c->R, x->n, c->b.grid, x->P * splits)};
+}
+
+/* Collects what frame i of a clip sees. */
 static struct bank bank_of(const struct clip *c, int64_t i)
 {
     const struct sam_video *v = c->b.c->video;
+    const int64_t from = max_i64(c->K, i - (v->memories - 1)), first = max_i64(c->K, i - (v->pointers - 1));
+    return join_bank(c, &(struct seen){.n = c->K + i - from, .P = c->K + i - first,
+                                       .maps = collect(c, c->memory, i, from),
+                                       .pointers = collect(c, c->pointer, i, first),
+                                       .times = seen_by(c, c->times, i, from),
+                                       .codes = seen_by(c, c->pointer_codes, i, first),
+                                       .memory_scores = seen_by(c, c->memory_scores, i, from),
+                                       .pointer_scores = seen_by(c, c->pointer_scores, i, first)});
+}
+
+/* Returns how many memories or pointers a bank has of each object: those of prompted frames, and of
+ * the last `most` - 1 tracked ones. */
+static int64_t bank_slots(const struct sam_build *b, int64_t most) { return b->prompting.bank + most - 1; }
+
+/* Reads what the only frame sees. Each object is as a clip of its own, as they may be prompted on
+ * different frames. */
+static struct bank given_bank(const struct clip *c)
+{
+    const struct sam_video *v = c->b.c->video;
     struct graph *g = c->g;
-    const int64_t from = max_i64(c->K, i - (v->memories - 1)), n = c->K + i - from, Cm = v->channels;
-    const int64_t first = max_i64(c->K, i - (v->pointers - 1)), P = c->K + i - first, splits = c->C / Cm;
-    id maps = collect(c, c->memory, i, from), pointers = collect(c, c->pointer, i, first);
-    if (!maps || !pointers) return (struct bank){0};
-    id keys = op_reshape(g, maps, 4, (int64_t[]){c->R, n, c->cells, Cm});
-    keys = op_reshape(g, op_add(g, keys, c->memory_sines), 3, (int64_t[]){c->R, n * c->cells, Cm});
-    keys = add_codes(c, keys, seen_by(c, c->times, i, from), n);
-    id codes = add_codes(c, pointers, seen_by(c, c->pointer_codes, i, first), P);
-    id scores[2] = {spread_scores(c, seen_by(c, c->memory_scores, i, from), c->cells),
-                    spread_scores(c, seen_by(c, c->pointer_scores, i, first), splits)};
-    return (struct bank){op_concat(g, (id[]){maps, pointers}, 2, 1), op_concat(g, (id[]){keys, codes}, 2, 1),
-                         op_concat(g, scores, 2, 1), sam_key_positions(g, c->R, n, c->b.grid, P * splits)};
+    const int64_t n = bank_slots(&c->b, v->memories), P = bank_slots(&c->b, v->pointers), R = c->R, Cm = v->channels,
+                  splits = c->C / Cm;
+    struct clip each = *c;
+    each.B = R, each.M = 1;
+    id maps = graph_input(g, "bank_memories", DT_F32, 4, (int64_t[]){1, R, n * c->cells, Cm});
+    id pointers = graph_input(g, "bank_pointers", DT_F32, 4, (int64_t[]){1, R, P * splits, Cm});
+    return join_bank(&each, &(struct seen){
+        .n = n, .P = P, .maps = op_cast(g, op_reshape(g, maps, 3, (int64_t[]){R, n * c->cells, Cm}), DT_NONE),
+        .pointers = op_cast(g, op_reshape(g, pointers, 3, (int64_t[]){R, P * splits, Cm}), DT_NONE),
+        .times = op_reshape(g, c->times, 3, (int64_t[]){R, n, Cm}),
+        .codes = c->pointer_codes ? op_reshape(g, c->pointer_codes, 3, (int64_t[]){R, P, Cm}) : 0,
+        .memory_scores = op_reshape(g, c->memory_scores, 2, (int64_t[]){R, n}),
+        .pointer_scores = op_reshape(g, c->pointer_scores, 2, (int64_t[]){R, P})});
 }
 
 /* Lists memories and pointers of the frames first .. first + n - 1, whose rows are B*n*M. */
@@ -561,8 +631,8 @@ static void track(struct clip *c, int64_t i)
         struct sam_image image = frames_of(c, i, 1);
         id raw = image.coarse, x = op_reshape(g, raw, 3, (int64_t[]){c->B, c->cells, c->C});
         x = op_add(g, x, c->sines);
-        const struct bank k = bank_of(c, i);
-        x = k.values ? sam_memory_attention(&c->b, op_repeat(g, x, c->pointer[0]), &k) : 0;
+        const struct bank k = c->b.prompting.bank ? given_bank(c) : bank_of(c, i);
+        x = k.values ? sam_memory_attention(&c->b, op_repeat(g, x, k.values), &k) : 0;
         image.coarse = op_reshape(g, x, 4, (int64_t[]){c->R, c->b.grid, c->b.grid, c->C});
         c->of[i] = decode(&c->b, image, &c->nothing);
         if (i + 1 < c->T || c->inference) remember(&c->b, &c->of[i], raw, false);
@@ -646,7 +716,7 @@ static bool clip_fits(const struct sam_build *b)
     const struct sam_video *v = b->c->video;
     const struct prompting *p = &b->prompting;
     if (v->refused) graph_fail(b->g, "clips: %s", v->refused);
-    else if (p->prompted < 1 || p->prompted > p->frames)
+    else if (p->prompted < !p->bank || p->prompted > p->frames)
         graph_fail(b->g, "clips of %lld frames with prompts on %lld: expected prompts on 1 to %lld frames",
                    (long long)p->frames, (long long)p->prompted, (long long)p->frames);
     else if (v->prompted >= 0 && p->prompted > v->prompted)
@@ -683,17 +753,20 @@ static void clip_forward(const struct model *m, const struct sam_build *given, c
     c.b.prompting.single = !(v->several && v->several_tracked && v->points[0] <= 0);
     struct sam_build prompted = *given;
     prompted.frames = true;
-    prompted_frames(&c, &prompted);
+    if (c.K) prompted_frames(&c, &prompted);
     if (c.T > c.K) {
-        look_up(&c);
+        if (p->bank) look_up(&c, c.M, bank_slots(given, v->memories), bank_slots(given, v->pointers));
+        else look_up(&c, c.T, c.T, c.T);
         c.nothing = sam_prompt(&c.b, c.positions);
         c.sines = op_scale(g, sine_positions(g, given->grid, c.C), 0.1);
         c.memory_sines = sine_positions(g, given->grid, v->channels);
     }
     for (int64_t i = c.K; i < c.T && !g->error.code; i++) track(&c, i);
+    if (!c.K) c.first = c.of[0], c.K = 1; /* the only frame */
     if (!g->error.code) {
         if (batch->outputs || !p->targets) output_clip(m, &c, batch);
         if (p->targets) clip_loss(&c);
+        if (p->bank) graph_output(g, "object_memories", c.memory[0]);
     }
     mem_free(c.of);
     mem_free(c.memory);

@@ -11,6 +11,8 @@
 #include "io/table.h"
 #include "report/worst.h"
 
+enum { WORST = 8 };
+
 static const struct report_column FILES[] = {
     {"file", "file"}, {"prompts", "prompts", ""}, {"exact_match", "exact match", "%.1f %%"},
     {"token_f1", "token F1", "%.1f"}, {"bleu", "BLEU", "%.1f"}, {"rouge_l", "ROUGE-L", "%.1f"}};
@@ -259,7 +261,8 @@ int evaluate_masks(struct config *c, const struct evaluation *o, struct error *e
 {
     struct shown v = {.o = o, .config = c};
     struct mask_validation *x = &v.masks;
-    int rc = mask_validation_open(x, c, (uint32_t)o->worst, o->own_size ? &o->own : NULL, e);
+    const uint32_t worst = o->worst == UINT64_MAX ? WORST : (uint32_t)o->worst;
+    int rc = mask_validation_open(x, c, worst, o->own_size ? &o->own : NULL, e);
     if (!rc && x->matches && (o->csv || o->overlays))
         rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", o->csv ? "--csv" : "--overlays",
                        x->run.planned.model.family->model_type,
@@ -279,7 +282,7 @@ int evaluation_check(struct evaluation *o, struct error *e)
     double *mm = o->own.mm;
     char *end = NULL;
     o->own_size |= o->images || o->structures;
-    if (o->worst > 100000)
+    if (o->worst > 100000 && o->worst != UINT64_MAX)
         return error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)o->worst);
     if (o->spacing) {
         mm[0] = strtod(o->spacing, &end);

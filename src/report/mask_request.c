@@ -341,6 +341,9 @@ int mask_request_run(struct mask_request *r, struct error *e)
                many = volume || r->many.prompts || r->data || paths->n > 1 || (paths->n && dir_exists(paths->at[0]));
     r->image_path = paths->n ? paths->at[0] : NULL;
     TRY(check(r, prompt, e));
+    if (r->video) return video_request_run(r, e);
+    if (r->labels || r->frame != UINT64_MAX)
+        return error_set(e, PL_USAGE, "%s is for a video: add --video FILE", r->labels ? "--mask" : "--frame");
     TRY(many ? check_many(r, volume, prompt, e) : check_one(r, prompt, e));
     image_reading_find(&r->many.reading, r->many.config);
     const int rc = many ? run_many(r, e) : run_one(r, e);

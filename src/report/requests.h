@@ -18,7 +18,8 @@ struct evaluation {
     bool own_size;                          /* these scores are computed, without files too */
     const char *spacing;                    /* of their pixels, "X,Y" in mm; NULL: as the files say */
     struct own_size_options own;
-    uint64_t worst;                         /* masks that are listed */
+    uint64_t worst;                         /* masks that are listed; UINT64_MAX: not given */
+    const char *prompt;                     /* of videos: mask or box; NULL: mask */
     bool json;
 };
 /* Checks the options of masks, and reads the spacing. */
@@ -26,6 +27,8 @@ int evaluation_check(struct evaluation *o, struct error *e);
 /* Scores masks, and the answers of a model that answers in words too; or what a model finds for a
  * query. */
 int evaluate_masks(struct config *c, const struct evaluation *o, struct error *e);
+/* Tracks the objects of videos, and prints J and F (video_scores.c). */
+int evaluate_videos(struct config *c, const struct evaluation *o, struct error *e);
 /* Answers the conversations of data.validation, scores the answers and prints the scores. */
 int evaluate_answers(struct config *c, const struct evaluation *o, struct error *e);
 /* Prints loss and perplexity on files of tokens, or on texts. */
@@ -52,6 +55,8 @@ struct mask_request {
     const char *data;                /* the run file of many.derive; NULL: none */
     bool all;                        /* every candidate, OUT-1.png, OUT-2.png, ..., instead of the best */
     uint64_t max_new;                /* tokens of an answer; 0: the default */
+    const char *video, *labels;      /* a video, and a label image of the objects on `frame`; NULL: none */
+    uint64_t frame;                  /* of the prompt; UINT64_MAX: not given */
     struct image image;              /* of a request of one image, at image_path */
     const char *image_path;
 };
@@ -59,6 +64,8 @@ struct mask_request {
 /* Predicts the masks, writes the files and prints what they are. PL_USAGE names options that do not
  * go together. */
 int mask_request_run(struct mask_request *r, struct error *e);
+/* Does that for a video (video_request.c). */
+int video_request_run(struct mask_request *r, struct error *e);
 
 /* --- token request --------------------------------------------------------------------------- */
 

@@ -270,6 +270,22 @@ int video_list(const struct video_at *v, const struct video_options *o, struct b
     return rc;
 }
 
+int video_names(const struct video_at *v, struct names *out, struct error *e)
+{
+    struct video_folder f = {.at = v};
+    if (check_path(v, e)) return e->code;
+    if (v->fd >= 0 || !is_folder(v)) return PL_OK;
+    int rc = list_images(&f, e);
+    for (uint32_t i = 0; i < f.files.n && !rc; i++) {
+        const char *slash = strrchr(f.files.at[i].path, '/');
+        char *name = mem_string(slash ? slash + 1 : f.files.at[i].path), *dot = strrchr(name, '.');
+        if (dot && dot > name) *dot = 0;
+        vec_push(out, name);
+    }
+    close_folder(&f);
+    return rc;
+}
+
 int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out,
                struct error *e)
 {

@@ -88,6 +88,10 @@ struct video_choice {
 int video_list(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_choice *out,
                struct error *e);
 
+/* Lists the file names of a folder's images, without endings; of a file and in a tar none. */
+struct names;
+int video_names(const struct video_at *v, struct names *out, struct error *e);
+
 /* When the frames that are used are shown, in whole seconds rounded down (to the microsecond). A
  * file's last frame lasts as long as the others do on average. The images of a folder are taken to
  * be o->fps a second; 24, where that is 0. */
