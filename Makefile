@@ -122,7 +122,8 @@ ifeq ($(CUDA),1)
     $(error nvcc is $(NVCC), but cuda_runtime_api.h or cublasLt.h is not in $(CUDA_HOME)/include: set CUDA_HOME, or build with make CUDA=0)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(foreach d,$(CUDA_ROOMS),$(wildcard src/$(d)/*.cu)))
-  CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
+  CUDA_DIRS := $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)
+  CUDA_LIBS := $(CUDA_DIRS:%=-L%) -lcublasLt -lcudart -lstdc++
   NVFLAGS   := -O1 -std=c++17 $(if $(LINEINFO),-lineinfo) $(if $(CUDA_FAST),-DCUDA_QUICK) -Isrc -Iinclude -I$(BUILD) -MMD -MP -Werror all-warnings -Xcompiler $(subst $(space),$(comma),-fPIC -Wall -Wextra $(HARDEN))
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
@@ -180,7 +181,7 @@ $(SHARED): $(PUBLIC) $(BUILD)/objects
 	@ln -sf $(@F) $(BUILD)/libplimsoll.so
 # The same two for the Python wheel and for archives: what they link with is beside them, and their
 # libraries' own libraries too, which only an rpath of the old kind finds.
-RELEASED := $(addprefix $(BUILD)/wheel/,plimsoll libplimsoll.so.0 libLerc.so.4 libjbig.so.0)
+RELEASED := $(addprefix $(BUILD)/wheel/,plimsoll libplimsoll.so.0 libLerc.so.4 libjbig.so.0 $(notdir $(PLUGIN)))
 BESIDE = -Wl,--disable-new-dtags,-rpath,'$$ORIGIN$1'
 $(BUILD)/wheel/libplimsoll.so.0: $(SHARED)
 	@mkdir -p $(@D)
@@ -195,7 +196,13 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # The plug-in contains the few internal functions that it calls: the program and both libraries,
 # which load it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(SYSTEM) -o $@
+	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(CUDA_DIRS:%=-Wl,-rpath,%) $(ONEDNN_LIBS) $(SYSTEM) -o $@
+# For the wheel and archives: CUDA's libraries are those of pip's nvidia-* packages beside plimsoll,
+# or of an installed CUDA.
+CUDA_BESIDE := $(foreach d,cu13 cublas cuda_runtime nccl,-Wl,-rpath,'$$ORIGIN/../../nvidia/$d/lib') -Wl,-rpath,/usr/local/cuda/lib64
+$(BUILD)/wheel/plimsoll-cuda.so: $(PLUGIN)
+	@mkdir -p $(@D)
+	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(CUDA_BESIDE) $(ONEDNN_LIBS) $(SYSTEM) -o $@
 $(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h $(BUILD)/flags
 	$(MPICC) $(filter-out -fopenmp,$(FLAGS)) $(DEP) -MF $@.d -MT $@ -shared $(RELRO) $< -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
@@ -305,6 +312,7 @@ examples: $(EXAMPLES)
 $(BUILD)/wheel/libLerc.so.4 $(BUILD)/wheel/libjbig.so.0: tools/stand_in.c
 	@mkdir -p $(@D)
 	$(CC) $(CSTD) $(WARN) -O2 -fPIC -shared -Wl,-soname,$(@F) $< -o $@
+released: $(RELEASED)
 wheel: all $(RELEASED)
 	@python3 tools/wheel.py $(BUILD) $(BUILD)/wheel
 dist: all $(RELEASED)
@@ -413,6 +421,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples wheel dist page site install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
+.PHONY: all tests examples released wheel dist page site install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
 -include $(PAGE_OBJS:.o=.d) $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

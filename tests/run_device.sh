@@ -84,6 +84,16 @@ stale() {
         with_stub "$tmp/old/plimsoll" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
 check 'a plug-in of another build' stale
+# A plug-in that is linked with a library of CUDA that is not here.
+no_cuda_library() {
+    local cc=(${CC:-cc} -x c -shared -fPIC)
+    make_stub || return 1
+    mkdir -p "$tmp/bare" && cp "$binary" "$tmp/bare/plimsoll" && echo 'int cublas_of_none = 1;' | "${cc[@]}" -Wl,-soname,libcublasLt.so.0 -o "$tmp/bare/libcublasLt.so.0" - &&
+        echo 'extern int cublas_of_none; int *plimsoll_cuda_plugin = &cublas_of_none;' | "${cc[@]}" -o "$tmp/bare/plimsoll-cuda.so" - -x none "$tmp/bare/libcublasLt.so.0" && rm "$tmp/bare/libcublasLt.so.0" || return 1
+    expect 1 "device: cuda: .*libcublasLt.so.0: .*; install CUDA's libraries \(pip install 'plimsoll\[cuda\]' does\), or set device: cpu" \
+        with_stub "$tmp/bare/plimsoll" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
+}
+check 'a machine with a driver and without the libraries of CUDA' no_cuda_library
 large() {
     printf 'model: {preset: sam-vit-b}\ndata: {format: sa1b}\ntrain: {effective_batch: 32}\n' >"$tmp/large.yaml"
     expect 0 '' "$binary" plan "$tmp/large.yaml" --set device=cuda --json && grep -q '"micro_batch": 16' "$tmp/out" && ! grep -q ops_without_kernel "$tmp/out" || return 1

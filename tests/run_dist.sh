@@ -13,7 +13,7 @@ version=$("$binary" --version | sed -n 's/^plimsoll //p;q')
 usable() { command -v python3 dpkg-deb strip >/dev/null && git rev-parse HEAD >/dev/null 2>&1 && ! sanitized; }
 released() {
     usable || { echo 'python3, dpkg-deb, binutils or the git repository is not here'; return 77; }
-    make -s BUILD="$BUILD" "$BUILD"/wheel/{plimsoll,libplimsoll.so.0,libLerc.so.4,libjbig.so.0} && python3 tools/dist.py "$BUILD" "$dist" >"$tmp/made" 2>&1 || { cat "$tmp/made"; return 1; }
+    make -s BUILD="$BUILD" released && python3 tools/dist.py "$BUILD" "$dist" >"$tmp/made" 2>&1 || { cat "$tmp/made"; return 1; }
     (cd "$dist" && sha256sum -c SHA256SUMS) | grep -v ': OK$' && return 1
     echo "$(wc -l <"$dist/SHA256SUMS") files"
 }

@@ -26,7 +26,7 @@ fi
 syntax() {
     "$python" - <<'END'
 import ast, glob
-files = sorted(glob.glob("python/plimsoll/*.py") + glob.glob("tests/python/*.py") + ["tools/wheel.py"])
+files = sorted(glob.glob("python/plimsoll/*.py") + glob.glob("tests/python/*.py") + ["tools/wheel.py", "tools/site.py"])
 for path in files:
     with open(path, encoding="utf-8") as f:
         ast.parse(f.read(), path, feature_version=(3, 9))
@@ -73,6 +73,16 @@ no_paths() {
     ! grep -rlF "$PWD" "$tmp/unpacked" && echo "none in $(find "$tmp/unpacked" -type f | wc -l) files"
 }
 check 'the wheel has no paths of this folder' no_paths
+
+# What the CUDA plug-in is linked with is the system's or pip's, from no folder of this machine.
+cuda_plug_in() {
+    local plug_in=$tmp/unpacked/plimsoll/lib/plimsoll-cuda.so
+    [ -f "$plug_in" ] || { echo 'the build has no CUDA'; return 77; }
+    readelf -dW "$plug_in" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(libcublasLt|libcudart|libstdc\+\+|libgcc_s|libgomp|libm|libc|ld-linux[^.]*|libdl|libpthread)\.so' && return 1
+    readelf -dW "$plug_in" | sed -n 's/.*RUNPATH.*\[\(.*\)\]/\1/p' | tr : '\n' | grep -vE '^(\$ORIGIN/|/usr/local/cuda/lib64$)' && return 1
+    grep -h '^Requires-Dist: nvidia-' "$tmp"/unpacked/*.dist-info/METADATA
+}
+check 'the CUDA plug-in of the wheel' cuda_plug_in
 
 bare() { (cd "$tmp" && env -i HOME="$tmp" PATH="$tmp/venv/bin:/usr/bin:/bin" LC_ALL=C.UTF-8 "$@"); }
 install() {

@@ -91,9 +91,8 @@ def binaries(root, build, folder, library_folder="lib"):
     put(root, f"{library_folder}/libplimsoll.so.0",
         wheel.stripped(os.path.join(folder, "libplimsoll.so.0")), 0o755)
     os.symlink("libplimsoll.so.0", os.path.join(root, library_folder, "libplimsoll.so"))
-    for plugin in ("plimsoll-cuda.so", "plimsoll-mpi.so"):
-        if os.path.exists(os.path.join(build, plugin)):
-            put(root, f"{library_folder}/{plugin}", wheel.stripped(os.path.join(build, plugin)), 0o755)
+    for plugin, path in wheel.plugins(build):
+        put(root, f"{library_folder}/{plugin}", wheel.stripped(path), 0o755)
     for header in ("plimsoll.h", "plimsoll_ops.h"):
         put(root, f"include/{header}", wheel.read("include", header))
 

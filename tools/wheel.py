@@ -120,6 +120,24 @@ def read(*parts):
         return f.read()
 
 
+def plugins(build):
+    """Lists (name, path) of the plug-ins that a build has; the CUDA one as it is linked for a wheel."""
+    places = {"plimsoll-cuda.so": os.path.join(build, "wheel"), "plimsoll-mpi.so": build}
+    return [(name, os.path.join(places[name], name)) for name in sorted(places)
+            if os.path.exists(os.path.join(build, name))]
+
+
+def cuda_packages(own):
+    """Returns the lines of METADATA about CUDA: pip's packages with the libraries that the plug-in needs."""
+    path = own.get("plimsoll/lib/plimsoll-cuda.so")
+    if not path:
+        return ""
+    major = int(re.search(r"libcudart\.so\.(\d+)", "\n".join(asked(path))).group(1))
+    suffix, bound = ("", f" >={major}, <{major + 1}") if major >= 13 else (f"-cu{major}", "")
+    return "Provides-Extra: cuda\n" + "".join(f"Requires-Dist: nvidia-{name}{suffix}{bound} ; extra == 'cuda'\n"
+                                              for name in ("cublas", "cuda-runtime"))
+
+
 def make(build, out):
     """Writes the wheel into a folder; returns its path and the bundled libraries."""
     linked = os.path.join(build, "wheel")
@@ -131,10 +149,9 @@ def make(build, out):
 
     own = {"plimsoll/bin/plimsoll": os.path.join(linked, "plimsoll"),
            "plimsoll/lib/libplimsoll.so.0": os.path.join(linked, "libplimsoll.so.0")}
-    for plugin in ("plimsoll-cuda.so", "plimsoll-mpi.so"):
-        if os.path.exists(os.path.join(build, plugin)):
-            own[f"plimsoll/lib/{plugin}"] = os.path.join(build, plugin)
-    # What the plug-ins link with is the system's: they are opened where it is there.
+    for plugin, path in plugins(build):
+        own[f"plimsoll/lib/{plugin}"] = path
+    # What the plug-ins link with is the system's, or pip's: they are opened where it is there.
     libraries = sorted({**dict(needed(own["plimsoll/bin/plimsoll"], linked)),
                         **dict(needed(own["plimsoll/lib/libplimsoll.so.0"], linked))}.items())
     for name, path in own.items():
@@ -143,7 +160,7 @@ def make(build, out):
         files[f"plimsoll/lib/{name}"] = stripped(path)
 
     machine = platform.machine()
-    major, minor = glibc([*list(own.values())[:2], *(path for _, path in libraries)])
+    major, minor = glibc([*own.values(), *(path for _, path in libraries)])
     tag = f"py3-none-manylinux_{major}_{minor}_{machine}"
     v = version()
     info = f"plimsoll-{v}.dist-info"
@@ -157,7 +174,7 @@ Classifier: Programming Language :: Python :: 3
 Classifier: Operating System :: POSIX :: Linux
 Provides-Extra: numpy
 Requires-Dist: numpy ; extra == 'numpy'
-Description-Content-Type: text/markdown
+{cuda_packages(own)}Description-Content-Type: text/markdown
 
 """).encode() + read("docs", "guides", "python.md")
     files[f"{info}/WHEEL"] = ("Wheel-Version: 1.0\nGenerator: tools/wheel.py\nRoot-Is-Purelib: false\n"

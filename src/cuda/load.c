@@ -26,7 +26,12 @@ static const struct cuda_plugin *open_at(const char *path, struct error *e)
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct cuda_plugin *p = handle ? dlsym(handle, "plimsoll_cuda_plugin") : NULL;
-    if (!p) error_set(e, PL_FAIL, "%s; install what is missing, or set device: cpu", dlerror());
+    if (!p) {
+        const char *why = dlerror();
+        const bool cuda = strstr(why, "libcudart") || strstr(why, "libcublas");
+        error_set(e, PL_FAIL, "%s; install %s, or set device: cpu", why,
+                  cuda ? "CUDA's libraries (pip install 'plimsoll[cuda]' does)" : "what is missing");
+    }
     if (!p || p->abi == CUDA_PLUGIN_ABI) return p;
     error_set(e, PL_FAIL, "%s does not match this program's build; rebuild both, or set device: cpu", path);
     return NULL;
