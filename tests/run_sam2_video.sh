@@ -51,6 +51,27 @@ low() { run bf16 --set memory.precision=bf16 --set train.steps=1 && [ "$(losses 
 check 'bf16' low
 resumed() { run resumed --set train.steps=2 && run resumed --resume --set train.steps=3 && same "$(weights plain)" "$(weights resumed)"; }
 check 'a resumed run: the same bytes' resumed
+# Clips of an evaluation do not overlap: the two videos of five frames have one each.
+evaluations() { grep '"eval' "$tmp/$1/metrics.jsonl" | grep -o '_loss": *[0-9.e-]*'; }
+evaluated() {
+    run evaluated --set data.validation=tests/golden/clips --set train.eval_every=1 && grep 'data.validation: 2 clips of 3 frames in 3 videos' "$tmp/out" "$tmp/err" &&
+        same "$(weights plain)" "$(weights evaluated)" && [ "$(evaluations evaluated | sort -u | wc -l)" -ge 3 ] && evaluations evaluated | tail -n 1
+}
+check 'evaluations change nothing of the training' evaluated
+held() {
+    for seed in 1 2 3; do
+        run "held$seed" --set data.holdout=0.3 --set "data.split_seed=$seed" --set train.eval_every=3 >"$tmp/held.txt" 2>&1 || grep -q 'data.validation: no folder has 3 frames' "$tmp/err" || return 1
+        cat "$tmp/out" "$tmp/err" | grep -h 'clips of 3 frames in' >>"$tmp/helds.txt"
+    done
+    # two videos are trained on, and one is held out, never a part of one
+    ! grep 'in 3 videos' "$tmp/helds.txt" && grep 'data.validation: 1 clips of 3 frames in 1 videos' "$tmp/helds.txt" | tail -n 1
+}
+check 'videos that are held out' held
+by_list() {
+    echo left >"$tmp/val.txt" && run listed --set data.validation=tests/golden/clips --set "data.validation_list=$tmp/val.txt" --set train.eval_every=3 &&
+        grep -h 'data.validation: 1 clips of 3 frames in 1 videos' "$tmp/out" "$tmp/err"
+}
+check 'a list of videos' by_list
 names() { "$tools/forge_pth" list "$1" | cut -d' ' -f1 | sort; }
 kept() { same <(names "$clip/model.safetensors") <(names "$(weights plain)") && names "$(weights plain)" | wc -l; }
 tool forge_pth
@@ -124,7 +145,6 @@ check 'another model' refused 'data.frames is 3, and a sam2 takes no clips; expe
 check 'another format' refused 'data.format is sa1b: clips are pairs of frames and label images' --set data.format=sa1b --set data.images=null --set data.masks=null --set data.labels=null
 check 'rounds of prompts' refused 'prompts.iterations is 2: clips have prompts on their first frame' --set prompts.iterations=2
 check 'augmentation' refused 'data.flip is given: the frames of clips stay as they are' --set data.flip=0.5
-check 'a validation' refused 'clips are trained on and not evaluated; leave out data.validation and data.holdout' --set data.validation=tests/golden/clips
 damaged() {
     cp -r tests/golden/clips "$tmp/damaged" && for f in "$tmp/damaged"/Annotations/*/*.png; do head -c 60 "$f" >"$f.cut" && mv "$f.cut" "$f"; done
     expect 2 "$1" "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/never2" --set "data.train=$tmp/damaged" --set data.labels=instances

@@ -212,8 +212,7 @@ void batch_prs(const struct config *c, struct prs_batch *out)
 /* --- the description -------------------------------------------------------------------------- */
 
 /* Describes clips of videos instead of images. */
-static int describe_clips(const struct config *c, const struct model *m, const struct run_options *options,
-                          struct mask_batches *b, struct error *e)
+static int describe_clips(const struct config *c, const struct model *m, struct mask_batches *b, struct error *e)
 {
     const enum config_key moves = batch_augments(c);
     enum config_key at = KEY_data_frames;
@@ -228,9 +227,6 @@ static int describe_clips(const struct config *c, const struct model *m, const s
                   "later rounds", c->prompts_iterations), at = KEY_prompts_iterations;
     else if (moves != (enum config_key)CONFIG_KEYS)
         error_set(e, PL_USAGE, "%s is given: the frames of clips stay as they are", config_key_name(moves)), at = moves;
-    else if (options->evaluate || c->data_validation.n || c->data_holdout > 0)
-        error_set(e, PL_USAGE, "data.frames is %" PRId64 ": clips are trained on and not evaluated; leave out "
-                  "data.validation and data.holdout, and evaluate the model on images", c->data_frames);
     else {
         b->clips = (struct clip_options){b->options, (uint32_t)c->data_frames};
         b->prompts.frames = c->data_frames;
@@ -264,7 +260,7 @@ static int describe_images(const struct config *c, const struct model *m, const 
                                     .slots = true, .targets = true};
     b->options = o;
     b->reading = (struct feed_reading){&loader_kind, &b->options};
-    if (c->data_frames) TRY(describe_clips(c, m, options, b, e));
+    if (c->data_frames) TRY(describe_clips(c, m, b, e));
     out->loader_bytes = reading_bytes(&b->reading);
     out->size = KEY_data_max_masks;
     out->least = 1;

@@ -7,7 +7,8 @@
  *                                   └─ input_points, input_labels  a point or a box of each object on
  *                                                                  the first frame, simulated here
  *
- * An object that has left has a target without a pixel. The loss is divided by the objects.
+ * An object that has left has a target without a pixel. The loss is divided by the objects. An
+ * evaluation takes clips that do not overlap, and prompts by the exact boxes.
  */
 #include "base/random.h"
 #include "batch/batch_plan.h"
@@ -49,7 +50,7 @@ static int clip_open(struct feed *f, struct run *r, enum feed_role role, struct 
     const size_t M = b->clips.image.masks, T = b->clips.frames;
     f->state = m;
     *m = (struct clip_feed){.set = set, .o = &b->clips};
-    if (clips_find(&m->starts, set, b->clips.frames, e)) {
+    if (clips_find(&m->starts, set, b->clips.frames, role == FEED_TRAIN ? 1 : b->clips.frames, e)) {
         clip_close(f);
         return e->code;
     }
@@ -68,19 +69,22 @@ static int clip_open(struct feed *f, struct run *r, enum feed_role role, struct 
     f->order = &m->source.order;
     f->samples = m->starts.at.n;
     f->fingerprint = dataset_fingerprint(set);
-    log_note("data.train: %u clips of %u frames in %llu videos%s", m->starts.at.n, m->o->frames,
-             (unsigned long long)m->starts.videos, m->starts.short_videos ? ", of which some are shorter" : "");
+    log_note("data.%s: %u clips of %u frames in %llu videos%s", role == FEED_TRAIN ? "train" : "validation",
+             m->starts.at.n, m->o->frames, (unsigned long long)m->starts.videos,
+             m->starts.short_videos ? ", of which some are shorter" : "");
     return PL_OK;
 }
 
 /* Fills prompts, valid areas and sizes; s NULL: the row is padding. */
-static void describe_row(struct clip_feed *m, const struct clip_sample *s)
+static void describe_row(struct clip_feed *m, enum feed_role role, const struct clip_sample *s)
 {
     const uint32_t M = m->o->image.masks, T = m->o->frames, n = s ? s->first.n : 0;
     memset(m->coords, 0, (size_t)M * FIRST_SLOTS * 2 * sizeof *m->coords);
     for (uint32_t k = 0; k < M * FIRST_SLOTS; k++) m->kinds[k] = POINT_FILLER;
     for (uint32_t k = 0; k < n; k++)
-        prompt_random(&m->prompts, &s->first, k, m->coords + (size_t)k * FIRST_SLOTS * 2, m->kinds + k * FIRST_SLOTS);
+        (role == FEED_TRAIN ? prompt_random : prompt_box)(&m->prompts, &s->first, k,
+                                                          m->coords + (size_t)k * FIRST_SLOTS * 2,
+                                                          m->kinds + k * FIRST_SLOTS);
     for (uint32_t t = 0; t < T; t++) {
         m->sizes[2 * t] = s ? (int32_t)s->first.rows : 0;
         m->sizes[2 * t + 1] = s ? (int32_t)s->first.columns : 0;
@@ -97,7 +101,7 @@ static int clip_row(struct feed *f, const struct batch_target *t, const struct f
 {
     struct clip_feed *m = f->state;
     const struct clip_sample *s = x->slot;
-    describe_row(m, s);
+    describe_row(m, f->role, s);
     const struct batch_record row = {.is = {[ROW_IMAGES] = {s ? s->images : NULL},
                                             [ROW_IMAGE_VALID] = {m->sizes},
                                             [ROW_FRAME_TIMES] = {m->times},

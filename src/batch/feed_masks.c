@@ -74,6 +74,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
                                               .column = train ? c->data_train_split : c->data_validation_split,
                                               .fraction = c->data_holdout,
                                               .rest = train,
+                                              .folders = c->data_frames > 0,
                                               .seed = (uint64_t)c->data_split_seed}};
 }
 

@@ -55,7 +55,7 @@ enum data_fault clips_labels(const struct dataset *d, uint64_t i, void *scratch,
     return d->format->values(d, d->chosen ? d->chosen[i] : i, scratch, n, out, e);
 }
 
-int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, struct error *e)
+int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, uint32_t apart, struct error *e)
 {
     const uint64_t n = dataset_count(d);
     *out = (struct clip_starts){0};
@@ -65,7 +65,7 @@ int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames
         end = i + v.n;
         out->videos++;
         out->short_videos += end - i < frames;
-        for (uint64_t k = i; k + frames <= end; k++) vec_push(&out->at, (uint32_t)k);
+        for (uint64_t k = i; k + frames <= end; k += apart) vec_push(&out->at, (uint32_t)k);
     }
     if (out->at.n) return PL_OK;
     return error_set(e, PL_USAGE,
@@ -200,7 +200,8 @@ static void fill_clip(void *thread, const void *from, uint64_t position, void *s
     s->why.broken = 1;
     faults_set(&s->why, fault, &e);
     snprintf(name, sizeof name, "%s", s->why.name);
-    s->rc = PL_FAIL;
+    s->rc = o->once ? PL_OK : PL_FAIL;
+    if (o->once) s->out.first.n = 0;
     for (uint64_t i = 0; i < FAULTS_TRIES && s->rc && fault != FAULT_OPEN; i++)
         if (!read_clip(w, source, faults_substitute(o->seed, position, i, n), position, s, &e)) s->rc = PL_OK;
     snprintf(s->why.name, sizeof s->why.name, "%s", name);
@@ -216,10 +217,11 @@ static int take(void *from, const void *slot, struct error *e)
     struct clip_source *source = from;
     struct loader_counts *c = &source->order.counts;
     const bool whole = (s->out.first.position + 1) % source->starts->at.n == 0;
+    const char *instead = source->order.once ? "it is left out" : "another clip replaces it";
     if (faults_open(&s->why, e)) return e->code;
     c->seen++;
     if (s->why.fault == FAULT_NO_MASKS) c->empty++;
-    else if (s->why.broken) faults_count(c, &s->why, false, "another clip replaces it", "");
+    else if (s->why.broken) faults_count(c, &s->why, false, instead, "");
     if (dataset_intact(source->set, e)) return e->code;
     if (s->rc)
         return error_set(e, c->broken + c->empty == c->seen ? PL_USAGE : PL_FAIL,

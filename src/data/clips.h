@@ -5,6 +5,8 @@
  *     frames VIDEO/00000.jpg, 00001.jpg, ... ─ threads (fill.h) ─ T frames, bits of the objects
  *     label images VIDEO/00000.png, ...          that the first frame has
  *
+ * A clip that cannot be read is replaced by another one; in an evaluation it has no objects.
+ *
  * An object is a value of the label images. One that a later frame does not have has no bits there.
  * The layout of DAVIS, MOSE and YouTube-VOS is such a dataset, of data.format pairs.
  */
@@ -22,8 +24,9 @@ struct clip_starts {
     VEC(uint32_t) at;
     uint64_t videos, short_videos; /* folders, and those with fewer frames than a clip */
 };
-/* Finds the clips of a dataset. PL_USAGE: it has none, or its images are no files. */
-int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, struct error *e);
+/* Finds the clips of a dataset, of which each begins `apart` frames after the one before it.
+ * PL_USAGE: it has none, or its images are no files. */
+int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, uint32_t apart, struct error *e);
 
 /* A video of a dataset: the samples of one folder. */
 struct clip_video {

@@ -111,7 +111,13 @@ static int check_list(const char *path, const struct names *lines, const bool *u
 
 static bool group_of(const struct dataset *d, uint64_t i, char *out, size_t room)
 {
-    return d->format->split_group && d->format->split_group(d, i, out, room);
+    if (d->format->split_group && d->format->split_group(d, i, out, room)) return true;
+    if (!d->folders) return false;
+    const char *key;
+    d->format->describe(d, i, out, room, &key);
+    char *slash = strrchr(out, '/');
+    if (slash) *slash = 0;
+    return slash;
 }
 
 /* Selects the samples that match the list, the pattern and the column. */
@@ -271,6 +277,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     d->by_category = o->n_categories;
     d->labels = (struct label_options){.kind = o->labels, .ignore = o->ignore, .threshold = o->threshold};
     d->range = o->range;
+    d->folders = o->split.folders;
     d->room = o->room ? o->room : VOLUME_ROOM;
     d->state = mem_alloc(d->format->state);
     struct names paths;

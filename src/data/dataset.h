@@ -96,6 +96,7 @@ struct dataset_split {
     double fraction;    /* in (0, 1): this share of the samples, chosen by the seed; 0: all */
     const char *part;   /* "train" or "validation", for messages about its keys; NULL: neither */
     bool rest;          /* with fraction: the complement of the same fraction and seed */
+    bool folders;       /* the samples of a folder are a group, as the frames of a video are */
     uint64_t seed;
 };
 
@@ -295,6 +296,7 @@ struct dataset {
     uint64_t total;       /* samples in the files */
     uint64_t n;           /* samples in the split */
     uint32_t *chosen;     /* [n] in ascending order; NULL: all */
+    bool folders;         /* dataset_split.folders */
     uint64_t fingerprint; /* the format hashes its files; dataset_open adds the split */
     struct shard_report report;
     struct dataset_left left;
