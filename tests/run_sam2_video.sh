@@ -77,6 +77,37 @@ kept() { same <(names "$clip/model.safetensors") <(names "$(weights plain)") && 
 tool forge_pth
 check 'a saved folder has the tensors that it was read from' kept
 
+# --- layouts ------------------------------------------------------------------------------------
+
+# layout NAME FRAMES: the golden videos as another dataset has them.
+layout() {
+    local to=$tmp/$1 video k f name
+    for video in both left; do
+        mkdir -p "$to/JPEGImages/$video" "$to/Annotations/$video"
+        k=0
+        for f in tests/golden/clips/JPEGImages/$video/*.png; do
+            name=$(printf %05d $((k * $2)))
+            cp "$f" "$to/JPEGImages/$video/$name.png" && cp "tests/golden/clips/Annotations/$video/${f##*/}" "$to/Annotations/$video/$name.png"
+            [ "$2" = 1 ] || cp "$f" "$to/JPEGImages/$video/$(printf %05d $((k * $2 + 1))).png"
+            k=$((k + 1))
+        done
+    done
+}
+# MOSE: a folder for each part, which has JPEGImages and Annotations.
+mose() { layout mose/train 1 && run by_mose --set "data.train=$tmp/mose/train" && grep -h '6 clips of 3 frames in 2 videos' "$tmp/out" "$tmp/err" && same "$tmp/mose/train/Annotations/both/00000.png" tests/golden/clips/Annotations/both/00000.png; }
+check 'MOSE: three steps' mose
+# YouTube-VOS: label images of every fifth frame, and here a frame between them without one.
+youtube() { layout youtube/train 5 && run by_youtube --set "data.train=$tmp/youtube/train" && grep -h '6 clips of 3 frames in 2 videos' "$tmp/out" "$tmp/err" && same <(losses by_mose) <(losses by_youtube) && losses by_youtube | tail -n 1; }
+check 'YouTube-VOS: the steps of the frames with label images' youtube
+# Label images of the first frame only, as the parts for validation of both have them.
+first_only() {
+    layout first 1 && rm "$tmp"/first/Annotations/*/0000[1-4].png
+    expect 2 'no folder has 3 frames with masks, the length of a clip' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/never" --set "data.train=$tmp/first"
+}
+check 'label images of first frames only' first_only
+missing() { layout missing 1 && rm "$tmp"/missing/JPEGImages/both/00002.png && run by_missing --set "data.train=$tmp/missing" && grep -h '1 mask has no image' "$tmp/out" "$tmp/err"; }
+check 'a label image without its frame' missing
+
 # --- predictions --------------------------------------------------------------------------------
 
 track=tests/golden/track_sam2
