@@ -70,7 +70,7 @@ done
 cat >"$tmp/images.yaml" <<EOF
 model: {path: $tmp/llava}
 data: {format: conversations, train: given/chats.json, validation: held/chats.json, sequence: 64, max_images: 1, max_bad: 1}
-train: {steps: 400, effective_batch: 2, learning_rate: 0.0001, eval_every: 400, eval_samples: 2, eval_max_new: 3}
+train: {steps: 100, effective_batch: 2, learning_rate: 0.0001, eval_every: 100, eval_samples: 2, eval_max_new: 3}
 memory: {precision: f32, head_chunks: 1}
 parallel: {shard: weights}
 device: cpu

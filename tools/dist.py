@@ -120,6 +120,8 @@ def owners(libraries):
         owner = wheel.package(path)
         if owner:
             found[owner.split(":")[0]] = wheel.run("dpkg-query", "-W", "-f", "${Version}", owner)
+        elif shutil.which("dpkg"):
+            print(f"{path}: of no Debian package, so the .deb does not depend on it")
     return found
 
 
