@@ -310,23 +310,36 @@ TEST(test_any_node)
     graph_free(&g);
 }
 
-TEST(test_ladder)
+/* Blocks with offloaded weights are spread evenly, and as many as asked for. */
+TEST(test_blocks)
 {
-    struct settings full = {.precision = DT_F32}, half = {.precision = DT_BF16};
-    unsigned before = 0;
-    int f32 = 0, bf16 = 0, rungs = 0;
-    char value[SETTING_ROOM];
-    for (; technique_value(techniques[TECHNIQUE_offload].ladder, rungs, value); rungs++) {
-        assert_true(technique_parse(TECHNIQUE_offload, value, &full) &&
-                    technique_parse(TECHNIQUE_offload, value, &half));
-        assert_int_equal(full.offload & before, before);
-        f32 += !rungs || !offload_repeats(before, &full);
-        bf16 += !rungs || !offload_repeats(before, &half);
-        before = full.offload;
+    for (uint32_t count = 1; count <= 40; count++)
+        for (uint32_t n = 0; n <= count + 1; n++) {
+            const struct settings s = {.offload = OFFLOAD_WEIGHTS, .offload_blocks = (int)n};
+            uint32_t all = 0, gap = 0, most = 0;
+            for (uint32_t i = 1; i <= count; i++) {
+                gap = offload_has_block(&s, i, count) ? 0 : gap + 1;
+                all += !gap;
+                if (gap > most) most = gap;
+            }
+            assert_int_equal(all, !n || n > count ? count : n);
+            assert_true(!n || most <= (count + n - 1) / n);
+        }
+}
+
+TEST(test_words)
+{
+    static const char *const good[] = {"none", "optimizer", "weights:3", "optimizer+weights:12+activations",
+                                       "masters+weights"};
+    static const char *const bad[] = {"", "weights:", "weights:0", "weights:-1", "optimizer:3", "weights:3:4",
+                                      "weights:1x", "weights:2000000", "none+weights", "weights+"};
+    struct settings s = {0};
+    char text[SETTING_ROOM];
+    for (size_t i = 0; i < COUNT(good); i++) {
+        assert_true(technique_parse(TECHNIQUE_offload, good[i], &s));
+        assert_string_equal(technique_print(TECHNIQUE_offload, &s, text), good[i]);
     }
-    assert_int_equal(before, OFFLOAD_ALL);
-    assert_int_equal(f32, rungs - 1);
-    assert_int_equal(bf16, rungs);
+    for (size_t i = 0; i < COUNT(bad); i++) assert_false(technique_parse(TECHNIQUE_offload, bad[i], &s));
 }
 
 /* --- the offload file ------------------------------------------------------------------------ */

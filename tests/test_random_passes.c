@@ -69,7 +69,7 @@ static void print_side(const struct side *x, char *out, size_t room)
                      technique_print(TECHNIQUE_precision, s, b), technique_print(TECHNIQUE_optimizer, s, c),
                      (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
     n += snprintf(out + n, room - (size_t)n,
-                  ", offload %s, encode %d, %d and %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a),
+                  ", offload %s, encode %d, %d and %d chunks%s%s%s%s%s, rewrites:", offload_text(s, a),
                   s->encode, s->head_chunks, s->mask_chunks, s->fused_step ? ", fused step" : "",
                   s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "",
                   s->inputs_ahead ? ", inputs ahead" : "", s->device.separate_memory ? ", GPU's graph" : "");
@@ -129,6 +129,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
         if (!(rewrites[i].flag & fixed) && chance(d, 60)) s->without &= ~(unsigned)rewrites[i].flag;
     if (chance(d, 70)) s->recompute = random_recompute(d);
     if (chance(d, 60)) s->offload = (unsigned)throw_dice(d, OFFLOAD_ALL + 1);
+    if (s->offload & OFFLOAD_WEIGHTS && chance(d, 50)) s->offload_blocks = 1 + (int)throw_dice(d, 4);
     if (chance(d, 60)) s->fused_step = s->accumulation == 1 && x.clip_norm == 0 && s->precision != DT_F16;
     if (chance(d, 30)) s->pipelined = true;
     if (chance(d, 20)) s->inputs_ahead = true;

@@ -114,6 +114,16 @@ int plan_source_read(const struct plan_source *s, struct config *c, struct error
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
+/* Plans again within the host memory that a machine with such a GPU is likely to have, where the
+ * plan takes more of it and nothing is known of the machine. The plan stays if nothing fits that. */
+static int prefer_likely_host(struct plan_trial *p, uint64_t likely, struct error *e)
+{
+    struct planned *r = &p->run;
+    if (r->host_budget || !r->has_space || r->plan.placement.arena[SPACE_HOST] <= likely) return PL_OK;
+    const int rc = planned_with_host(r, likely, e);
+    return rc == PL_NOFIT ? planned_with_host(r, 0, e) : rc;
+}
+
 int plan_trial_open(struct plan_trial *p, const struct plan_source *s, const struct plan_change *x, struct error *e)
 {
     TRY(plan_source_read(s, &p->config, e));
@@ -132,6 +142,7 @@ int plan_trial_open(struct plan_trial *p, const struct plan_source *s, const str
                                             .fitting = x->fitting, .unsized = true, .several = !x->ranks,
                                             .gpu_memory = x->gpu};
         p->rc = rc = planned_open(&p->run, c, &options, e);
+        if (!rc && x->gpu && !x->plain) rc = prefer_likely_host(p, offload_likely(x->gpu), e);
         if (rc == PL_NOFIT && x->gpu && !x->plain) planned_find_remedies(&p->run, &options);
         if (!rc || (rc == PL_NOFIT && (!x->ranks || p->run.has_graph))) return PL_OK;
         planned_close(&p->run);

@@ -267,9 +267,11 @@ bool fused_step_excluded(const struct settings *s, const struct step_limits *l, 
 bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool group_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
-/* Reports whether the settings offload what `before` offloads, because there are no master weights
- * (offload.c). */
-bool offload_repeats(unsigned before, const struct settings *s);
+/* Says of block `number` of `count`, from 1 in the order of the forward, whether its weights are
+ * offloaded: settings.offload_blocks of them, evenly spread; 0: all (offload.c). */
+bool offload_has_block(const struct settings *s, uint32_t number, uint32_t count);
+/* Reports whether there are master weights, which can be offloaded (offload.c). */
+bool offload_has_masters(const struct settings *s);
 
 /* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no
  * linear layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a
@@ -287,7 +289,7 @@ void quantize_routers(const struct graph *g, bool *routers);
     "+selective appended, and except for segments with +halves"
 const char *recompute_text(const struct recompute *r, char out[SETTING_ROOM]);
 bool recompute_read(const char *text, struct recompute *out);
-const char *offload_text(unsigned offload, char out[SETTING_ROOM]);
+const char *offload_text(const struct settings *s, char out[SETTING_ROOM]);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 #define BASE_PASS(name, ...) pass_fn pass_##name;

@@ -3,7 +3,7 @@
  *
  *     recompute   none | all | selective | every:N | ratio:R | segments:K | first:N,
  *                 then +halves (not with segments) and +selective
- *     offload     none, or optimizer, masters, weights, activations with + between them
+ *     offload     none, or optimizer, masters, weights or weights:N, activations with + between them
  *     precision   f32 | bf16 | f16 | bf16-pure
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *     quantize    none | nf4 | rules
@@ -85,29 +85,47 @@ bool recompute_read(const char *text, struct recompute *out)
 
 static const char *const offload_names[] = {"optimizer", "masters", "weights", "activations"};
 
-const char *offload_text(unsigned offload, char out[SETTING_ROOM])
+const char *offload_text(const struct settings *s, char out[SETTING_ROOM])
 {
-    int n = snprintf(out, SETTING_ROOM, "%s", offload ? "" : "none");
-    for (unsigned i = 0; i < COUNT(offload_names); i++)
-        if (offload & 1u << i) n += snprintf(out + n, SETTING_ROOM - (size_t)n, "%s%s", n ? "+" : "", offload_names[i]);
+    int n = snprintf(out, SETTING_ROOM, "%s", s->offload ? "" : "none");
+    for (unsigned i = 0; i < COUNT(offload_names); i++) {
+        if (!(s->offload & 1u << i)) continue;
+        n += snprintf(out + n, SETTING_ROOM - (size_t)n, "%s%s", n ? "+" : "", offload_names[i]);
+        if (1u << i == OFFLOAD_WEIGHTS && s->offload_blocks)
+            n += snprintf(out + n, SETTING_ROOM - (size_t)n, ":%d", s->offload_blocks);
+    }
     return out;
 }
 
-static bool offload_read(const char *text, unsigned *out)
+/* Reads the ":N" behind a word; 0: there is none. */
+static bool read_blocks(const char **at, int *out)
+{
+    char *end;
+    *out = 0;
+    if (**at != ':') return true;
+    if (!isdigit((unsigned char)*++*at)) return false;
+    const long n = strtol(*at, &end, 10);
+    *at = end;
+    *out = (int)n;
+    return n >= 1 && n <= 1 << 20;
+}
+
+static bool offload_read(const char *text, struct settings *out)
 {
     unsigned offload = 0;
-    if (!strcmp(text, "none")) return *out = 0, true;
-    for (const char *at = text;; at++) {
-        size_t n = strcspn(at, "+");
+    int blocks = 0;
+    for (const char *at = text; strcmp(text, "none"); at++) {
+        const size_t n = strcspn(at, "+:");
         unsigned found = 0;
         for (unsigned i = 0; i < COUNT(offload_names); i++)
             if (strlen(offload_names[i]) == n && !strncmp(at, offload_names[i], n)) found = 1u << i;
-        if (!found) return false;
-        offload |= found;
         at += n;
+        if (!found || (found == OFFLOAD_WEIGHTS && !read_blocks(&at, &blocks)) || (*at && *at != '+')) return false;
+        offload |= found;
         if (!*at) break;
     }
-    *out = offload;
+    out->offload = offload;
+    out->offload_blocks = blocks;
     return true;
 }
 
@@ -159,9 +177,9 @@ static const char *recompute_print(const struct settings *s, char out[SETTING_RO
 static bool recompute_parse(const char *text, struct settings *out) { return recompute_read(text, &out->recompute); }
 static const char *offload_print(const struct settings *s, char out[SETTING_ROOM])
 {
-    return offload_text(s->offload, out);
+    return offload_text(s, out);
 }
-static bool offload_parse(const char *text, struct settings *out) { return offload_read(text, &out->offload); }
+static bool offload_parse(const char *text, struct settings *out) { return offload_read(text, out); }
 
 #define HANDLERS_COUNT(name) NULL, NULL
 #define HANDLERS_NAMED(name) NULL, NULL

@@ -274,11 +274,25 @@ static void write_back(struct visits *v, uint32_t u, id home, id whole)
     v->stored[home] = at;
 }
 
+/* Returns the position of a fetch for unit `u` that may begin as soon as the last unit with
+ * visitors does, before the units without visitors between them. */
+static uint32_t from_last_visit(const struct visits *v, uint32_t u)
+{
+    const id outer = key_of(v, visit_node(v, v->first[u])).outer;
+    uint32_t at = u;
+    if (!v->visited || visit_node(v, v->first[u])->phase == PHASE_UPDATE) return visit_from(v, u);
+    while (at >= v->visited && key_of(v, visit_node(v, v->first[at - 1])).outer == outer &&
+           visit_node(v, v->first[at - 1])->phase != PHASE_UPDATE)
+        at--;
+    return min_u64(v->first[at], visit_from(v, u));
+}
+
 void visit_unit(struct visits *v, uint32_t u, const bool *offloaded)
 {
     id_list homes = {0}, wholes = {0};
     collect_homes(v, u, offloaded, &homes);
-    uint32_t at = visit_from(v, u);
+    uint32_t at = v->spread ? from_last_visit(v, u) : visit_from(v, u);
+    if (homes.n) v->visited = u + 1;
     for (uint32_t i = 0; i < homes.n; i++) {
         id s = homes.at[i];
         vec_push(&wholes, v->ranks ? 0 : visit_whole(v, s));

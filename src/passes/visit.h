@@ -36,12 +36,14 @@ struct visits {
     enum program program;
     id level;               /* the loop whose body may hold copies; 0: none */
     bool overlaps;          /* copies overlap with compute and with each other (GPU) */
+    bool spread;            /* visitors are fetched from the last unit with visitors on */
     int ranks, axis, host;  /* ranks that homes are sharded over, as in attr.group; 0: copies */
     const id *shard;        /* by storage: the shard, a vector */
     uint32_t count;         /* number of the program's nodes before insertions, and the nodes */
     id *nodes;
     uint32_t units, *unit;  /* number of units; unit by position */
     uint32_t *first;        /* by unit: its first position; one more entry for the end */
+    uint32_t visited;       /* the last unit that visit_unit gave visitors, + 1; 0: none */
     uint32_t *rank;         /* by unit: the number of units before it that are not updates */
     uint32_t tensors, storages; /* counts at the beginning */
     id *home;               /* by tensor: its storage at the beginning */

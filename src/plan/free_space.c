@@ -191,6 +191,13 @@ void free_space_take(struct free_space *r, uint64_t from, uint64_t to, uint32_t 
     if (from < to) take(&v, from, to);
 }
 
+uint64_t free_space_find(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end)
+{
+    struct visit v;
+    begin_visit(r, &v, start, end);
+    return find_lowest(&v, bytes);
+}
+
 uint64_t free_space_place(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end)
 {
     struct visit v;

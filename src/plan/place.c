@@ -12,7 +12,13 @@
  * lowest offset that is free for their lifetime. If this reaches the lower bound, it is optimal.
  * Otherwise plain largest-first over everything is tried too, and the smaller arena is kept.
  * Storages handed from one program to the next (gradients, the KV cache of a run that trains) are
- * placed with the transients of the first and stay there.
+ * placed with the transients of the first and stay there. If they lie in the way of the second, the
+ * first is placed once more with these below all others, and the smaller arena is kept.
+ *
+ * On a GPU a copy to or from the host waits until the bytes that it writes are free, and what
+ * writes the bytes that it reads waits for it. A program rarely fills the arena all the time: so
+ * where its storages are copied, these are placed once more, last and each apart from what is used
+ * shortly before and after it, if that takes less time.
  */
 #include "plan/lanes.h"
 #include "plan/plan.h"
@@ -23,6 +29,8 @@ struct item {
     uint32_t start, end;
     uint32_t first, last;    /* segments in which its life begins and ends */
     bool fixed;              /* placed already, at `offset` */
+    bool handed;             /* it stays through the next program */
+    bool copied;             /* to or from the host */
     id storage, node;        /* a storage, or a node whose workspace this is */
 };
 
@@ -67,6 +75,19 @@ static uint64_t find_bound(const struct items *it, uint32_t instants)
     return (uint64_t)most;
 }
 
+/* Marks the storages that are copied to or from the host. */
+static void mark_copied(struct items *it, const struct graph *g, enum program p)
+{
+    bool *copied = mem_alloc(g->storages.n);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        if (n->lane != LANE_IN && n->lane != LANE_OUT) continue;
+        copied[tensor_at(g, n->lane == LANE_IN ? n->out[0] : n->in[0])->storage] = true;
+    }
+    for (uint32_t k = 0; k < it->list.n; k++) it->list.at[k].copied = copied[it->list.at[k].storage];
+    mem_free(copied);
+}
+
 static void collect(struct items *it, const struct graph *g, enum program p, enum space space, const struct plan *plan)
 {
     uint32_t *segment = find_segments(g, p), n = g->order[p].nodes.n;
@@ -75,7 +96,8 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
         const struct storage *x = &g->storages.at[s];
         if (!life[s].used || storage_is_persistent(x) || x->space != space) continue;
         struct item i = {.bytes = align_up(x->bytes, PLAN_ALIGN), .start = life[s].start, .end = life[s].end,
-                         .first = segment[life[s].start], .last = segment[life[s].end], .storage = s};
+                         .first = segment[life[s].start], .last = segment[life[s].end],
+                         .handed = x->handed, .storage = s};
         if (x->handed && program_is(p, PROGRAM_HANDED) && plan->placement.life[p - 1][s].used) {
             i.fixed = true;
             i.offset = plan->placement.offset[s] - plan->persistent[space];
@@ -90,6 +112,7 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
                      ((struct item){
                          .bytes = bytes, .start = k, .end = k, .first = segment[k], .last = segment[k], .node = node}));
     }
+    mark_copied(it, g, p);
     it->instants = n;
     it->bound = find_bound(it, n);
     mem_free(segment);
@@ -107,6 +130,15 @@ static int compositional(const void *a, const void *b)
     if (x->start != y->start) return x->start < y->start ? -1 : 1;
     if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
     return x->node < y->node ? -1 : x->node > y->node;
+}
+
+/* Orders items that are handed over first, by birth; then the others as above. */
+static int handed_first(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->handed != y->handed) return x->handed ? -1 : 1;
+    if (x->handed && x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return compositional(a, b);
 }
 
 static int largest_first(const void *a, const void *b)
@@ -165,46 +197,158 @@ static uint64_t place_persistent(struct plan *p, const struct graph *g, enum spa
     return p->persistent[space] = at;
 }
 
-/* Places the transients of a program behind the persistent bytes; returns where they end. */
-static uint64_t place_program(struct plan *p, const struct graph *g, enum space space, enum program program)
+static void set_offsets(struct plan *p, enum space space, const struct items *it)
+{
+    const uint64_t base = p->persistent[space];
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        const struct item *x = &it->list.at[k];
+        if (x->storage) p->placement.offset[x->storage] = base + x->offset;
+        else p->placement.binding[x->node].work_offset = base + x->offset;
+    }
+}
+
+/* Places the transients of a program behind the persistent bytes, those that are handed over below
+ * the others or where they fit; returns where they end. `bound`, unless NULL, is raised to the end
+ * that no placement goes below. */
+static uint64_t place_program(struct plan *p, const struct graph *g, enum space space, enum program program,
+                              bool handed_below, uint64_t *bound)
 {
     const uint64_t base = p->persistent[space];
     struct items it = {0};
     collect(&it, g, program, space, p);
-    uint64_t top = pack_best(&it);
-    for (uint32_t k = 0; k < it.list.n; k++) {
-        const struct item *x = &it.list.at[k];
-        if (x->storage) p->placement.offset[x->storage] = base + x->offset;
-        else p->placement.binding[x->node].work_offset = base + x->offset;
-    }
+    const uint64_t top = handed_below ? pack(&it, handed_first, UINT64_MAX) : pack_best(&it);
+    set_offsets(p, space, &it);
+    if (bound && base + it.bound > *bound) *bound = base + it.bound;
     vec_free(&it.list);
     return base + top;
 }
 
-static void place_space(struct plan *p, const struct graph *g, enum space space, const bool *reached)
+/* Places the transients of all programs, and sets where each ends; returns the last end. */
+static uint64_t place_programs(struct plan *p, const struct graph *g, enum space space, bool handed_below,
+                               uint64_t *bound, uint64_t end[PROGRAM_COUNT])
 {
-    p->placement.arena[space] = place_persistent(p, g, space, reached);
-    for (enum program program = 0; program < PROGRAM_COUNT; program++) {
-        const uint64_t end = place_program(p, g, space, program);
-        if (end > p->placement.arena[space]) p->placement.arena[space] = end;
+    uint64_t last = p->persistent[space];
+    for (enum program k = 0; k < PROGRAM_COUNT; k++) {
+        const bool below = handed_below && k + 1 < PROGRAM_COUNT && program_is(k + 1, PROGRAM_HANDED);
+        end[k] = place_program(p, g, space, k, below, bound);
+        if (end[k] > last) last = end[k];
     }
+    return last;
+}
+
+static void place_space(struct plan *p, const struct graph *g, enum space space, const bool *reached,
+                        uint64_t end[PROGRAM_COUNT])
+{
+    uint64_t bound = place_persistent(p, g, space, reached),
+             last = place_programs(p, g, space, false, &bound, end);
+    bool follows = false; /* a program with storages handed over needs the most */
+    FOR_PROGRAMS(k, PROGRAM_HANDED) follows |= end[k] == last;
+    if (space == SPACE_DEVICE && last > bound && follows) {
+        const uint64_t below = place_programs(p, g, space, true, NULL, end);
+        if (below >= last) place_programs(p, g, space, false, NULL, end);
+        else last = below;
+    }
+    p->placement.arena[space] = last;
+}
+
+static int copied_last(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->copied != y->copied) return x->copied ? 1 : -1;
+    if (x->copied && x->start != y->start) return x->start < y->start ? -1 : 1;
+    return compositional(a, b);
+}
+
+/* Places an item in `room` bytes, as far from what is used before and after it as there is space;
+ * false: there is none. */
+static bool place_apart(struct free_space *space, struct item *x, uint32_t instants, uint64_t room)
+{
+    static const uint32_t apart[] = {256, 64, 24, 8, 0};
+    for (size_t i = x->copied ? 0 : COUNT(apart) - 1; i < COUNT(apart); i++) {
+        const uint32_t from = x->start > apart[i] ? x->start - apart[i] : 0,
+                       to = instants - 1 - x->end > apart[i] ? x->end + apart[i] : instants - 1;
+        x->offset = free_space_find(space, x->bytes, from, to);
+        if (x->offset + x->bytes > room) continue;
+        free_space_take(space, x->offset, x->offset + x->bytes, x->start, x->end);
+        return true;
+    }
+    return false;
+}
+
+static bool pack_apart(struct items *it, uint64_t room)
+{
+    struct free_space *space = free_space_open(it->instants);
+    bool fits = true;
+    qsort(it->list.at, it->list.n, sizeof *it->list.at, copied_last);
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        const struct item *x = &it->list.at[k];
+        if (x->fixed) free_space_take(space, x->offset, x->offset + x->bytes, x->start, x->end);
+    }
+    for (uint32_t k = 0; k < it->list.n && fits; k++)
+        if (!it->list.at[k].fixed) fits = place_apart(space, &it->list.at[k], it->instants, room);
+    free_space_close(space);
+    return fits;
+}
+
+static bool has_copied(const struct items *it)
+{
+    for (uint32_t k = 0; k < it->list.n; k++)
+        if (it->list.at[k].copied) return true;
+    return false;
+}
+
+/* Places what a program copies apart, within the first `room` bytes of the arena, if the program
+ * then takes less than `was` seconds; returns its seconds. */
+static double place_copied(struct plan *p, const struct graph *g, enum program program, const double *seconds,
+                           uint64_t room, double was)
+{
+    struct items it = {0};
+    double now = was;
+    collect(&it, g, program, SPACE_DEVICE, p);
+    for (uint32_t k = 0; k < it.list.n; k++)
+        it.list.at[k].fixed |= it.list.at[k].handed; /* the next program has found them where they are */
+    if (has_copied(&it) && was > p->program_seconds[program]) {
+        struct item *old = mem_copy(it.list.at, it.list.n * sizeof *old);
+        for (uint32_t k = 0; k < it.list.n; k++) {
+            const struct item *x = &it.list.at[k];
+            old[k].offset = (x->storage ? p->placement.offset[x->storage] : p->placement.binding[x->node].work_offset) -
+                            p->persistent[SPACE_DEVICE];
+            if (x->fixed) it.list.at[k].offset = old[k].offset;
+        }
+        if (pack_apart(&it, room - p->persistent[SPACE_DEVICE])) {
+            set_offsets(p, SPACE_DEVICE, &it);
+            now = lanes_seconds(g, program, seconds, &p->placement);
+        }
+        if (now >= was) {
+            memcpy(it.list.at, old, it.list.n * sizeof *old);
+            set_offsets(p, SPACE_DEVICE, &it);
+            now = was;
+        }
+        mem_free(old);
+    }
+    vec_free(&it.list);
+    return now;
 }
 
 /* Predicts the seconds of each program again: on a GPU lanes also wait for bytes, which are known
  * after placement. */
-static void time_placed(struct plan *p, const struct graph *g, const double *seconds)
+static void time_placed(struct plan *p, const struct graph *g, const double *seconds, const uint64_t end[PROGRAM_COUNT])
 {
     p->seconds = 0;
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        p->program_seconds[program] = lanes_seconds(g, program, seconds, &p->placement);
+    for (enum program program = 0; program < PROGRAM_COUNT; program++) {
+        const double time = lanes_seconds(g, program, seconds, &p->placement);
+        /* a step's time must not depend on the update behind it: the search compares many of
+         * these */
+        const uint64_t room = program_is(program, PROGRAM_HANDED) ? p->placement.arena[SPACE_DEVICE] : end[program];
+        p->program_seconds[program] = place_copied(p, g, program, seconds, room, time);
         p->seconds += p->program_seconds[program];
     }
 }
 
 double plan_time_step(struct plan *p, const struct graph *g, const double *seconds)
 {
-    place_program(p, g, SPACE_DEVICE, PROGRAM_STEP);
-    return lanes_seconds(g, PROGRAM_STEP, seconds, &p->placement);
+    const uint64_t end = place_program(p, g, SPACE_DEVICE, PROGRAM_STEP, false, NULL);
+    return place_copied(p, g, PROGRAM_STEP, seconds, end, lanes_seconds(g, PROGRAM_STEP, seconds, &p->placement));
 }
 
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
@@ -214,10 +358,11 @@ int plan_arrange(struct plan *p, const struct graph *g, const struct profile *pr
     int rc = plan_bind(p, g, profile, known, seconds, e);
     if (!rc) {
         bool *reached = plan_mark_reached(g);
-        for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
+        uint64_t end[SPACE_COUNT][PROGRAM_COUNT];
+        for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached, end[space]);
         plan_find_peak(p, g, reached);
         mem_free(reached);
-        if (profile->kind == DEVICE_CUDA) time_placed(p, g, seconds);
+        if (profile->kind == DEVICE_CUDA) time_placed(p, g, seconds, end[SPACE_DEVICE]);
     }
     mem_free(seconds);
     return rc;

@@ -90,7 +90,8 @@ struct known_program {
     uint64_t trained;                 /* and this; of evaluation 0 where no weights are offloaded */
     uint64_t persistent[SPACE_COUNT], weights[SPACE_COUNT]; /* bytes that no other program reaches */
     uint64_t most;                    /* transients at its fullest instant */
-    double takes, seconds, busiest;   /* as a plan has them; of its nodes; of those in the busiest lane */
+    double takes, seconds;            /* as a plan has them; of its nodes */
+    double busy[LANE_COUNT];          /* of its nodes, by lane */
 };
 struct plan_drafts {
     const struct source *source;
@@ -224,9 +225,10 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct freedom *f, const struct profile *profile, struct error *e);
 void plan_space_close(struct plan_space *x);
 
-/* Finds the fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. On
- * a CPU a choice is left out if another one has a smaller offload file, needs no more memory and
- * takes at most 1 % longer. */
+/* Finds the fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits.
+ * Where several take as long, it is the one with the least host memory, then with the least
+ * device memory. On a CPU a choice is left out if another one has a smaller offload file, needs
+ * no more memory and takes at most 1 % longer. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e);
 /* Finds the choice that needs the least device memory within a host budget; if none fits that, the
  * choice that needs the least host memory. */

@@ -151,6 +151,14 @@ uint64_t plan_choice_need(const struct plan_choice *c, enum space space)
     return c->known && c->arena[space] > c->bound[space] ? c->arena[space] : c->bound[space];
 }
 
+/* Reports whether `a` offloads all that `b` does, and more. */
+static bool offloads_more(const struct settings *a, const struct settings *b)
+{
+    if ((a->offload & b->offload) != b->offload) return false;
+    if (a->offload != b->offload) return true;
+    return b->offload_blocks && (!a->offload_blocks || a->offload_blocks > b->offload_blocks);
+}
+
 static bool fits_budget(const struct plan_choice *c, const uint64_t budget[SPACE_COUNT])
 {
     for (int s = 0; s < SPACE_COUNT; s++)
@@ -164,6 +172,7 @@ struct candidate {
     double seconds;
     uint64_t bound;
     uint32_t choice;
+    bool rough;
 };
 
 /* The choices in ascending order of their seconds, or of their bounds of a space. */
@@ -175,6 +184,8 @@ struct walk {
     uint32_t k;
     double seconds;  /* what takes longer, or needs at least `bytes`, is not visited */
     uint64_t bytes;
+    /* what takes as long as this choice and offloads more is not visited; NULL: none */
+    const struct plan_choice *best;
 };
 
 static int by_seconds(const void *a, const void *b)
@@ -189,6 +200,7 @@ static int by_bound(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
+    if (x->rough != y->rough) return x->rough ? 1 : -1;
     return by_seconds(a, b);
 }
 
@@ -199,6 +211,7 @@ static void walk_sort(struct walk *w)
         const struct plan_choice *c = &w->x->choices.at[w->at[i].choice];
         w->at[i].seconds = c->seconds;
         w->at[i].bound = c->bound[w->space];
+        w->at[i].rough = c->rough;
     }
     if (w->x->choices.n) qsort(w->at + w->k, w->x->choices.n - w->k, sizeof *w->at, w->by);
 }
@@ -217,8 +230,17 @@ static bool walk_reaches(const struct walk *w, uint32_t k)
     return k < w->x->choices.n && w->at[k].seconds <= w->seconds && w->at[k].bound < w->bytes;
 }
 
-/* Surveys rough choices. Those that may be the fastest within a budget are placed too, where that
- * shows waits. */
+/* Reports whether the walk visits a choice within the budget. */
+static bool walk_takes(const struct walk *w, const struct plan_choice *c, const uint64_t budget[SPACE_COUNT])
+{
+    if (!fits_budget(c, budget) || c->seconds > w->seconds) return false;
+    return !w->best || c->seconds < w->best->exact * (1 - SAME_TIME) ||
+           (!offloads_more(&c->settings, &w->best->settings) &&
+            plan_choice_need(c, SPACE_HOST) <= w->best->arena[SPACE_HOST]);
+}
+
+/* Surveys rough choices. Those that may be the answer of a search are placed too, where that shows
+ * waits. */
 static int survey_rough(struct plan_space *x, const uint32_t *rough, uint32_t n, const uint64_t budget[SPACE_COUNT],
                         double seconds, struct error *e)
 {
@@ -233,7 +255,7 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
     uint32_t rough[SURVEYED_AT_ONCE], n = 0;
     for (uint32_t i = w->k; n < SURVEYED_AT_ONCE && walk_reaches(w, i); i++) {
         const struct plan_choice *c = &w->x->choices.at[w->at[i].choice];
-        if (!fits_budget(c, budget)) continue;
+        if (!walk_takes(w, c, budget)) continue;
         if (!c->rough) break;
         bool listed = false; /* one of several with the same step is enough */
         for (uint32_t k = 0; k < n; k++) listed |= w->x->choices.at[rough[k]].step == c->step;
@@ -252,18 +274,19 @@ static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_
 {
     while (walk_reaches(w, w->k)) {
         const struct plan_choice *c = &w->x->choices.at[*choice = w->at[w->k].choice];
+        const bool takes = walk_takes(w, c, budget);
         const double seconds = c->seconds;
-        if (c->rough && fits_budget(c, budget)) {
+        if (c->rough && takes) {
             TRY(walk_survey(w, budget, e));
             continue; /* another choice may be here now */
         }
-        if (w->by == by_seconds && fits_budget(c, budget)) TRY(time_waits(w->x, *choice, w->seconds, e));
+        if (w->by == by_seconds && takes) TRY(time_waits(w->x, *choice, w->seconds, e));
         if (c->seconds > seconds) {
             walk_sort(w);
             continue;
         }
         w->k++;
-        if (fits_budget(c, budget) && c->seconds <= w->seconds) return PL_OK;
+        if (takes) return PL_OK;
     }
     return PL_NOFIT;
 }
@@ -279,7 +302,7 @@ static int walk_place(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32
     if (most > (uint32_t)x->threads) most = (uint32_t)x->threads;
     for (uint32_t k = w->k; n < most && walk_reaches(w, k); k++) {
         const struct plan_choice *c = &x->choices.at[w->at[k].choice];
-        if (c->known || !fits_budget(c, budget)) continue;
+        if (c->known || !walk_takes(w, c, budget)) continue;
         if (c->rough || (!c->timed && survey_may_wait(&c->settings))) break;
         list[n++] = w->at[k].choice;
     }
@@ -291,9 +314,8 @@ static int walk_place(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32
 
 static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
-    if (a->exact != b->exact) return a->exact < b->exact;
-    if (!a->settings.device.separate_memory && a->arena[SPACE_HOST] != b->arena[SPACE_HOST])
-        return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
+    if (fabs(a->exact - b->exact) > SAME_TIME * b->exact) return a->exact < b->exact;
+    if (a->arena[SPACE_HOST] != b->arena[SPACE_HOST]) return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
     if (a->arena[SPACE_DEVICE] != b->arena[SPACE_DEVICE]) return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
     return a < b;
 }
@@ -428,6 +450,7 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
     struct walk w = walk_begin(x, SPACE_DEVICE, by_seconds);
     for (uint32_t i, most = 1; !rc; most = most < PLACED_AT_ONCE ? 2 * most : most) {
         w.seconds = f.seconds;
+        w.best = f.best != UINT32_MAX ? &x->choices.at[f.best] : NULL;
         rc = walk_next(&w, budget, &i, e);
         if (!rc) rc = walk_place(&w, budget, i, most, e);
         if (!rc) rc = consider(x, &f, i, e);

@@ -15,8 +15,9 @@
  *
  * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as
  * a whole, and only if a search needs it. Until then the choice is rough: its figures are lower
- * bounds, from the survey of the same step that is not fused and offloads nothing, and from how
- * long each micro-batch fetches offloaded weights.
+ * bounds. They come from the survey of the same step that is not fused and offloads nothing, and
+ * from surveys of the first split that tell how long its copies take and how much host memory they
+ * need. Steps that differ only in what the update offloads are surveyed once.
  *
  * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too.
  * They compute no less than with only the optimizer state divided, keep no fewer bytes but for
@@ -25,12 +26,14 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * LADDER_MOST };
+enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * (OFFLOAD_ALL + 1) / 2 };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
+/* The part of the time of copies, and of a fused update, that a bound counts. */
+#define ROUNDED 0.98
 /* The values of memory.recompute's ladder in techniques.def. */
-enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
+enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS, STREAMED_ROWS = 3 };
 
 struct split {
     struct settings base;
@@ -41,7 +44,7 @@ struct split {
 struct update {
     struct settings s;
     bool in_step; /* it changes the step too: no split is composed with it */
-    bool fetches; /* on a GPU, of all that the step accesses it offloads only weights: its blocks are surveyed too */
+    bool fetches; /* on a GPU, the first with offloaded weights: its blocks are surveyed too */
     struct survey survey;
 };
 
@@ -62,6 +65,7 @@ struct builder {
     /* of the first split, by chunks of the heads; of the last split, with the most
      * micro-batches */
     struct survey whole[CHUNKS_MOST], most;
+    struct survey away[ROWS]; /* of the first split, on a GPU, with activations offloaded */
     VEC(struct split) splits;
     struct { int head, mask; } chunk[CHUNKS_MOST];
     int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
@@ -210,38 +214,30 @@ static bool state_allowed(const struct builder *b, enum state_dtype state)
     return state == b->base.state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
 }
 
-/* The offloads of the ladder, or the configured one. */
-struct offloads {
-    struct settings s;
-    int rung;
-};
-
-/* Takes the next value of offload; false: there is none. Without master weights two values of the
- * ladder are the same. */
-static bool next_offload(const struct builder *b, struct offloads *o)
+/* Reports whether the search has choices that offload this set. */
+static bool may_offload(const struct builder *b, unsigned set)
 {
-    const unsigned before = o->s.offload;
-    if (!b->x->f.free[TECHNIQUE_offload]) return !o->rung++;
-    if (!take_rung(&o->s, TECHNIQUE_offload, o->rung++)) return false;
-    return o->rung > 1 && offload_repeats(before, &o->s) ? next_offload(b, o) : true;
+    if (!b->x->f.free[TECHNIQUE_offload]) return set == b->base.offload;
+    if (set & OFFLOAD_IN_STEP && !b->blocks) return false;
+    return !(set & OFFLOAD_MASTERS) || offload_has_masters(&b->base);
 }
 
-/* Lists the updates. The first is the update of the base settings, with which splits are
- * surveyed. */
+/* Lists the updates: each set of what can be offloaded of them, in each dtype of the state. The
+ * first is the update of the base settings, with which splits are surveyed. */
 static void list_updates(struct builder *b)
 {
-    const struct freedom *f = &b->x->f;
-    b->update[b->updates++].s = b->base;
-    if (f->free[TECHNIQUE_offload]) b->update[0].s.offload = 0;
+    const bool free = b->x->f.free[TECHNIQUE_offload];
+    bool fetches = !b->base.device.copies_overlap;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (struct offloads o = {.s = b->update[0].s}; next_offload(b, &o);) {
-            struct settings s = o.s;
+        for (unsigned set = 0; set <= OFFLOAD_ALL && state_allowed(b, state); set++) {
+            struct settings s = b->update[0].s;
             s.state = state;
-            bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
-            if (same || !state_allowed(b, state)) continue;
-            const bool in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP;
-            const bool fetches = s.device.copies_overlap && (s.offload & OFFLOAD_IN_STEP) == OFFLOAD_WEIGHTS;
-            b->update[b->updates++] = (struct update){.s = s, .in_step = in_step, .fetches = fetches};
+            s.offload = set;
+            const bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
+            if (same || !may_offload(b, set) || (free && set & OFFLOAD_ACTIVATIONS)) continue;
+            const bool in_step = free && set & OFFLOAD_WEIGHTS;
+            b->update[b->updates++] = (struct update){.s = s, .in_step = in_step, .fetches = in_step && !fetches};
+            fetches |= in_step;
         }
 }
 
@@ -249,6 +245,12 @@ static void list_updates(struct builder *b)
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static double later(double a, double b) { return a > b ? a : b; }
+static double latest(const double lane[LANE_COUNT])
+{
+    double most = 0;
+    for (int k = 0; k < LANE_COUNT; k++) most = later(most, lane[k]);
+    return most;
+}
 
 /* Returns a lower bound of how long a rank sends in a step, on a GPU. Each micro-batch sends what
  * is in blocks anew. */
@@ -261,19 +263,63 @@ static double sent_seconds(const struct builder *b, const struct split *f, int c
     return f->base.micro_batch == first->micro_batch ? whole : blocks * f->base.accumulation / last->accumulation;
 }
 
-/* Returns a lower bound of how long a step with offloaded weights fetches: each micro-batch fetches
- * the weights of blocks anew. */
-static double fetched_seconds(const struct builder *b, const struct settings *s)
+/* Returns the update with the state and the offloads of some settings. Offloaded activations do not
+ * change it. */
+static const struct survey *find_update(const struct builder *b, enum state_dtype state, unsigned offload)
 {
-    const struct settings *first = &b->splits.at[0].base;
-    double blocks = 0;
-    for (int u = 1; u < b->updates && s->offload & OFFLOAD_WEIGHTS; u++) {
-        const struct survey *v = &b->update[u].survey;
-        if (!b->update[u].fetches) continue;
-        for (uint32_t i = 1; i <= v->blocks; i++) blocks += v->block[i].seconds[LANE_IN];
-        break;
+    for (int u = 0; u < b->updates; u++)
+        if (b->update[u].s.state == state && !((b->update[u].s.offload ^ offload) & ~(unsigned)OFFLOAD_ACTIVATIONS))
+            return &b->update[u].survey;
+    CHECK(false, "no update with state %d and offload %u", state, offload);
+}
+
+static const struct survey *find_fetches(const struct builder *b)
+{
+    for (int u = 1; u < b->updates; u++)
+        if (b->update[u].fetches) return &b->update[u].survey;
+    return NULL;
+}
+
+/* The weights of some blocks: their bytes; those that several blocks read, which may be among them;
+ * the part of all blocks, by bytes or by number, whichever is less. */
+struct some_weights {
+    uint64_t bytes, shared;
+    double part;
+};
+
+static struct some_weights find_weights(const struct builder *b, const struct survey *step, const struct settings *s)
+{
+    struct some_weights out = {.part = 1};
+    uint64_t all = 0;
+    if (!s->offload_blocks || !(s->offload & OFFLOAD_WEIGHTS)) return out;
+    for (uint32_t i = 1; i <= b->blocks; i++) {
+        all += step->block[i].weights;
+        if (offload_has_block(s, i, b->blocks)) out.bytes += step->block[i].weights;
     }
-    return blocks * s->accumulation / first->accumulation;
+    const double bytes = all ? (double)out.bytes / (double)all : 0, blocks = (double)s->offload_blocks / b->blocks;
+    out.part = ROUNDED * (bytes < blocks ? bytes : blocks);
+    out.shared = step->block[0].weights;
+    return out;
+}
+
+/* Adds to each lane a lower bound of how long program step copies, with a part of all weights. Each
+ * micro-batch fetches the weights of blocks anew; the activations of a step are as many bytes in any
+ * split, but for rounding. A fused step copies what the update does, and has its weights there for
+ * it. */
+static void add_copies(const struct builder *b, const struct settings *s, int row, double part,
+                       double lane[LANE_COUNT])
+{
+    const struct survey *v = s->offload & OFFLOAD_WEIGHTS ? find_fetches(b) : NULL, *away = &b->away[row];
+    for (uint32_t i = 1; v && i <= v->blocks; i++)
+        lane[LANE_IN] += part * v->block[i].seconds[LANE_IN] * s->accumulation / b->splits.at[0].base.accumulation;
+    for (int k = LANE_IN; s->offload & OFFLOAD_ACTIVATIONS && k <= LANE_OUT; k++)
+        for (uint32_t i = 0; away->block && i <= away->blocks; i++) lane[k] += ROUNDED * away->block[i].seconds[k];
+    if (!s->fused_step) return;
+    const struct survey *update = find_update(b, s->state, s->offload),
+                        *held = find_update(b, s->state, s->offload & ~(unsigned)OFFLOAD_WEIGHTS);
+    lane[LANE_COMPUTE] += ROUNDED * update->update_busy[LANE_COMPUTE];
+    lane[LANE_IN] += held->update_busy[LANE_IN];
+    lane[LANE_OUT] += (s->offload_blocks ? held : update)->update_busy[LANE_OUT];
 }
 
 /* Returns the same moment in another survey of the model; `m` if it has none. */
@@ -384,34 +430,78 @@ static void add_composed(struct builder *b)
 
 /* --- rough choices ---------------------------------------------------------------------------- */
 
-static const struct update *find_update(const struct builder *b, const struct settings *s)
+/* Returns a lower bound of the host memory of offloaded activations: the first split has the most
+ * rows. */
+static uint64_t away_bytes(const struct builder *b, const struct settings *s, int row)
 {
-    for (int u = 0; u < b->updates; u++)
-        if (b->update[u].s.state == s->state && b->update[u].s.offload == s->offload) return &b->update[u];
-    CHECK(false, "no update with state %d and offload %u", s->state, s->offload);
+    return (uint64_t)(ROUNDED * (double)b->away[row].host * s->micro_batch / b->splits.at[0].base.micro_batch);
 }
 
 /* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what
  * these access is in device memory. */
-static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk,
-                      const struct survey *step)
+static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk, int row,
+                      uint32_t number)
 {
-    const struct survey *update = &find_update(b, s)->survey;
-    const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
-    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step && !b->rough]);
-    struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n, .way = b->x->ways};
-    for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
+    const struct survey *step = &f->row[row][chunk], *whole = find_update(b, s->state, s->offload),
+                        *held = b->x->f.free[TECHNIQUE_offload]
+                                    ? find_update(b, s->state, s->offload & ~(unsigned)OFFLOAD_WEIGHTS)
+                                    : whole,
+                        *update = s->offload_blocks && s->offload & OFFLOAD_WEIGHTS ? held : whole;
+    const struct some_weights some = find_weights(b, step, s);
+    const bool free = b->x->f.free[TECHNIQUE_offload], away = free && s->offload & OFFLOAD_ACTIVATIONS,
+               lean = s->fused_step || b->rough;
+    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!lean]);
+    struct plan_choice c = {.settings = *s, .rough = true, .step = number, .way = b->x->ways};
+    double lane[LANE_COUNT] = {0};
+    for (uint32_t i = 0; i <= step->blocks; i++) lane[LANE_COMPUTE] += step->block[i].seconds[LANE_COMPUTE];
+    if (free) add_copies(b, s, row, some.part, lane);
+    c.seconds = latest(lane);
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
-    c.seconds = later(c.seconds, fetched_seconds(b, s));
     if (!s->fused_step) {
-        c.seconds += update->update_busiest;
-        transient = larger(transient, update->update);
+        const bool fetches = s->offload & OFFLOAD_WEIGHTS || !s->device.copies_overlap;
+        c.update = fetches ? latest(update->update_busy) : update->update_seconds;
+        c.update_bytes = update->update;
+        c.seconds += c.update;
     }
     for (int space = 0; space < SPACE_COUNT; space++)
-        c.bound[space] = step->persistent[space] - b->plain->persistent[space] + update->persistent[space];
-    c.bound[SPACE_DEVICE] += transient;
+        c.bound[space] = c.lasting[space] =
+            step->persistent[space] - b->plain->persistent[space] + update->persistent[space];
+    const uint64_t most = some.bytes + some.shared;
+    c.bound[SPACE_DEVICE] -= c.bound[SPACE_DEVICE] > most ? most : c.bound[SPACE_DEVICE];
+    c.bound[SPACE_HOST] += some.bytes;
+    c.bound[SPACE_DEVICE] += larger(transient, c.update_bytes);
+    if (away) c.bound[SPACE_HOST] += away_bytes(b, s, row);
     memcpy(c.weights, update->weights, sizeof c.weights);
+    c.weights[SPACE_DEVICE] -= c.weights[SPACE_DEVICE] > most ? most : c.weights[SPACE_DEVICE];
+    c.weights[SPACE_HOST] += some.bytes;
     vec_push(&b->x->choices, c);
+}
+
+/* Adds a step with each update. What the step itself accesses is offloaded as in `s`. A fused step
+ * with another update is another step; on a CPU the update's copies depend on the step before. */
+static void add_updates(struct builder *b, const struct split *f, struct settings s, int chunk, int row)
+{
+    const unsigned in_step = s.offload & OFFLOAD_IN_STEP;
+    const uint32_t number = b->x->choices.n;
+    const bool shared = !s.fused_step && s.device.copies_overlap;
+    for (s.state = STATE_F32; s.state < STATE_DTYPES; s.state++)
+        for (unsigned set = 0; set <= OFFLOAD_ALL && state_allowed(b, s.state); set++) {
+            s.offload = set;
+            if ((set & OFFLOAD_IN_STEP) == in_step && may_offload(b, set))
+                add_rough(b, f, &s, chunk, row, shared ? number : b->x->choices.n);
+        }
+}
+
+/* Adds settings, where weights are offloaded those of all blocks. Where that is all that the step
+ * accesses, those of eighths of the blocks are choices too, but for ranks that divide weights. */
+static void add_blocks(struct builder *b, const struct split *f, struct settings s, int chunk, int row)
+{
+    const int step = (int)(b->blocks + STEPS - 1) / STEPS;
+    const bool some = b->x->f.free[TECHNIQUE_offload] && (s.offload & OFFLOAD_IN_STEP) == OFFLOAD_WEIGHTS &&
+                      s.device.copies_overlap && !s.fused_step && s.shard != SHARD_WEIGHTS;
+    add_updates(b, f, s, chunk, row);
+    for (s.offload_blocks = step; some && s.offload_blocks < (int)b->blocks; s.offload_blocks += step)
+        add_updates(b, f, s, chunk, row);
 }
 
 /* Adds settings with one number of head chunks and the first `rows` recompute modes. */
@@ -422,7 +512,7 @@ static void add_single_of(struct builder *b, const struct split *f, struct setti
     if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
     for (int k = 0; k < rows; k++) {
         if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
-        add_rough(b, f, &s, chunk, &f->row[order[k]][chunk]);
+        add_blocks(b, f, s, chunk, order[k]);
     }
 }
 
@@ -435,25 +525,28 @@ static void add_single(struct builder *b, const struct split *f, struct settings
         if (b->chunk[c].mask == 1) add_single_of(b, f, s, c, rows);
 }
 
-/* Adds choices with weights and activations offloaded, for the smallest micro-batch, and on a GPU
- * for 1, 2, 4 ... micro-batches per step, because each one fetches the weights anew. On a CPU the
- * offload is a file, and a choice that offloads less is better there. Adds the fused step for a
+/* Adds choices with weights, activations or both offloaded, for the smallest micro-batch, and on a
+ * GPU for 1, 2, 4 ... micro-batches per step, because each one fetches the weights anew. On a CPU
+ * the offload is a file, and a choice that offloads less is better there. Adds the fused step for a
  * step of one micro-batch, with every offload. */
 static void add_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
-    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (uint32_t i = 0; i < b->splits.n && state_allowed(b, state); i++, b->x->ways++)
-            for (struct offloads o = {.s = b->splits.at[i].base}; next_offload(b, &o);) {
-                const struct split *split = &b->splits.at[i];
-                struct settings s = o.s;
-                s.state = state;
-                const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
-                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->splits.n))
-                    add_single(b, split, s, 2, 2);
-                s.fused_step = true;
-                if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, split, s, 2, ROWS);
-            }
+    for (uint32_t i = 0; i < b->splits.n; i++, b->x->ways++) {
+        const struct split *split = &b->splits.at[i];
+        struct settings s = split->base;
+        const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1)),
+                   streams = f->free[TECHNIQUE_offload] && (doubled || i + 1 == b->splits.n),
+                   fusable = f->free[TECHNIQUE_fused_step] && s.accumulation == 1;
+        for (unsigned set = 0; set <= OFFLOAD_ALL; set++) {
+            if (f->free[TECHNIQUE_offload] ? set & ~(unsigned)OFFLOAD_IN_STEP : set != b->base.offload) continue;
+            s.offload = set;
+            s.fused_step = split->base.fused_step;
+            if (streams && set) add_single(b, split, s, 2, STREAMED_ROWS);
+            s.fused_step = true;
+            if (fusable) add_single(b, split, s, 2, ROWS);
+        }
+    }
 }
 
 /* --- the search space -------------------------------------------------------------------- */
@@ -467,6 +560,7 @@ static void free_builder(struct builder *b)
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->whole[c]);
     survey_free(&b->most);
+    for (int row = 0; row < ROWS; row++) survey_free(&b->away[row]);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
     vec_free(&b->splits);
     vec_free(&b->extents);
@@ -499,6 +593,17 @@ static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
     add_job(jobs, with_chunks(b, b->splits.at[b->splits.n - 1].base, 0), kept, &b->most);
 }
 
+/* Adds surveys of the first split with activations offloaded, where they can be. */
+static void add_away_jobs(struct builder *b, struct survey_jobs *jobs)
+{
+    const struct freedom *f = &b->x->f;
+    struct settings s = with_chunks(b, b->splits.at[0].base, 0);
+    if (!f->free[TECHNIQUE_offload] || !b->blocks || !s.device.copies_overlap) return;
+    s.offload = OFFLOAD_ACTIVATIONS;
+    for (int row = 0; row < (f->free[TECHNIQUE_recompute] ? ROWS : 1); row++)
+        add_job(jobs, s, f->free[TECHNIQUE_recompute] ? recompute_of_row(row) : b->base.recompute, &b->away[row]);
+}
+
 /* Takes the splits of the first level of sharding for a level beside it. Only collectives are added
  * to program step; at level optimizer they are all in program update, and the splits are exact. */
 static void take_splits(struct builder *b)
@@ -515,12 +620,14 @@ static int add_dimensions(struct builder *b, struct error *e)
     struct plan_space *x = b->x;
     struct survey_jobs jobs = {0};
     list_splits(b);
-    list_updates(b);
+    b->update[b->updates++].s = b->base;
+    if (x->f.free[TECHNIQUE_offload]) b->update[0].s.offload = 0, b->update[0].s.offload_blocks = 0;
     /* no micro-batch has more images than that */
     const bool repeats = x->f.free[TECHNIQUE_encode] && b->base.encode < ENCODE_ALL;
     CHECK(b->splits.n || repeats, "no micro-batch is possible");
     if (!b->splits.n) return PL_OK;
     int rc = survey_first(b, e);
+    if (!rc) list_updates(b);
     b->plain = &b->update[0].survey;
     for (uint32_t i = 0; i < b->splits.n && !rc; i++) {
         b->splits.at[i].base.offload = b->update[0].s.offload;
@@ -528,6 +635,7 @@ static int add_dimensions(struct builder *b, struct error *e)
     }
     b->rough = b->from && b->base.shard != SHARD_OPTIMIZER;
     if (b->rough && !rc) add_sent_jobs(b, &jobs);
+    if (!rc) add_away_jobs(b, &jobs);
     for (int u = 1; u < b->updates && !rc; u++) {
         struct settings s = b->splits.at[0].base;
         s.state = b->update[u].s.state;
@@ -629,11 +737,14 @@ static void take_survey(struct plan_space *x, uint32_t choice, const struct surv
         c->rough = false;
         if (i == choice) c->update_bytes = v->update;
         if (i == choice) memcpy(c->weights, v->weights, sizeof c->weights);
-        c->update += v->total_seconds - v->step_seconds - of.update; /* the order of gradients changes it a little */
+        /* the order of gradients changes it a little; what it adds to fetched weights was bounded */
+        if (i == choice || !(c->settings.offload & OFFLOAD_WEIGHTS))
+            c->update += v->total_seconds - v->step_seconds - of.update;
         c->seconds = later(v->step_seconds, v->placed_seconds) + c->update;
         c->timed = v->placed_seconds > 0;
         for (int s = 0; s < SPACE_COUNT; s++) c->bound[s] = c->lasting[s] - of.lasting[s] + v->persistent[s];
         c->bound[SPACE_DEVICE] += larger(larger(v->step, c->update_bytes), v->eval);
+        c->bound[SPACE_HOST] += v->host;
     }
 }
 

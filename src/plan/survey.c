@@ -122,6 +122,29 @@ static void add_seconds(struct survey *v, const struct split *a, const double *s
     }
 }
 
+/* Adds up the weights of each block: those that nodes of the block read and no other. */
+static void add_block_weights(struct survey *v, const struct split *a, const uint32_t *number)
+{
+    enum { SEVERAL = UINT32_MAX - 1, OUTSIDE };
+    const struct graph *g = a->g;
+    uint32_t *of = mem_alloc(g->storages.n * sizeof *of);
+    for (uint32_t k = 0; k < a->n; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        const uint32_t block = number[graph_block_of(g, x->scope)], b = block ? block : OUTSIDE;
+        for (int i = 0; i < x->nin + x->nout; i++) {
+            const id t = i < x->nin ? x->in[i] : x->out[i - x->nin], s = t ? tensor_at(g, t)->storage : 0;
+            if (!s || g->storages.at[s].kind != KIND_PARAM || x->phase == PHASE_UPDATE) continue;
+            of[s] = !of[s] || of[s] == b ? b : of[s] == OUTSIDE || b == OUTSIDE ? OUTSIDE : SEVERAL;
+        }
+    }
+    for (id s = 1; s < g->storages.n; s++) {
+        const uint64_t bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+        if (of[s] == SEVERAL) v->block[0].weights += bytes;
+        else if (of[s] && of[s] != OUTSIDE) v->block[of[s]].weights += bytes;
+    }
+    mem_free(of);
+}
+
 static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds, bool cuda)
 {
     uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
@@ -135,6 +158,7 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
     find_moments(v, &a);
     attribute_storages(v, &a);
     add_seconds(v, &a, seconds, cuda);
+    add_block_weights(v, &a, number);
     mem_free(a.owner);
     mem_free(a.opens);
     mem_free(a.closes);
@@ -148,6 +172,23 @@ static uint64_t peak_bytes(const struct plan *p, const struct graph *g, enum pro
         if (alive[k] > most) most = alive[k];
     mem_free(alive);
     return most;
+}
+
+/* Returns the most bytes of transients in host memory at an instant of program step. */
+static uint64_t host_bytes(const struct plan *p, const struct graph *g)
+{
+    const struct life *life = p->placement.life[PROGRAM_STEP];
+    int64_t *change = mem_alloc((g->order[PROGRAM_STEP].nodes.n + 2) * sizeof *change), live = 0, most = 0;
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!life[s].used || storage_is_persistent(x) || x->space != SPACE_HOST) continue;
+        change[life[s].start] += (int64_t)align_up(x->bytes, PLAN_ALIGN);
+        change[life[s].end + 1] -= (int64_t)align_up(x->bytes, PLAN_ALIGN);
+    }
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++)
+        if ((live += change[k]) > most) most = live;
+    mem_free(change);
+    return (uint64_t)most;
 }
 
 /* Returns the bytes of a node's operands and workspace. `seen`, by storage, has the last number for
@@ -222,7 +263,6 @@ static struct known_program know(const struct graph *g, const struct plan *p, bo
 {
     struct known_program k = {0};
     struct graph others = *g;
-    double busy[LANE_COUNT] = {0};
     for (enum program program = 0; program < PROGRAM_COUNT; program++) {
         if (!is(program)) continue;
         const uint64_t most = peak_bytes(p, g, program);
@@ -231,11 +271,10 @@ static struct known_program know(const struct graph *g, const struct plan *p, bo
         for (uint32_t i = 0; i < g->order[program].nodes.n; i++) {
             const id n = g->order[program].nodes.at[i];
             k.seconds += seconds[n];
-            busy[node_at(g, n)->lane] += seconds[n];
+            k.busy[node_at(g, n)->lane] += seconds[n];
         }
         others.order[program].nodes.n = 0;
     }
-    for (int lane = 0; lane < LANE_COUNT; lane++) k.busiest = fmax(k.busiest, busy[lane]);
     bool *all = plan_mark_reached(g), *rest = plan_mark_reached(&others);
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
@@ -286,7 +325,7 @@ static bool is_within(const struct survey *v, const struct survey_limits *most)
 {
     bool within = v->total_seconds <= most->seconds;
     for (int s = 0; s < SPACE_COUNT; s++) {
-        uint64_t bytes = 0;
+        uint64_t bytes = s == SPACE_HOST ? v->host : 0;
         if (s == SPACE_DEVICE) {
             keep_most(&bytes, v->step);
             keep_most(&bytes, v->update);
@@ -316,11 +355,12 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         if (blocks) survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         if (blocks) find_peaks(v, &p, g);
         v->step = blocks ? v->all[1] : peak_bytes(&p, g, PROGRAM_STEP);
+        if (s->offload & OFFLOAD_ACTIVATIONS) v->host = host_bytes(&p, g);
         v->update = d->update ? d->update->most : 0;
         v->eval = d->eval->most;
         if (d->update) {
             v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
-            v->update_busiest = d->update->busiest;
+            memcpy(v->update_busy, d->update->busy, sizeof v->update_busy);
         }
         v->step_seconds = p.program_seconds[PROGRAM_STEP];
         v->total_seconds = total_seconds(&p, d->update);

@@ -25,6 +25,7 @@ struct survey {
     struct surveyed {
         /* of its nodes in a whole step, by lane; a CPU runs everything in the compute lane */
         double seconds[LANE_COUNT];
+        uint64_t weights;    /* that only this block reads; 0: that several blocks read, and nothing else */
     } *block;                /* by number, from 1 in the order of the forward; 0: nodes in no block */
     struct moment {
         uint32_t owner;
@@ -38,7 +39,7 @@ struct survey {
     uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
     /* of program step, of program update, of all programs of a step and an evaluation */
     double step_seconds, update_seconds, total_seconds;
-    double update_busiest;   /* of the update's nodes in the busiest lane */
+    double update_busy[LANE_COUNT]; /* of the update's nodes, by lane */
     uint64_t step;           /* peak of the step's transients */
     /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all
      * transients, and only of those that a node accesses. */
@@ -46,6 +47,7 @@ struct survey {
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
     uint64_t update, eval;   /* transient bytes of these programs */
+    uint64_t host;           /* peak of the step's transients in host memory: offloaded activations */
     int64_t rows[PROGRAM_COUNT]; /* of a chunk of the heads; set by survey_jobs_run */
     double placed_seconds;   /* of program step with the waits for bytes; 0: not known */
 };
@@ -100,10 +102,12 @@ int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error
  *     head chunks      1, 2, 8, 32
  *     recompute        none, selective, first:n and first:n+selective in steps, all,
  *                      all+halves, all+selective
- *     update           where the optimizer state is, and its dtype where others are allowed
- *     streamed         weights, or weights and activations, offloaded; for the smallest
- *                      micro-batch, on a GPU for 1, 2, 4 ... micro-batches per step
- *     fused step       where a step is one micro-batch
+ *     update           where the optimizer state and the master weights are, each separately, and
+ *                      the dtype of the state where others are allowed
+ *     streamed         weights, activations, or both, offloaded; for the smallest micro-batch, on a
+ *                      GPU for 1, 2, 4 ... micro-batches per step; weights alone on a GPU also of
+ *                      eighths of the blocks
+ *     fused step       where a step is one micro-batch; with every subset of these offloaded
  *     sharding         of optimizer state, gradients or weights, among all ranks or those of a host
  *     any other        technique that is free: the values of its ladder, each with all of the above
  *

@@ -4,7 +4,7 @@
  *     optimizer     state (KIND_STATE) is fetched for the update of its weight
  *     masters       f32 master weights (KIND_MASTER) likewise
  *     weights       weights of blocks are fetched for their block's forward, for its backward, and
- *                   for their update
+ *                   for their update; weights:N those of N blocks, evenly spread
  *     activations   saved activations of a block are copied out after it and fetched for its
  *                   backward (below)
  *
@@ -13,8 +13,9 @@
  *     weights       |-- 1 --|-------- 2 -------|
  *
  * The pass inserts copies between the two spaces, in lanes of their own. A block's weights are
- * fetched while the block before it computes, so the weights of two blocks are in device memory at
- * a time, as transients that the planner places. The pass does not depend on ops: the storage's
+ * fetched while the block before it computes, or from the last block with offloaded weights on, so
+ * the weights of two blocks are in device memory at a time, as transients that the planner places.
+ * The pass does not depend on ops: the storage's
  * kind decides its home, and the alias table shows what a node writes. The same kernels run on the
  * same values, so no bit changes.
  */
@@ -125,9 +126,37 @@ static void keep_outsiders(const struct graph *g, enum program p, bool *offloade
     }
 }
 
-/* Marks, by storage, what is offloaded. */
-static bool *choose_homes(const struct graph *g, unsigned offload)
+bool offload_has_block(const struct settings *s, uint32_t number, uint32_t count)
 {
+    const uint64_t n = (uint64_t)s->offload_blocks;
+    return !n || n >= count || number * n / count > (number - 1) * n / count;
+}
+
+/* Unmarks the weights of blocks of the program that keep them. */
+static void keep_blocks(const struct graph *g, enum program p, const struct settings *s, bool *offloaded)
+{
+    uint32_t *number = mem_alloc(g->scopes.n * sizeof *number), count = 0;
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        const id block = n->phase == PHASE_FORWARD ? graph_block_of(g, n->scope) : 0;
+        if (block && !number[block]) number[block] = ++count;
+    }
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        const uint32_t block = number[graph_block_of(g, n->scope)];
+        if (!block || n->phase == PHASE_UPDATE || offload_has_block(s, block, count)) continue;
+        for (int i = 0; i < n->nin + n->nout; i++) {
+            const id t = i < n->nin ? n->in[i] : n->out[i - n->nin], home = t ? tensor_at(g, t)->storage : 0;
+            if (g->storages.at[home].kind == KIND_PARAM) offloaded[home] = false;
+        }
+    }
+    mem_free(number);
+}
+
+/* Marks, by storage, what is offloaded. */
+static bool *choose_homes(const struct graph *g, const struct settings *settings)
+{
+    const unsigned offload = settings->offload;
     bool *offloaded = mem_alloc(g->storages.n), *inside = mem_alloc(g->storages.n);
     for (id s = 1; s < g->storages.n; s++) {
         enum kind k = g->storages.at[s].kind;
@@ -138,14 +167,13 @@ static bool *choose_homes(const struct graph *g, unsigned offload)
     FOR_PROGRAMS(p, PROGRAM_FORWARD) keep_outsiders(g, p, offloaded, inside);
     for (id s = 1; s < g->storages.n; s++)
         if (g->storages.at[s].kind == KIND_PARAM && !inside[s]) offloaded[s] = false;
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+        if (settings->offload_blocks) keep_blocks(g, p, settings, offloaded);
     mem_free(inside);
     return offloaded;
 }
 
-bool offload_repeats(unsigned before, const struct settings *s)
-{
-    return (before ^ s->offload) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
-}
+bool offload_has_masters(const struct settings *s) { return s->precision != DT_F32 && !s->pure; }
 
 /* Reports whether a node of the program accesses one of the first `homes` storages that is
  * offloaded. */
@@ -164,7 +192,7 @@ static bool touches_offloaded(const struct graph *g, enum program p, const bool 
 void pass_offload(struct graph *g, const struct settings *s)
 {
     if (!s->offload) return;
-    bool *offloaded = choose_homes(g, s->offload);
+    bool *offloaded = choose_homes(g, s);
     uint32_t homes = g->storages.n; /* storages of visitors have higher ids */
     for (id h = 1; h < homes; h++)
         if (offloaded[h]) g->storages.at[h].space = SPACE_HOST;
@@ -176,6 +204,7 @@ void pass_offload(struct graph *g, const struct settings *s)
         for (id h = 1; h < homes; h++) of[h] = offloaded[h];
         visits_begin(&v, g, p, trains ? (s->shares > 1) + (s->accumulation > 1) : 0, "offload");
         v.overlaps = s->device.copies_overlap;
+        v.spread = v.overlaps && s->offload_blocks;
         for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
         if (activations) offload_activations(&v);
         visits_end(&v);
