@@ -455,7 +455,8 @@ static void add_rough(struct builder *b, const struct split *f, const struct set
     double lane[LANE_COUNT] = {0};
     for (uint32_t i = 0; i <= step->blocks; i++) lane[LANE_COMPUTE] += step->block[i].seconds[LANE_COMPUTE];
     if (free) add_copies(b, s, row, some.part, lane);
-    c.seconds = latest(lane);
+    /* more micro-batches, and more that is offloaded or done in the step, only add to the first split's */
+    c.seconds = later(latest(lane), away ? ROUNDED * b->away[row].step_seconds : 0);
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
     if (!s->fused_step) {
         const bool fetches = s->offload & OFFLOAD_WEIGHTS || !s->device.copies_overlap;
