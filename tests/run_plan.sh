@@ -191,16 +191,16 @@ bounded() {
     tail -n 1 "$tmp/out"
 }
 check 'rows that do not fit host memory' bounded
-# SAM ViT-H in 8 GiB is fastest with an offload file of 57 GiB. Within a bound its file is small,
+# SAM ViT-H in 8 GiB is fastest with an offload file of 55 GiB. Within a bound its file is small,
 # and the plan says what that costs.
 file=(--set model.preset=sam-vit-h --set data.max_masks=32 --set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=f32 --memory 8GiB)
 large_file() {
     expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB --json && cp "$tmp/out" "$tmp/small.json" || return 1
     expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=none --json && cp "$tmp/out" "$tmp/large.json" || return 1
-    [ "$(json "$tmp/small.json" arenas.host)" -lt 6000000000 ] && [ "$(json "$tmp/large.json" arenas.host)" -gt 60000000000 ] || { json "$tmp/small.json" arenas.host; return 1; }
+    [ "$(json "$tmp/small.json" arenas.host)" -lt 12884901889 ] && [ "$(json "$tmp/large.json" arenas.host)" -gt 50000000000 ] || { json "$tmp/small.json" arenas.host; return 1; }
     [ "$(json "$tmp/small.json" without_host_budget.host_bytes)" = "$(json "$tmp/large.json" arenas.host)" ] && ! grep without_host_budget "$tmp/large.json" || return 1
     expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB && grep -q 'the offload file is limited to 12.00 GiB' "$tmp/out" &&
-        grep 'with 57.41 GiB of offload file: .* less); memory.host_budget does not allow it' "$tmp/out"
+        grep 'with 55.06 GiB of offload file: .* less); memory.host_budget does not allow it' "$tmp/out"
 }
 check 'a bound on the offload file, and what it costs' large_file
 unmeasured() {
@@ -341,8 +341,9 @@ ranks=("$binary" plan --preset llama-tiny "${cpu[@]}" --set train.effective_batc
 ranked() {
     expect 0 '' "${ranks[@]}" --ranks 1,2,8 --per-host 4 --links shm,eth-1g && grep -qE '^ranks +shard +group +micro-batch' "$tmp/out" && grep -q 'Links: shm and eth-1g, unmeasured' "$tmp/out" && expect 0 '' "${ranks[@]}" --ranks 2,4,8 --json || return 1
     [ "$(grep -c '"communication_seconds"' "$tmp/out")" = 3 ] || return 1
-    # Less memory: more is divided. The smallest budget of 8 ranks fits, one byte less does not.
-    "${ranks[@]}" --ranks 8 --json >"$tmp/8.json" && [ "$(json "$tmp/8.json" settings.shard)" = optimizer ] || return 1
+    # Whole gradients take as long and more memory. Less memory: more is divided. The smallest
+    # budget of 8 ranks fits, one byte less does not.
+    "${ranks[@]}" --ranks 8 --json >"$tmp/8.json" && [ "$(json "$tmp/8.json" settings.shard)" = gradients ] || return 1
     local least
     least=$(json "$tmp/8.json" smallest_budget_bytes)
     expect 0 '' "${ranks[@]}" --ranks 8 --memory "$least" && grep -q 'shard weights' "$tmp/out" && expect 3 'needs' "${ranks[@]}" --ranks 8 --memory $((least - 1)) && echo "$least bytes"

@@ -115,7 +115,8 @@ int plan_source_read(const struct plan_source *s, struct config *c, struct error
 /* --- rows ------------------------------------------------------------------------------------- */
 
 /* Plans again within the host memory that a machine with such a GPU is likely to have, where the
- * plan takes more of it and nothing is known of the machine. The plan stays if nothing fits that. */
+ * plan takes more of it and nothing is known of the machine. If nothing fits that, the plan
+ * stays. */
 static int prefer_likely_host(struct plan_trial *p, uint64_t likely, struct error *e)
 {
     struct planned *r = &p->run;

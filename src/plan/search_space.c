@@ -303,9 +303,9 @@ static struct some_weights find_weights(const struct builder *b, const struct su
 }
 
 /* Adds to each lane a lower bound of how long program step copies, with a part of all weights. Each
- * micro-batch fetches the weights of blocks anew; the activations of a step are as many bytes in any
- * split, but for rounding. A fused step copies what the update does, and has its weights there for
- * it. */
+ * micro-batch fetches the weights of blocks anew; the activations of a step are as many bytes in
+ * any split, but for rounding. A fused step copies what the update does, and has its weights there
+ * for it. */
 static void add_copies(const struct builder *b, const struct settings *s, int row, double part,
                        double lane[LANE_COUNT])
 {
@@ -455,7 +455,7 @@ static void add_rough(struct builder *b, const struct split *f, const struct set
     double lane[LANE_COUNT] = {0};
     for (uint32_t i = 0; i <= step->blocks; i++) lane[LANE_COMPUTE] += step->block[i].seconds[LANE_COMPUTE];
     if (free) add_copies(b, s, row, some.part, lane);
-    /* more micro-batches, and more that is offloaded or done in the step, only add to the first split's */
+    /* more micro-batches, and more that the step copies or does, add to the first split's */
     c.seconds = later(latest(lane), away ? ROUNDED * b->away[row].step_seconds : 0);
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
     if (!s->fused_step) {
@@ -738,7 +738,7 @@ static void take_survey(struct plan_space *x, uint32_t choice, const struct surv
         c->rough = false;
         if (i == choice) c->update_bytes = v->update;
         if (i == choice) memcpy(c->weights, v->weights, sizeof c->weights);
-        /* the order of gradients changes it a little; what it adds to fetched weights was bounded */
+        /* the order of gradients changes it a little; where weights are fetched it is a bound */
         if (i == choice || !(c->settings.offload & OFFLOAD_WEIGHTS))
             c->update += v->total_seconds - v->step_seconds - of.update;
         c->seconds = later(v->step_seconds, v->placed_seconds) + c->update;

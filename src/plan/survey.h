@@ -105,7 +105,7 @@ int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error
  *     update           where the optimizer state and the master weights are, each separately, and
  *                      the dtype of the state where others are allowed
  *     streamed         weights, activations, or both, offloaded; for the smallest micro-batch, on a
- *                      GPU for 1, 2, 4 ... micro-batches per step; weights alone on a GPU also of
+ *                      GPU for 1, 2, 4 ... micro-batches per step; only weights, on a GPU also of
  *                      eighths of the blocks
  *     fused step       where a step is one micro-batch; with every subset of these offloaded
  *     sharding         of optimizer state, gradients or weights, among all ranks or those of a host
