@@ -195,11 +195,11 @@ check 'rows that do not fit host memory' bounded
 # and the plan says what that costs.
 file=(--set model.preset=sam-vit-h --set data.max_masks=32 --set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=f32 --memory 8GiB)
 large_file() {
-    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB --json && cp "$tmp/out" "$tmp/small.json" || return 1
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=6GiB --json && cp "$tmp/out" "$tmp/small.json" || return 1
     expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=none --json && cp "$tmp/out" "$tmp/large.json" || return 1
-    [ "$(json "$tmp/small.json" arenas.host)" -lt 12884901889 ] && [ "$(json "$tmp/large.json" arenas.host)" -gt 50000000000 ] || { json "$tmp/small.json" arenas.host; return 1; }
+    [ "$(json "$tmp/small.json" arenas.host)" -lt 6000000000 ] && [ "$(json "$tmp/large.json" arenas.host)" -gt 50000000000 ] || { json "$tmp/small.json" arenas.host; return 1; }
     [ "$(json "$tmp/small.json" without_host_budget.host_bytes)" = "$(json "$tmp/large.json" arenas.host)" ] && ! grep without_host_budget "$tmp/large.json" || return 1
-    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=12GiB && grep -q 'the offload file is limited to 12.00 GiB' "$tmp/out" &&
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" "${file[@]}" --set memory.host_budget=6GiB && grep -q 'the offload file is limited to 6.00 GiB' "$tmp/out" &&
         grep 'with 55.06 GiB of offload file: .* less); memory.host_budget does not allow it' "$tmp/out"
 }
 check 'a bound on the offload file, and what it costs' large_file

@@ -539,7 +539,7 @@ TEST(test_errors)
     refuses("memory: {budget: 8XB}\n", "memory.budget", "8GiB");
     refuses("memory: {host_budget: some}\n", "memory.host_budget", "none");
     refuses("memory: {offload: everything}\n", "run.yaml:1",
-            "expected auto, none, or some of optimizer, masters, weights, activations");
+            "expected auto, none, or some of optimizer, masters, weights, weights:N, activations");
     refuses("memory: {offload: [weights, none]}\n", "memory.offload", "expected auto, none, or some of optimizer");
     refuses("memory: {offload: [auto, weights]}\n", "memory.offload", "expected auto, none, or some of optimizer");
     refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
