@@ -59,9 +59,9 @@ for name in $(CC=$CC tools/probe.sh | sed -n 's/ ?= 0$//p') $(command -v mpirun 
     # shellcheck disable=SC2206  # several packages
     optional+=(${packages_of[$name]})
 done
+command -v cmark-gfm >/dev/null || optional+=(cmark-gfm)
 # Tests of video files make them with it.
 if [[ " ${WITHOUT-} " != *' FFMPEG '* ]]; then command -v ffmpeg >/dev/null || optional+=(ffmpeg); fi
-command -v cmark-gfm >/dev/null || optional+=(cmark-gfm)
 if [[ ${1-} == fuzz ]]; then fuzzes || missing+=(clang libclang-rt-dev); fi
 if [[ ${1-} == onednn ]]; then compiles -ldnnl dnnl.h || missing+=(libdnnl-dev); fi
 if ((${#missing[@]} + ${#optional[@]} == 0)); then exit 0; fi

@@ -13,7 +13,7 @@ struct predict {
 };
 
 /* The first rows are for masks. */
-enum { MASK_OPTIONS = 17 };
+enum { MASK_OPTIONS = 16 };
 #define OWN(name, kind, member) OPTION(struct predict, name, kind, member)
 static const struct option OPTIONS[] = {
     OWN("--point", LIST, masks.points), OWN("--box", TEXT, masks.box), OWN("-o", TEXT, masks.many.output),
@@ -22,8 +22,8 @@ static const struct option OPTIONS[] = {
     OWN("--side", POSITIVE, masks.many.reading.side), OWN("--prompt", TEXT, masks.many.derive),
     OWN("--max-new", POSITIVE, masks.max_new), OWN("--question", TEXT, masks.question),
     OWN("--everything", POSITIVE, masks.every.points), OWN("--multimask", SWITCH, masks.all),
-    OWN("--overlay", TEXT, masks.overlay), OWN("--video", TEXT, masks.video), OWN("--frame", COUNT, masks.frame),
-    OWN("--mask", TEXT, masks.labels), OWN("--out", TEXT, masks.many.output), OWN("--json", TEXT, masks.many.json),
+    OWN("--overlay", TEXT, masks.overlay), OWN("--video", TEXT, masks.video), OWN("--mask", TEXT, masks.labels),
+    OWN("--frame", COUNT, masks.frame), OWN("--out", TEXT, masks.many.output), OWN("--json", TEXT, masks.many.json),
     OWN("--batch", COUNT, masks.many.batch), OWN("--min-iou", REAL, masks.every.min_iou),
     OWN("--min-stability", REAL, masks.every.min_stability), OWN("--nms", REAL, masks.every.nms),
     OWN("--text", LIST, texts)};
@@ -40,7 +40,7 @@ static int predict(struct options *o, struct error *e)
 {
     struct predict *p = (struct predict *)o;
     struct config *c = &o->config;
-    const char *other = options_given(o, OPTIONS, MASK_OPTIONS);
+    const char *other = p->masks.frame != UINT64_MAX ? "--frame" : options_given(o, OPTIONS, MASK_OPTIONS);
     if (!o->model)
         return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
     o->run = p->masks.data;

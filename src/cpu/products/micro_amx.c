@@ -23,6 +23,8 @@
  */
 #include "cpu/products/micro_bf16.h"
 
+#include <stddef.h>
+
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <immintrin.h>
