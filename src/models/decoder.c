@@ -537,7 +537,7 @@ void decoder_outputs(const struct model *m, struct graph *g, const char *part, c
 /* --- the model itself ------------------------------------------------------------------------ */
 
 /* Builds the step of a model whose loss balances its experts: the mean of that loss over groups of
- * samples, which lie within micro-batches. */
+ * consecutive samples. */
 static void build_balanced(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct decoder *c = m->config;
