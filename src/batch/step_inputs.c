@@ -113,6 +113,10 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     p->targets = step_tensor(s, m, "gt_masks");
     TRY(parse_bool(s, "multimask_output", &several, e));
     p->single = !several;
+    TRY(parse_bool(s, "hq_token_only", &p->hq_only, e));
+    if (p->hq_only && (several || !m->masks->finer))
+        return error_set(e, PL_USAGE, "%s: hq_token_only needs %s", s->in.path,
+                         several ? "multimask_output: false, because it gives one mask" : "a SAM-HQ");
     if (step_tensor(s, m, "input_labels") && !p->points)
         return error_set(e, PL_USAGE, "%s: input_labels without input_points", s->in.path);
     if (p->mask_inputs > 1 && p->mask_inputs != p->masks)

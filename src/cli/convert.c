@@ -133,7 +133,7 @@ static const struct option OPTIONS[] = {OPTION(struct request, "--quantize", TEX
 const struct command command_convert = {
     "convert",
     "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
-    "Converts a PyTorch checkpoint of SAM, SAM 2, MedSAM, MobileSAM or TinySAM to a model folder\n"
+    "Converts a PyTorch checkpoint of SAM, SAM-HQ, SAM 2, MedSAM, MobileSAM or TinySAM to a model folder\n"
     "(config.json, model.safetensors, preprocessor_config.json), or a model folder to a checkpoint with the\n"
     "published parameter names. The names and shapes of the tensors determine the model; values and dtypes do not\n"
     "change. A checkpoint is read as data: no code in it is executed. With --adapter, merges a LoRA\n"

@@ -22,7 +22,7 @@ static uint64_t bytes_of(const struct sam_tensor *t)
 
 static struct checkpoint_summary summarize(const struct sam_names *n, uint32_t tensors, uint32_t left_out)
 {
-    struct checkpoint_summary s = {.type = n->tiny ? "tinysam" : n->second ? "sam2" : "sam",
+    struct checkpoint_summary s = {.type = n->second ? "sam2" : n->type,
                                    .tensors = tensors,
                                    .left_out = left_out};
     for (uint32_t i = 0; i < n->found.n; i++) s.bytes += bytes_of(&n->found.at[i]);
@@ -228,7 +228,7 @@ static int open_folder_model(const char *in, struct model *m, bool *has, struct 
     if (!*has) return PL_OK;
     if (model_open(m, in, e)) return error_prepend(e, "%s", PURPOSE);
     const char *type = m->family->model_type;
-    if (model_predicts_masks(m) && (!strcmp(type, "sam") || !strcmp(type, "tinysam") || masks_stretch(m))) return PL_OK;
+    if (model_predicts_masks(m) && (!strncmp(type, "sam", 3) || !strcmp(type, "tinysam"))) return PL_OK;
     error_set(e, PL_USAGE, "%s; %s is a %s", PURPOSE, in, type);
     model_close(m);
     return e->code;

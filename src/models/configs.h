@@ -5,13 +5,17 @@
 #pragma once
 
 /* Segment Anything: all sizes share the prompt encoder and the decoder. */
-#define SAM(hidden, layers, heads, inner, global)                                                                      \
+#define SAM(hidden, layers, heads, inner, global) SAM_OF("SamModel", "sam", hidden, layers, heads, inner, global, "")
+#define SAM_HQ(hidden, layers, heads, inner, global)                                                                   \
+    SAM_OF("SamHQModel", "sam_hq", hidden, layers, heads, inner, global, ", \"vit_dim\": " #hidden)
+/* keys: more of the mask decoder, each after a comma. */
+#define SAM_OF(class, type, hidden, layers, heads, inner, global, keys)                                                \
     "{\n"                                                                                                              \
-    "  \"architectures\": [\"SamModel\"],\n"                                                                           \
-    "  \"model_type\": \"sam\",\n"                                                                                     \
+    "  \"architectures\": [\"" class "\"],\n"                                                                          \
+    "  \"model_type\": \"" type "\",\n"                                                                                \
     "  \"initializer_range\": 0.02,\n"                                                                                 \
     "  \"vision_config\": {\n"                                                                                         \
-    "    \"model_type\": \"sam_vision_model\",\n"                                                                      \
+    "    \"model_type\": \"" type "_vision_model\",\n"                                                                 \
     "    \"hidden_size\": " #hidden ",\n"                                                                              \
     "    \"num_hidden_layers\": " #layers ",\n"                                                                        \
     "    \"num_attention_heads\": " #heads ",\n"                                                                       \
@@ -25,10 +29,10 @@
     "    \"hidden_act\": \"gelu\",\n"                                                                                  \
     "    \"layer_norm_eps\": 1e-06\n"                                                                                  \
     "  },\n"                                                                                                           \
-    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, \"image_size\": "     \
-    "1024, "                                                                                                           \
-    "\"patch_size\": 16},\n"                                                                                           \
-    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 256, \"mlp_dim\": 2048},\n"    \
+    "  \"prompt_encoder_config\": {\"model_type\": \"" type "_prompt_encoder\", \"hidden_size\": 256, "                \
+    "\"image_size\": 1024, \"patch_size\": 16},\n"                                                                     \
+    "  \"mask_decoder_config\": {\"model_type\": \"" type "_mask_decoder\", \"hidden_size\": 256, "                    \
+    "\"mlp_dim\": 2048" keys "},\n"                                                                                    \
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 

@@ -23,6 +23,7 @@ struct mask_model {
     bool stretches;         /* images are resized to the whole square, not to its longer side */
     bool objects;           /* it predicts whether there is an object */
     bool clips;             /* it takes clips of videos */
+    bool finer;             /* SAM-HQ: its own token makes masks too */
 };
 
 /* Returns, for models that predict masks, the divisor of the sides of images; the range of the
@@ -62,6 +63,7 @@ struct prompting {
     int64_t rounds;      /* training: images as bytes, prompts in slots, and this many rounds of prompts; 0: off */
     bool boxes, targets;
     bool single;         /* one mask per prompt instead of several candidates */
+    bool hq_only;        /* with single: the mask of SAM-HQ's own token by itself */
     /* Inference. With single: the best candidate where that mask is unstable, if the model chooses
      * so. In clips, memories of prompted frames take masks, and pointers of later frames are not
      * seen. */

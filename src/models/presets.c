@@ -47,21 +47,23 @@
     "}\n"
 
 /* A small SAM for images of 128 pixels: it trains on a laptop. */
-#define SAM_TINY                                                                                                       \
+#define SAM_TINY_OF(class, type, keys)                                                                                 \
     "{\n"                                                                                                              \
-    "  \"architectures\": [\"SamModel\"],\n"                                                                           \
-    "  \"model_type\": \"sam\",\n"                                                                                     \
+    "  \"architectures\": [\"" class "\"],\n"                                                                          \
+    "  \"model_type\": \"" type "\",\n"                                                                                \
     "  \"initializer_range\": 0.02,\n"                                                                                 \
-    "  \"vision_config\": {\"model_type\": \"sam_vision_model\", \"hidden_size\": 96, \"num_hidden_layers\": 4, "      \
+    "  \"vision_config\": {\"model_type\": \"" type "_vision_model\", \"hidden_size\": 96, \"num_hidden_layers\": 4, " \
     "\"num_attention_heads\": 4, \"mlp_dim\": 384,\n"                                                                  \
     "    \"global_attn_indexes\": [1, 3], \"window_size\": 4, \"image_size\": 128, \"patch_size\": 8, "                \
     "\"output_channels\": 64, \"num_pos_feats\": 32},\n"                                                               \
-    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 64, \"image_size\": 128, " \
-    "\"patch_size\": 8},\n"                                                                                            \
-    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "        \
-    "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64},\n"                                                      \
+    "  \"prompt_encoder_config\": {\"model_type\": \"" type "_prompt_encoder\", \"hidden_size\": 64, "                 \
+    "\"image_size\": 128, \"patch_size\": 8},\n"                                                                       \
+    "  \"mask_decoder_config\": {\"model_type\": \"" type "_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "   \
+    "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64" keys "},\n"                                              \
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
+#define SAM_TINY SAM_TINY_OF("SamModel", "sam", "")
+#define SAM_HQ_TINY SAM_TINY_OF("SamHQModel", "sam_hq", ", \"vit_dim\": 96")
 
 /* A small SAM 2 for images of 128 pixels. */
 #define SAM2_TINY                                                                                                      \
@@ -253,6 +255,7 @@ const struct preset presets[] = {
     {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},                                               /* 312 M */
     {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},                                               /* 641 M */
     {"sam-tiny", SAM_TINY},                                                                                /* 0.7 M */
+    {"sam-hq-tiny", SAM_HQ_TINY},                                                                          /* 0.8 M */
     {"llava-tiny", LLAVA_TINY},                                                                            /* 1.3 M */
     {"llava-med-7b", LLAVA_MED},                                                                           /* 7.6 B */
     {"smolvlm-256m-shape", SMOLVLM_256M},                                                                  /* 256 M */

@@ -146,15 +146,18 @@ static struct sam_image sam_encode(const struct sam_build *b, id pixels)
 {
     const struct sam_vision *c = &b->c->vision;
     struct graph *g = b->g;
-    id x = embed(b, pixels);
-    FOR_LAYERS(layer, g, ROOT "layers", c->layers) x = encoder_layer(b, x, &layer);
+    id x = embed(b, pixels), early = 0;
+    FOR_LAYERS(layer, g, ROOT "layers", c->layers) {
+        x = encoder_layer(b, x, &layer);
+        if (b->c->decoder.high && !early && c->global[layer.i]) early = x;
+    }
     IN_SCOPE(g, ROOT "neck", 0) {
         x = layer_conv(g, x, ROOT "neck.", "conv1", c->output, (struct kernel_shape){1, 1, 0, false});
         x = layer_norm(g, x, ROOT "neck.", "layer_norm1", NECK_EPS);
         x = layer_conv(g, x, ROOT "neck.", "conv2", c->output, (struct kernel_shape){3, 1, 1, false});
         x = layer_norm(g, x, ROOT "neck.", "layer_norm2", NECK_EPS);
     }
-    return (struct sam_image){.coarse = x};
+    return (struct sam_image){.coarse = x, .early = early};
 }
 
 /* --- configuration ------------------------------------------------------------------- */
@@ -323,13 +326,14 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
                                     .extent = (double)c->prompts.image,
                                     .side = mask_side,
                                     .stretches = c->hiera,
-                                    .objects = c->decoder.second};
+                                    .objects = c->decoder.second,
+                                    .finer = c->decoder.high};
     return PL_OK;
 }
 
 int sam_read_folder(struct model *m, struct error *e) { return pixel_norm_read(&m->masks->norm, m->path, e); }
 
-static int parse_sam(struct model *m, const struct value *config, struct error *e)
+static int parse(struct model *m, const struct value *config, bool high, struct error *e)
 {
     struct sam *c = bump_alloc(&m->memory, sizeof *c);
     const struct value *vision, *prompts, *decoder;
@@ -341,8 +345,19 @@ static int parse_sam(struct model *m, const struct value *config, struct error *
         return e->code;
     if (parse_vision(m, &c->vision, vision, e)) return error_prepend(e, "vision_config");
     if (sam_parse_prompts(&c->prompts, prompts, e)) return error_prepend(e, "prompt_encoder_config");
-    if (sam_parse_decoder(&c->decoder, decoder, e)) return error_prepend(e, "mask_decoder_config");
+    c->decoder.high = high;
+    if (sam_parse_decoder(&c->decoder, decoder, e) || (c->decoder.high && sam_hq_parse(c, decoder, e)))
+        return error_prepend(e, "mask_decoder_config");
     return sam_describe(m, c, e);
+}
+
+static int parse_sam(struct model *m, const struct value *config, struct error *e)
+{
+    return parse(m, config, false, e);
+}
+static int parse_sam_hq(struct model *m, const struct value *config, struct error *e)
+{
+    return parse(m, config, true, e);
 }
 
 static int parse_sam_vision(struct model *m, const struct value *config, struct error *e)
@@ -414,16 +429,20 @@ id sam_images(const struct sam_build *b)
     return sam_normalised(b, x, valid);
 }
 
-/* Returns the channels of an embedding that has all levels of an image: cell by cell, those of the
- * coarse level, those of the 2 x 2 pixels of the next, and those of the 4 x 4 pixels of the finest
- * one. */
-static int64_t embedding_channels(const struct sam *c) { return (c->hiera ? 4 : 1) * c->vision.output; }
+/* Returns the channels of an embedding that has all that the decoder reads of an image: cell by
+ * cell, those of the coarse level, and for SAM 2 those of the 2 x 2 pixels of the next and of the
+ * 4 x 4 pixels of the finest one, for SAM-HQ those of an early block. */
+static int64_t embedding_channels(const struct sam *c)
+{
+    return (c->hiera ? 4 : 1) * c->vision.output + (c->decoder.high ? c->vision.hidden : 0);
+}
 
 /* Joins the levels of an image to [B,grid,grid,channels]. */
 static id join_levels(const struct sam_build *b, struct sam_image x)
 {
     struct graph *g = b->g;
     const int64_t C = b->c->vision.output, n = b->grid;
+    if (x.coarse && x.early) return op_concat(g, (id[]){x.coarse, x.early}, 2, 3);
     if (!x.coarse || !x.fine[0]) return x.coarse;
     id finer = op_reshape(g, op_window(g, x.fine[1], 2), 4, (int64_t[]){b->B, n, n, C});
     id finest = op_reshape(g, op_window(g, x.fine[0], 4), 4, (int64_t[]){b->B, n, n, 2 * C});
@@ -448,8 +467,11 @@ static struct sam_image embedding(const struct sam_build *b)
     x = op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
     if (given != DT_F32) x = op_cast(b->g, x, DT_NONE);
     if (channels == C) return (struct sam_image){.coarse = x};
+    if (b->c->decoder.high)
+        return (struct sam_image){.coarse = op_dense(b->g, op_slice(b->g, x, 3, 0, C)),
+                                  .early = op_dense(b->g, op_slice(b->g, x, 3, C, channels - C))};
     return (struct sam_image){op_dense(b->g, op_slice(b->g, x, 3, 0, C)),
-                              {split_level(b, x, 2 * C, 2 * C, 4), split_level(b, x, C, C, 2)}};
+                              {split_level(b, x, 2 * C, 2 * C, 4), split_level(b, x, C, C, 2)}, 0};
 }
 
 /* Emits a map as an output, channels first, as transformers does. */
@@ -480,7 +502,7 @@ static void output_image(const struct model *m, const struct sam_build *b, const
                          struct sam_image x)
 {
     struct graph *g = b->g;
-    if (b->c->hiera && b->prompting.part == PART_IMAGE) {
+    if ((b->c->hiera || b->c->decoder.high) && b->prompting.part == PART_IMAGE) {
         id all = op_dense(g, op_permute(g, join_levels(b, x), (int[]){0, 3, 1, 2}));
         graph_output(g, "image_embeddings", all);
     } else if (b->c->hiera) {
@@ -538,5 +560,6 @@ static void build_sam_vision(const struct model *m, struct graph *g, const struc
 }
 
 const struct family sam_family = {"sam", parse_sam, sam_forward, "", false, sam_read_folder};
+const struct family sam_hq_family = {"sam_hq", parse_sam_hq, sam_forward, "", false, sam_read_folder};
 const struct family sam_vision_family = {"sam_vision_model", parse_sam_vision, build_sam_vision, "vision_encoder.",
                                          true};

@@ -5,6 +5,7 @@
  *     sam.c           pixels -> image embedding
  *     sam_prompt.c    points, boxes, masks -> tokens and a dense embedding
  *     sam_decoder.c   both -> masks and their predicted IoU
+ *     sam_hq.c        the finer maps of SAM-HQ, and the family
  *     tinysam.c       the encoder of TinySAM and MobileSAM
  *     tinysam.c       its configuration, and the family
  *     hiera.c         the encoder of SAM 2, its configuration, and the family
@@ -51,6 +52,7 @@ struct sam_decoder {
     /* SAM 2's: it adds the finer levels of the image while it upscales the masks, predicts whether
      * there is an object, and its layers have other names */
     bool second;
+    bool high;                      /* SAM-HQ's: a further token, and finer maps (sam_hq.c) */
     struct sam_stability stability; /* of SAM 2's, in inference */
 };
 
@@ -58,6 +60,7 @@ struct sam_decoder {
 struct sam_image {
     id coarse;  /* [B,grid,grid,C] */
     id fine[2]; /* [B,4 grid,4 grid,C/8] and [B,2 grid,2 grid,C/4] of SAM 2; 0: none */
+    id early;   /* [B,grid,grid,hidden] of SAM-HQ: the first block with global attention; 0: none */
 };
 
 struct sam_build;
@@ -153,6 +156,13 @@ struct sam_losses {
 struct sam_losses sam_loss(const struct sam_build *b, const struct sam_masks *m, id bits, id valid);
 
 struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, const struct sam_encoded *p);
+
+/* SAM-HQ: return the finer features of images [B,4 grid,4 grid,C/8], and the maps to which they are
+ * added. */
+id sam_hq_features(const struct sam_build *b, struct sam_image image);
+id sam_hq_maps(const struct sam_build *b, id maps);
+/* Checks that an encoder with global attention has the width that the decoder expects. */
+int sam_hq_parse(struct sam *c, const struct value *decoder, struct error *e);
 
 /* Adds a and b [rows,T,C], where one may have a row per image and the other a row per prompt. */
 id sam_add_rows(struct graph *g, id a, id b);

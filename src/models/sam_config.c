@@ -33,10 +33,18 @@ static void put_float(struct json_writer *w, const char *key, double x)
     bump_free(&b);
 }
 
+/* Writes the model_type of a sub-configuration. */
+static void put_part_type(const struct sam_names *n, struct json_writer *w, const char *part)
+{
+    char type[40];
+    snprintf(type, sizeof type, "%s_%s", n->high ? "sam_hq" : "sam", part);
+    json_put_string(w, "model_type", type);
+}
+
 static void vit_config(const struct sam_names *n, struct json_writer *w)
 {
     const int64_t *s = n->size;
-    json_put_string(w, "model_type", "sam_vision_model");
+    put_part_type(n, w, "vision_model");
     json_put_int(w, "hidden_size", s['d']);
     json_put_int(w, "num_hidden_layers", s['B']);
     json_put_int(w, "num_attention_heads", s['d'] / s['h']);
@@ -84,7 +92,7 @@ static void tinyvit_config(const struct sam_names *n, struct json_writer *w)
 static void prompt_config(const struct sam_names *n, struct json_writer *w)
 {
     json_begin_map(w, "prompt_encoder_config");
-    json_put_string(w, "model_type", "sam_prompt_encoder");
+    put_part_type(n, w, "prompt_encoder");
     json_put_int(w, "hidden_size", n->size['e']);
     json_put_int(w, "image_size", image_size(n));
     json_put_int(w, "patch_size", patch_size(n));
@@ -99,7 +107,7 @@ static void prompt_config(const struct sam_names *n, struct json_writer *w)
 static void decoder_config(const struct sam_names *n, struct json_writer *w)
 {
     json_begin_map(w, "mask_decoder_config");
-    json_put_string(w, "model_type", "sam_mask_decoder");
+    put_part_type(n, w, "mask_decoder");
     json_put_int(w, "hidden_size", n->size['e']);
     json_put_int(w, "mlp_dim", n->size['n']);
     json_put_int(w, "num_hidden_layers", n->size['L']);
@@ -108,6 +116,7 @@ static void decoder_config(const struct sam_names *n, struct json_writer *w)
     json_put_int(w, "num_multimask_outputs", n->size['t'] - 1);
     json_put_int(w, "iou_head_depth", 3);
     json_put_int(w, "iou_head_hidden_dim", n->size['i']);
+    if (n->high) json_put_int(w, "vit_dim", n->size['d']);
     json_put_string(w, "hidden_act", "relu");
     json_put_number(w, "layer_norm_eps", 1e-5);
     json_end(w);
@@ -128,9 +137,9 @@ void sam_config_json(const struct sam_names *n, struct text *out)
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);
     json_begin_list(&w, "architectures");
-    json_put_string(&w, NULL, n->tiny ? "TinySam" : "SamModel");
+    json_put_string(&w, NULL, n->tiny ? "TinySam" : n->high ? "SamHQModel" : "SamModel");
     json_end(&w);
-    json_put_string(&w, "model_type", n->tiny ? "tinysam" : "sam");
+    json_put_string(&w, "model_type", n->type);
     json_put_number(&w, "initializer_range", 0.02);
     json_put_string(&w, "torch_dtype", sam_torch_dtype(n->parts.n ? n->parts.at[0].from->dtype : DT_F32));
     json_begin_map(&w, "vision_config");
@@ -255,7 +264,7 @@ void sam_preprocessor_json(const struct sam_names *n, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
     int64_t side = image_size(n), mask = 4 * (side / patch_size(n));
-    sam_begin_processor(&w, "SamImageProcessor", "SamProcessor", true);
+    sam_begin_processor(&w, "SamImageProcessor", n->high ? "SamHQProcessor" : "SamProcessor", true);
     put_longest(&w, "size", side);
     sam_put_square(&w, "pad_size", side);
     put_longest(&w, "mask_size", mask);

@@ -175,20 +175,24 @@ static void transform(const struct sam_build *b, struct two_way *t)
 
 /* --- before and after the transformer -------------------------------------------------------- */
 
-/* Returns the tokens before the mask tokens: of the IoU, and before it in SAM 2 of the object. */
+/* Returns the tokens before the mask tokens: of the IoU, and before it in SAM 2 of the object. The
+ * token of SAM-HQ follows them. */
 static int64_t tokens_before(const struct sam_decoder *c) { return c->second ? 2 : 1; }
+static int64_t output_tokens(const struct sam_decoder *c) { return tokens_before(c) + c->candidates + 1 + c->high; }
 
 /* Puts the output tokens before the prompt's: [B*M,n,C]. */
 static id begin_tokens(const struct sam_build *b, id prompt)
 {
     struct graph *g = b->g;
     const struct sam_decoder *c = &b->c->decoder;
-    const int64_t C = c->hidden, masks = c->candidates + 1, n = tokens_before(c) + masks;
-    id part[3];
-    if (c->second) part[0] = layer_param(g, ROOT, "obj_score_token.weight", 2, (int64_t[]){1, C}, 1);
-    part[n - masks - 1] = layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1);
-    part[n - masks] = layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){masks, C}, 1);
-    id x = op_concat(g, part, (int)(n - masks + 1), 0);
+    const int64_t C = c->hidden, n = output_tokens(c);
+    id part[4];
+    int parts = 0;
+    if (c->second) part[parts++] = layer_param(g, ROOT, "obj_score_token.weight", 2, (int64_t[]){1, C}, 1);
+    part[parts++] = layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1);
+    part[parts++] = layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){c->candidates + 1, C}, 1);
+    if (c->high) part[parts++] = layer_param(g, ROOT, "hq_token.weight", 2, (int64_t[]){1, C}, 1);
+    id x = op_concat(g, part, parts, 0);
     if (!prompt) return repeat(g, op_reshape(g, x, 3, (int64_t[]){1, n, C}), b->B * b->M);
     x = op_pad(g, x, (int64_t[]){0, 0}, (int64_t[]){length(g, prompt), 0});
     return op_add(g, op_pad(g, prompt, (int64_t[]){0, n, 0}, (int64_t[]){0, 0, 0}), x);
@@ -221,14 +225,14 @@ static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int6
     return joined;
 }
 
-/* Adds a finer level of the image [B,h,w,c] to maps [rows,h,w,c]; 0: there is none. */
-static id add_level(struct graph *g, id maps, id level)
+/* Adds a map of each image [B,h,w,c] to maps of prompts [rows,h,w,c]; 0: there is none. */
+static id add_map(struct graph *g, id maps, id of_image)
 {
-    if (!maps || !level) return maps;
-    const struct tensor m = *tensor_at(g, maps), f = *tensor_at(g, level);
+    if (!maps || !of_image) return maps;
+    const struct tensor m = *tensor_at(g, maps), f = *tensor_at(g, of_image);
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
-    level = op_reshape(g, level, 3, (int64_t[]){f.dim[0], f.dim[1] * f.dim[2], f.dim[3]});
-    return op_reshape(g, sam_add_rows(g, maps, level), 4, m.dim);
+    of_image = op_reshape(g, of_image, 3, (int64_t[]){f.dim[0], f.dim[1] * f.dim[2], f.dim[3]});
+    return op_reshape(g, sam_add_rows(g, maps, of_image), 4, m.dim);
 }
 
 /* Upscales by four in each direction, to an eighth of the channels. */
@@ -238,9 +242,9 @@ static id upscale(const struct sam_build *b, id keys, const id fine[2])
     struct graph *g = b->g;
     if (!keys) return 0;
     id x = op_reshape(g, keys, 4, (int64_t[]){rows(g, keys), b->grid, b->grid, C});
-    x = add_level(g, layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2), fine[1]);
+    x = add_map(g, layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2), fine[1]);
     x = op_act(g, layer_norm(g, x, ROOT, "upscale_layer_norm", UPSCALE_EPS), ACT_GELU);
-    return op_act(g, add_level(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), fine[0]), ACT_GELU);
+    return op_act(g, add_map(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), fine[0]), ACT_GELU);
 }
 
 /* Computes filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h], in f32. */
@@ -251,6 +255,24 @@ static id apply(struct graph *g, id filters, id maps)
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
     id logits = op_bmm(g, filters, maps, false, true, DT_F32);
     return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], length(g, filters), m.dim[1], m.dim[2]});
+}
+
+/* Computes the masks of `count` tokens' filters, to which SAM-HQ adds the mask of its own token:
+ * the channels of both maps are joined, so that one product adds them. */
+static id make_masks(const struct sam_build *b, const struct two_way *t, struct sam_image image, int64_t first,
+                     int64_t count)
+{
+    const struct sam_decoder *c = &b->c->decoder;
+    struct graph *g = b->g;
+    id maps = upscale(b, t->keys, image.fine), each = mask_filters(b, t->tokens, first, count);
+    if (!c->high || !maps || !each) return apply(g, each, maps);
+    id finer = add_map(g, sam_hq_maps(b, maps), sam_hq_features(b, image));
+    id own = sam_mlp(g, token(g, t->tokens, output_tokens(c) - 1), ROOT "hq_mask_mlp.", c->hidden, c->hidden / 8, 3);
+    const int64_t R = rows(g, each), all[] = {R, count, c->hidden / 8}, flat[] = {R * count, all[2]};
+    if (!b->prompting.hq_only && count > 1) own = op_repeat(g, own, op_reshape(g, each, 2, flat));
+    own = op_reshape(g, own, 3, (int64_t[]){R, b->prompting.hq_only ? 1 : count, all[2]});
+    if (b->prompting.hq_only) return apply(g, own, finer);
+    return apply(g, op_concat(g, (id[]){each, own}, 2, 2), op_concat(g, (id[]){maps, finer}, 2, 3));
 }
 
 /* Chooses one of all masks: the first where it is stable, else the best of the others. */
@@ -281,13 +303,11 @@ struct sam_masks sam_decode(const struct sam_build *b, struct sam_image image, c
         t.tokens = t.first = begin_tokens(b, p->tokens);
         t.keys = sam_add_rows(g, flat, p->dense);
         /* output tokens are always visible */
-        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, tokens_before(c) + c->candidates + 1},
-                                    (int64_t[]){0, 0});
+        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, output_tokens(c)}, (int64_t[]){0, 0});
     }
     transform(b, &t);
     IN_SCOPE(g, "mask_decoder", 0) {
-        id maps = upscale(b, t.keys, image.fine), each = mask_filters(b, t.tokens, first, count);
-        out.logits = apply(g, each, maps);
+        out.logits = make_masks(b, &t, image, first, count);
         id iou = sam_mlp(g, token(g, t.tokens, tokens_before(c) - 1), ROOT "iou_prediction_head.", c->iou_hidden,
                               c->candidates + 1, c->iou_layers);
         if (c->second) {

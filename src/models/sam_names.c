@@ -20,6 +20,7 @@
 #define LAYER "mask_decoder.transformer.layers.#"
 #define HYPER "mask_decoder.output_hypernetworks_mlps.#"
 #define IOU "mask_decoder.iou_prediction_head"
+#define HIGH "mask_decoder.hf_token"
 #define GAUSSIAN "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"
 /* transformers' second name for the same tensor */
 #define SECOND_NAME "prompt_encoder.shared_embedding.positional_embedding"
@@ -55,6 +56,19 @@ static const struct renaming {
     {IOU ".layers.0.", IOU ".proj_in."},
     {IOU ".layers.1.", IOU ".layers.0."},
     {IOU ".layers.2.", IOU ".proj_out."},
+    {HIGH ".", "mask_decoder.hq_token."},
+    {"mask_decoder.hf_mlp.layers.0.", "mask_decoder.hq_mask_mlp.proj_in."},
+    {"mask_decoder.hf_mlp.layers.1.", "mask_decoder.hq_mask_mlp.layers.0."},
+    {"mask_decoder.hf_mlp.layers.2.", "mask_decoder.hq_mask_mlp.proj_out."},
+    {"mask_decoder.compress_vit_feat.0.", "mask_decoder.compress_vit_conv1."},
+    {"mask_decoder.compress_vit_feat.1.", "mask_decoder.compress_vit_norm."},
+    {"mask_decoder.compress_vit_feat.3.", "mask_decoder.compress_vit_conv2."},
+    {"mask_decoder.embedding_encoder.0.", "mask_decoder.encoder_conv1."},
+    {"mask_decoder.embedding_encoder.1.", "mask_decoder.encoder_norm."},
+    {"mask_decoder.embedding_encoder.3.", "mask_decoder.encoder_conv2."},
+    {"mask_decoder.embedding_maskfeature.0.", "mask_decoder.mask_conv1."},
+    {"mask_decoder.embedding_maskfeature.1.", "mask_decoder.mask_norm."},
+    {"mask_decoder.embedding_maskfeature.3.", "mask_decoder.mask_conv2."},
 };
 
 /* Buffers that some programs save and that can be recreated. */
@@ -156,14 +170,15 @@ struct known {
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-static int list_known(struct known *k, bool tiny, struct error *e)
+static int list_known(struct known *k, const struct sam_names *n, struct error *e)
 {
     struct listed l;
-    char own[NAME_ROOM], pattern[NAME_ROOM];
-    TRY(list_open(&l, tiny ? "{\"model_type\": \"tinysam\"}" : "{\"model_type\": \"sam\"}", e));
+    char own[NAME_ROOM], pattern[NAME_ROOM], config[64];
+    snprintf(config, sizeof config, "{\"model_type\": \"%s\"}", n->type);
+    TRY(list_open(&l, config, e));
     k->at = bump_alloc(&k->memory, l.graph.params.n * sizeof *k->at);
     for (uint32_t i = 0; i < l.graph.params.n; i++) {
-        const char *name = listed_name(&l, i, !tiny, own);
+        const char *name = listed_name(&l, i, !n->tiny, own);
         if (name) k->at[k->n++] = bump_string(&k->memory, pattern_of(name, pattern));
     }
     qsort(k->at, k->n, sizeof *k->at, by_text);
@@ -196,6 +211,16 @@ static enum naming find_naming(const struct sam_names *n)
     return SAM_ORIGINAL;
 }
 
+/* Reports whether SAM-HQ's token is among the tensors. */
+static bool has_high(const struct sam_names *n)
+{
+    char other[NAME_ROOM];
+    bool has = false;
+    for (uint32_t i = 0; i < n->found.n; i++)
+        has |= !strcmp(sam_original_name(n->found.at[i].found, other, sizeof other), HIGH ".weight");
+    return has;
+}
+
 /* Sets the published name of a tensor, or NULL if it is dropped; returns false if it is unknown. */
 static bool rename_one(struct sam_names *n, enum naming naming, const struct known *known, struct sam_tensor *t)
 {
@@ -216,8 +241,10 @@ static int rename_all(struct sam_names *n, struct error *e)
     struct text first = {0};
     text_append(&first, "", 0);
     n->tiny = naming == TINY_ORIGINAL;
+    n->high = !n->tiny && has_high(n);
+    n->type = n->tiny ? "tinysam" : n->high ? "sam_hq" : "sam";
     if (!n->found.n) return error_set(e, PL_USAGE, "no tensors in it; %s", expected);
-    TRY(list_known(&known, n->tiny, e));
+    TRY(list_known(&known, n, e));
     for (uint32_t i = 0; i < n->found.n; i++)
         if (!rename_one(n, naming, &known, &n->found.at[i]) && unknown++ < 4)
             text_printf(&first, "%s%.120s", first.n ? ", " : "", n->found.at[i].found);

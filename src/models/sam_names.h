@@ -4,6 +4,8 @@
  *
  *     SAM, MedSAM          image_encoder.blocks.0.norm1.weight
  *       as a folder        vision_encoder.layers.0.layer_norm1.weight   (transformers' SamModel)
+ *     SAM-HQ               the same, and mask_decoder.hf_token.weight
+ *       as a folder        the same, and mask_decoder.hq_token.weight     (SamHQModel)
  *     MobileSAM, TinySAM   image_encoder.layers.0.blocks.0.conv1.c.weight
  *       as a folder        the same names, model_type tinysam
  *     SAM 2                image_encoder.trunk.blocks.0.norm1.weight
@@ -44,7 +46,9 @@ struct sam_stage {
 };
 
 struct sam_names {
-    bool tiny;                    /* has a TinyViT encoder; model_type tinysam */
+    const char *type;             /* model_type of a folder */
+    bool tiny;                    /* has a TinyViT encoder */
+    bool high;                    /* SAM-HQ */
     bool second;                  /* SAM 2 (sam2_names.c): `original` of a tensor is its name in a folder */
     struct bump memory;
     VEC(struct sam_tensor) found; /* sorted by `original` after sam_names_resolve */

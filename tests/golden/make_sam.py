@@ -6,15 +6,20 @@
 
 Each case is one folder:
 
-    config.json             sam, or sam_vision_model (the encoder alone)
+    config.json             sam, sam_hq, or sam_vision_model (the encoder alone)
     model.safetensors       random weights under the published names
-    batch.safetensors       pixel_values and prompts; multimask_output and loss_output in
-                            the metadata
+    batch.safetensors       pixel_values and prompts; multimask_output, hq_token_only and
+                            loss_output in the metadata
     expect.safetensors      pred_masks, iou_scores, image_embeddings, loss, grad.<name>
 
 The reference is SamModel.from_pretrained(folder) in float32 with eager attention. With
 gt_masks the loss is what training minimises (mask_loss below, written from its definition);
 without them it is the mean of the squares of loss_output.
+
+SamHQModel of transformers 5.23 upscales the image embedding as it was before the two-way transformer,
+where the authors' code (SysCV/sam-hq, mask_decoder_hq.py) upscales the transformer's result, and it sorts
+the candidates by their predicted IoU. hq_forward below does as the authors, from SamHQModel's modules,
+and keeps the candidates' order.
 
 SamModel cannot do two things, which are assembled from its modules: an image of another size than
 the configuration's (resized below: the absolute position embedding is interpolated; the reference
@@ -30,7 +35,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a
 
 import torch
 import torch.nn.functional as F
-from transformers import SamModel, SamVisionModel
+from transformers import SamHQModel, SamModel, SamVisionModel
 
 import common
 
@@ -47,7 +52,7 @@ def case(**changes):
         dtype="float32", tied_copy=False, std=0.25,
         # the batch; points 0: none; labels None: not given; masks: 0, 1 or "each"; size: of the
         # images, None: the configuration's
-        B=2, M=2, points=2, labels=(1, 0, -1, -10), boxes=False, masks=0, single=None, targets=False, loss_output=None,
+        B=2, M=2, points=2, labels=(1, 0, -1, -10), boxes=False, masks=0, single=None, hq_only=None, targets=False, loss_output=None,
         size=None,
     )
     unknown = set(changes) - set(base)
@@ -71,12 +76,18 @@ CASES = {
     "sam_larger": case(size=28, globals=[0], B=1, M=2, points=1, boxes=True, targets=True),
     "sam_smaller": case(image=28, size=19, window=4, M=2, B=1, points=2, loss_output="pred_masks"),
     "sam_vision": case(kind="vision", globals=[0, 1], B=1),
+    # SAM-HQ: features of the first block with global attention
+    "samhq_points": case(kind="hq", hidden=8, image=16, layers=3, globals=[1, 2], window=2, decoder_layers=1),
+    "samhq_target": case(kind="hq", hidden=8, image=12, size=20, window=3, B=1, M=3, points=1, boxes=True, targets=True,
+                         globals=[0], candidates=2),
+    "samhq_single": case(kind="hq", hidden=8, image=16, window=2, globals=[0], points=0, boxes=True, single=True, hq_only=True,
+                         masks=1, targets=True, dtype="bfloat16"),
 }
 
 
 def vision_config(c):
     out = {
-        "model_type": "sam_vision_model", "hidden_size": c["hidden"], "num_attention_heads": c["heads"],
+        "model_type": "sam_hq_vision_model" if c["kind"] == "hq" else "sam_vision_model", "hidden_size": c["hidden"], "num_attention_heads": c["heads"],
         "num_hidden_layers": c["layers"], "mlp_dim": c["inner"], "patch_size": c["patch"], "image_size": c["image"],
         "num_channels": c["channels"], "window_size": c["window"], "global_attn_indexes": c["globals"],
         "hidden_act": c["act"], "layer_norm_eps": c["eps"], "output_channels": c["C"], "num_pos_feats": c["C"] // 2,
@@ -88,24 +99,26 @@ def vision_config(c):
 def config_json(c):
     if c["kind"] == "vision":
         return dict(vision_config(c), architectures=["SamVisionModel"], dtype=c["dtype"])
+    sam = "sam_hq" if c["kind"] == "hq" else "sam"
     prompts = {
-        "model_type": "sam_prompt_encoder", "hidden_size": c["C"], "image_size": c["image"] * c["prompt_scale"],
+        "model_type": sam + "_prompt_encoder", "hidden_size": c["C"], "image_size": c["image"] * c["prompt_scale"],
         "patch_size": c["patch"] * c["prompt_scale"], "mask_input_channels": c["mask_channels"],
         "num_point_embeddings": c["point_kinds"], "layer_norm_eps": c["prompt_eps"],
     }
     decoder = {
-        "model_type": "sam_mask_decoder", "hidden_size": c["C"], "mlp_dim": c["decoder_inner"],
+        "model_type": sam + "_mask_decoder", "hidden_size": c["C"], "mlp_dim": c["decoder_inner"],
         "num_hidden_layers": c["decoder_layers"], "num_attention_heads": c["decoder_heads"],
         "attention_downsample_rate": c["downsample"], "num_multimask_outputs": c["candidates"],
         "iou_head_depth": c["iou_depth"], "iou_head_hidden_dim": c["iou_hidden"], "layer_norm_eps": c["decoder_eps"],
+        "vit_dim": c["hidden"] if c["kind"] == "hq" else None,
     }
-    return {"architectures": ["SamModel"], "model_type": "sam", "dtype": c["dtype"], "vision_config": vision_config(c),
+    return {"architectures": [model_class(c).__name__], "model_type": sam, "dtype": c["dtype"], "vision_config": vision_config(c),
             "prompt_encoder_config": {k: v for k, v in prompts.items() if v is not None},
             "mask_decoder_config": {k: v for k, v in decoder.items() if v is not None}}
 
 
 def model_class(c):
-    return SamModel if c["kind"] == "sam" else SamVisionModel
+    return {"sam": SamModel, "hq": SamHQModel, "vision": SamVisionModel}[c["kind"]]
 
 
 def random_weights(c, config, generator):
@@ -163,6 +176,8 @@ def metadata(c):
     out = {}
     if c["single"] is not None:
         out["multimask_output"] = "false" if c["single"] else "true"
+    if c["hq_only"] is not None:
+        out["hq_token_only"] = "true" if c["hq_only"] else "false"
     if c["loss_output"]:
         out["loss_output"] = c["loss_output"]
     return out or None
@@ -189,12 +204,42 @@ def parameters(model):
     return {n.replace("vision_encoder.learned", "vision_encoder.pos_embed"): p for n, p in model.named_parameters()}
 
 
+def hq_forward(model, c, encoded, points, labels, boxes, masks):
+    d, image = model.mask_decoder, encoded.last_hidden_state
+    B, C, h, w = image.shape
+    features = d.encoder_conv2(d.activation(d.encoder_norm(d.encoder_conv1(image))))
+    early = encoded.intermediate_embeddings[0].permute(0, 3, 1, 2)
+    features = features + d.compress_vit_conv2(d.activation(d.compress_vit_norm(d.compress_vit_conv1(early))))
+    if points is not None and labels is None:
+        labels = torch.ones_like(points[..., 0], dtype=torch.long)
+    prompts, dense = model.prompt_encoder(input_points=points, input_labels=labels, input_boxes=boxes, input_masks=masks)
+    M = prompts.shape[1]
+    own = torch.cat([d.iou_token.weight, d.mask_tokens.weight, d.hq_token.weight])
+    tokens = torch.cat([own.expand(B, M, -1, -1), prompts], 2)
+    each = (image + dense).repeat_interleave(M, 0)
+    positions = model.get_image_wide_positional_embeddings().repeat(B * M, 1, 1, 1)
+    tokens, each = d.transformer(point_embeddings=tokens, image_embeddings=each, image_positional_embeddings=positions,
+                                 attention_similarity=None)
+    each = each.transpose(2, 3).reshape(B * M, C, h, w)
+    maps = d.activation(d.upscale_conv2(d.activation(d.upscale_layer_norm(d.upscale_conv1(each)))))
+    finer = d.mask_conv2(d.activation(d.mask_norm(d.mask_conv1(maps)))) + features.repeat_interleave(M, 0)
+    first, count = (0, 1) if c["single"] else (1, d.num_multimask_outputs)
+    filters = [d.output_hypernetworks_mlps[i](tokens[:, :, 1 + i]) for i in range(first, first + count)]
+    high = d.hq_mask_mlp(tokens[:, :, len(own) - 1])[:, :, None] @ finer.reshape(B, M, C // 8, -1)
+    logits = high if c["hq_only"] else torch.stack(filters, 2) @ maps.reshape(B, M, C // 8, -1) + high
+    iou = d.iou_prediction_head(tokens[:, :, 0])[:, :, first:first + count]
+    return dict(pred_masks=logits.reshape(B, M, -1, 4 * h, 4 * w), iou_scores=iou)
+
+
 def forward(model, c, batch, dtype):
     real = {n: t.to(dtype) for n, t in batch.items() if n not in ("input_labels", "gt_masks")}
     labels = batch.get("input_labels")
     pixels, masks = real.pop("pixel_values"), real.pop("input_masks", None)
-    image = model.vision_encoder(pixels).last_hidden_state
+    encoded = model.vision_encoder(pixels)
+    image = encoded.last_hidden_state
     result = {"image_embeddings": image}
+    if c["kind"] == "hq":
+        return dict(result, **hq_forward(model, c, encoded, real.get("input_points"), labels, real.get("input_boxes"), masks))
     if c["masks"] != "each":
         out = model(image_embeddings=image, input_labels=labels, input_masks=masks, multimask_output=not c["single"], **real)
         return dict(result, pred_masks=out.pred_masks, iou_scores=out.iou_scores)
