@@ -119,7 +119,7 @@ static const struct freedom FREE = {.effective_batch = 4, .free[TECHNIQUE_micro_
 static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_micro_batch] = true,
                                         .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true,
                                         .free[TECHNIQUE_head_chunks] = true, .free[TECHNIQUE_fused_step] = true,
-                                        .allow_bf16 = true, .allow_8bit = true};
+                                        .permitted[TECHNIQUE_optimizer] = 1 << STATE_BF16 | 1 << STATE_8BIT};
 
 /* Also a technique that the search does not know: its ladder is a dimension only by the table. How
  * many images a frozen tower encodes at once. Only the chunks of two heads. What is divided among

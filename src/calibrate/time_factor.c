@@ -25,8 +25,7 @@ static int set_keys(struct config *c, const struct planned *r, struct error *e)
     for (size_t i = 0; i < COUNT(fixed) && !rc; i++) rc = config_set(c, fixed[i], e);
     snprintf(set, sizeof set, "device.threads=%d", r->profile.threads);
     if (!rc) rc = config_set(c, set, e);
-    snprintf(set, sizeof set, "memory.precision=%.32s",
-             technique_print(TECHNIQUE_precision, &r->plan.settings, precision));
+    snprintf(set, sizeof set, "memory.precision=%.32s", settings_precision(&r->plan.settings, precision));
     return rc ? rc : config_set(c, set, e);
 }
 

@@ -103,7 +103,7 @@ static int plan_what_ifs(const struct plan_source *s, struct sets *sets, const s
     size_t n = 0;
     int rc = PL_OK;
     if (run->quantize) return PL_OK;
-    add_set(sets, TECHNIQUE_offload, techniques[TECHNIQUE_offload].off);
+    add_set(sets, technique_in(CLASS_PLACES), techniques[technique_in(CLASS_PLACES)].off);
     if (!run->adapter) {
         for (; n < COUNT(LORA); n++) keys[n] = LORA[n];
         rc = add_row(s, sets, keys, n, "LoRA, r 16 on all linear layers", rows, p, e);
@@ -123,14 +123,15 @@ int plan_ladder(const struct plan_source *s, struct ladder *l, struct error *e)
     uint32_t count = 1 + 2;
     snprintf(share, sizeof share, "%d", run.share);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
-        if (id != TECHNIQUE_quantize) add_set(&sets, id, techniques[id].off ? techniques[id].off : share);
+        if (!techniques[id].rules) add_set(&sets, id, techniques[id].off ? techniques[id].off : share);
         for (int i = 0; technique_value(techniques[id].compare, i, value); i++) count++;
     }
     progress_begin(&progress, "planning", "rows", count);
     if (!rc) rc = add_row(s, &sets, NULL, 0, "no technique", &l->rows, &progress, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
-        if (id == TECHNIQUE_offload) l->base = l->rows.list.n - 1;
-        if (id != TECHNIQUE_shard || run.ranks > 1) rc = compare_technique(s, id, &sets, &l->rows, &progress, e);
+        if (techniques[id].class == CLASS_PLACES) l->base = l->rows.list.n - 1;
+        if (techniques[id].class != CLASS_SHARES || run.ranks > 1)
+            rc = compare_technique(s, id, &sets, &l->rows, &progress, e);
     }
     l->rungs = l->rows.list.n;
     if (!rc) rc = plan_what_ifs(s, &sets, &run, &l->rows, &progress, e);

@@ -92,7 +92,8 @@ static bool assign_setting(struct config *c, const struct config_row *r, const s
     text_free(&text);
     if (!good) return false;
     if (x.chosen) technique_print(id, &s, x.value);
-    if (id == TECHNIQUE_shard && s.group) c->parallel_group = (struct config_setting){.chosen = true, .value = "host"};
+    /* some words of parallel.shard say the group too */
+    if (s.group) c->parallel_group = (struct config_setting){.chosen = true, .value = "host"};
     if (techniques[id].rules && !strcmp(techniques[id].rules, x.value)) return false; /* that is written as a list */
     *to = x;
     return true;

@@ -192,6 +192,20 @@ enum technique_type { TYPE_COUNT, TYPE_SWITCH, TYPE_CHOICE, TYPE_NAMED, TYPE_NAM
 enum { SETTING_ROOM = 64 };
 enum { USED_BY_UPDATE = 1, USED_BY_EVAL = 2 }; /* program step uses every technique */
 
+/* What a technique changes, and so how the search combines its values with those of the others
+ * (plan/search_space.c). There is one technique of each class but CLASS_STEP, CLASS_SHARES, of
+ * which the first has levels that add collectives, and CLASS_CHUNKS. */
+enum technique_class {
+    CLASS_STEP,   /* the whole step: each value of the ladder stands with all other choices */
+    CLASS_SHARES, /* the same; steps of all values compute alike: what ranks divide */
+    CLASS_SPLIT,  /* the number of micro-batches of a step */
+    CLASS_CHUNKS, /* the whole step: a number of chunks for each kind of scope */
+    CLASS_BLOCKS, /* block by block: some blocks have a value of the ladder, the rest another one */
+    CLASS_UPDATE, /* program update */
+    CLASS_PLACES, /* every subset of what can be in host memory */
+    CLASS_FUSED,  /* a step of one micro-batch with its update */
+};
+
 /* What bounds a step besides the settings. */
 struct step_limits {
     int effective_batch;
@@ -208,6 +222,7 @@ struct technique {
     const char *(*print)(const struct settings *s, char out[SETTING_ROOM]); /* TYPE_WORD */
     bool (*parse)(const char *text, struct settings *out);
     const char *off;          /* the value without the technique; NULL: it has none */
+    enum technique_class class;
     const char *ladder;       /* values that the search tries, from the fastest step to the least memory... */
     const char *also;         /* ...and that only `doctor` tries */
     const char *compare;      /* rows of `plan --compare`; "least": the smallest possible number */
@@ -224,8 +239,16 @@ struct technique {
     bool (*excluded)(const struct settings *s, const struct step_limits *l, struct text *why);
     const char *rules;        /* the value where the configuration has a list of rules instead; NULL: it takes none */
     bool unsaid;              /* plan files do not name it where it is off: few models have it */
-    /* the search has a dimension of its own for it (plan/search_space.c); else its ladder is one */
-    bool composed;
+    const char *permitted;    /* values that the search may choose where memory.allow lists them */
+    /* CLASS_BLOCKS, by value of the ladder: the value of the blocks that it leaves, "": it is for
+     * the whole step; the value for the first n blocks, "": it is for all; the values with which
+     * weights and activations are offloaded */
+    const char *rest, *part, *streamed;
+    /* Whether a graph has what the technique changes; NULL: every graph has. */
+    bool (*applies)(const struct graph *g);
+    /* How many of the largest program its values count: as many, or more, are as good as all; 0:
+     * the technique has no effect. NULL: its values do not count. */
+    int64_t (*counted)(struct graph *g, const struct settings *s);
     bool updates_only;        /* off where weights are not updated (`plimsoll step`) */
     bool without_training;    /* chosen by the search also there */
     enum pipeline_phase phase; /* the first phase that reads it */
@@ -253,11 +276,21 @@ void technique_copy(enum technique_id id, struct settings *to, const struct sett
 void settings_follow(struct settings *s, const struct settings *decided);
 /* Prints value i of a list of values; returns false if it has no such value. */
 bool technique_value(const char *list, int i, char out[SETTING_ROOM]);
+/* Prints the precision: "bf16-pure". Returns `out`. */
+const char *settings_precision(const struct settings *s, char out[SETTING_ROOM]);
 /* Prints precision, optimizer and the techniques in use: "bf16, adamw, recompute all, head in 4
  * chunks". */
 void settings_print(const struct settings *s, struct text *out);
-/* Finds a technique by name; TECHNIQUES: there is none. */
+/* Finds a technique by name, or the first one of a class; TECHNIQUES: there is none. */
 enum technique_id technique_find(const char *name);
+enum technique_id technique_in(enum technique_class class);
+/* Reports whether the technique has the same value in both settings. */
+bool technique_same(enum technique_id id, const struct settings *a, const struct settings *b);
+/* Returns the number that a technique has, of a type with numbers. */
+int technique_count(enum technique_id id, const struct settings *s);
+/* Orders settings by the techniques that passes read up to and including a phase: those whose
+ * graphs share the most come together. */
+int settings_order(const struct settings *a, const struct settings *b, enum pipeline_phase last);
 
 /* technique.excluded of the rows. */
 bool micro_batch_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
@@ -308,9 +341,12 @@ int64_t encode_images(struct graph *g, const struct settings *s);
 /* Sets, by program, the rows of one chunk of the heads; 0: they are not split. pass_chunk reads
  * nothing else of head_chunks and mask_chunks (chunk.c). */
 void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_COUNT]);
-/* Reports whether a program has an LM head and a mask head, so that mask_chunks is the second
- * one's. */
+/* Reports whether a program has a head, and whether one has an LM head and a mask head, so that
+ * mask_chunks is the second one's (chunk.c). */
+bool chunk_has_rows(const struct graph *g);
 bool chunk_has_masks(const struct graph *g);
+/* Reports whether all heads have as many chunks with both settings. */
+bool chunk_same(const struct settings *a, const struct settings *b);
 /* Returns a hash of everything in the graph that program update is made from. Two graphs with the
  * same hash and the same settings of update and offload have the same program update and offload
  * the same weights (optimizer.c). */

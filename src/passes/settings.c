@@ -270,6 +270,11 @@ void settings_follow(struct settings *s, const struct settings *decided)
     for (enum technique_id id = 0; id < TECHNIQUES; id++) technique_copy(id, s, decided);
 }
 
+const char *settings_precision(const struct settings *s, char out[SETTING_ROOM])
+{
+    return technique_print(TECHNIQUE_precision, s, out);
+}
+
 void settings_print(const struct settings *s, struct text *out)
 {
     const char *between = "";
@@ -319,46 +324,32 @@ enum technique_id technique_find(const char *name)
     return id;
 }
 
-/* --- module rules ---------------------------------------------------------------------------- */
-
-/* A pattern matches a module with everything in it: "vision_encoder" and "vision_encoder.layers.*"
- * both match the scope "vision_encoder.layers.3.attn", by its prefixes. So a rule does not depend
- * on how deep a model nests its scopes. */
-
-/* Reports whether the pattern matches the name, or the name up to one of its dots. */
-bool module_pattern(const char *pattern, const char *module)
+enum technique_id technique_in(enum technique_class class)
 {
-    char part[256];
-    size_t n = strlen(module);
-    if (pattern_match(pattern, module)) return true;
-    if (n >= sizeof part) return false;
-    memcpy(part, module, n + 1);
-    for (char *dot; (dot = strrchr(part, '.'));) {
-        *dot = '\0';
-        if (pattern_match(pattern, part)) return true;
-    }
-    return false;
+    enum technique_id id = 0;
+    while (id < TECHNIQUES && techniques[id].class != class) id++;
+    return id;
 }
 
-const char *module_name(const struct graph *g, id scope)
+bool technique_same(enum technique_id id, const struct settings *a, const struct settings *b)
 {
-    const char *name = graph_name(g, g->scopes.at[scope].name);
-    id pass = scope;
-    while (pass && !(g->scopes.at[pass].flags & SCOPE_PASS)) pass = g->scopes.at[pass].parent;
-    if (!pass) return name;
-    name += strlen(graph_name(g, g->scopes.at[pass].name));
-    return *name == '.' ? name + 1 : name;
+    const struct technique *t = &techniques[id];
+    return !memcmp(member_of(t, a), member_of(t, b), t->size);
 }
 
-bool module_scope(const char *pattern, const struct graph *g, id scope)
+int technique_count(enum technique_id id, const struct settings *s)
 {
-    return module_pattern(pattern, module_name(g, scope)) ||
-           module_pattern(pattern, graph_name(g, g->scopes.at[scope].name));
+    const struct technique *t = &techniques[id];
+    CHECK(t->type == TYPE_COUNT || t->type == TYPE_NAMED_OR_COUNT, "%s", t->name);
+    return *(const int *)member_of(t, s);
 }
 
-bool module_matches(const struct module_rule *r, const struct graph *g, id scope)
+int settings_order(const struct settings *a, const struct settings *b, enum pipeline_phase last)
 {
-    for (uint32_t i = 0; i < r->n_match; i++)
-        if (module_scope(r->match[i], g, scope)) return true;
-    return false;
+    int order = 0;
+    for (enum pipeline_phase phase = 0; phase <= last; phase++)
+        for (enum technique_id id = 0; id < TECHNIQUES && !order; id++)
+            if (techniques[id].phase == phase)
+                order = memcmp(member_of(&techniques[id], a), member_of(&techniques[id], b), techniques[id].size);
+    return order;
 }

@@ -50,7 +50,7 @@ static void ablate_offload(const struct ablation *a)
         if (!(s->offload & bit)) continue;
         without.offload &= ~bit;
         alone.offload = bit;
-        ablate(a, technique_label(TECHNIQUE_offload, &alone, text), without);
+        ablate(a, technique_label(technique_in(CLASS_PLACES), &alone, text), without);
     }
 }
 
@@ -73,7 +73,7 @@ static void ablate_all(const struct ablation *a, const struct settings *base)
         if (t->changes_results) technique_copy(id, &without, base);
         else if (!t->off || !technique_parse(id, t->off, &without)) continue;
         if (!memcmp(&without, s, sizeof without)) continue;
-        if (id == TECHNIQUE_offload) ablate_offload(a);
+        if (t->class == CLASS_PLACES) ablate_offload(a);
         else ablate(a, technique_label(id, s, text), without);
     }
 }

@@ -221,10 +221,11 @@ int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64
     return rc;
 }
 
-int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e)
+int plan_draft_counted(struct plan_drafts *d, const struct settings *s, enum technique_id id, int64_t *n,
+                       struct error *e)
 {
     int rc = make_shared(d, s, PIPELINE_FORWARD + 1, e);
-    if (!rc) *images = encode_images(&d->shared[PIPELINE_FORWARD], s);
+    if (!rc) *n = techniques[id].counted(&d->shared[PIPELINE_FORWARD], s);
     return rc;
 }
 

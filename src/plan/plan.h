@@ -116,8 +116,9 @@ int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct erro
  * in the number of chunks have the same graph. */
 int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT],
                           struct error *e);
-/* Finds the images that a frozen tower encodes in a micro-batch (encode_images). */
-int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e);
+/* Finds how many of a micro-batch the values of a technique count (technique.counted). */
+int plan_draft_counted(struct plan_drafts *d, const struct settings *s, enum technique_id id, int64_t *n,
+                       struct error *e);
 /* Returns the settings that program update or evaluation depends on, the others 0. */
 struct settings plan_update_of(const struct settings *s);
 struct settings plan_eval_of(const struct settings *s);
@@ -169,7 +170,7 @@ struct freedom {
     int effective_batch;
     /* true: the search chooses it; a fused step only where a step is one micro-batch */
     bool free[TECHNIQUES];
-    bool allow_bf16, allow_8bit;      /* dtypes of the AdamW state that may be chosen besides the configured one */
+    unsigned permitted[TECHNIQUES];   /* bit i set: value i of the ladder may be chosen, besides the configured one */
     /* only micro-batches that divide the batch: the model has no padding samples of weight 0 */
     bool whole;
     int multiple;                     /* the micro-batch must be a multiple of it; 0: any size */
@@ -213,7 +214,7 @@ struct plan_space {
     struct freedom f;
     VEC(struct plan_choice) choices;
     uint32_t ways;                    /* how many numbers of ways there are */
-    int64_t images;                   /* of a sample, which a frozen tower encodes; 0: none */
+    int64_t counted[TECHNIQUES];      /* of a sample: what the values of a technique count; 0: it has no effect */
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;

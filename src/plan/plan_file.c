@@ -192,7 +192,7 @@ static void write_more(struct json_writer *w, const struct plan *p)
     json_put_uint(w, "arena_bytes", p->more.arena);
     put_seconds(w, "predicted_seconds", p->more.seconds);
     json_put_int(w, "micro_batch", p->more.settings.micro_batch);
-    json_put_string(w, "recompute", technique_print(TECHNIQUE_recompute, &p->more.settings, recompute));
+    json_put_string(w, "recompute", technique_print(technique_in(CLASS_BLOCKS), &p->more.settings, recompute));
     json_end(w);
 }
 
@@ -232,7 +232,7 @@ void plan_put_machine(struct json_writer *w, const char (*warning)[WARNING_ROOM]
 static void write_ranks(struct json_writer *w, const struct plan *p, const struct graph *g,
                         const struct profile *profile)
 {
-    char shard[SETTING_ROOM], group[SETTING_ROOM];
+    char value[SETTING_ROOM];
     struct text links = {0};
     if (p->settings.ranks < 2 || !p->settings.train) return;
     const struct communication c = plan_communication(p, g, profile);
@@ -240,8 +240,9 @@ static void write_ranks(struct json_writer *w, const struct plan *p, const struc
     json_begin_map(w, "ranks");
     json_put_int(w, "world", p->settings.ranks);
     json_put_int(w, "per_host", profile->per_host ? profile->per_host : p->settings.ranks);
-    json_put_string(w, "shard", technique_print(TECHNIQUE_shard, &p->settings, shard));
-    json_put_string(w, "group", technique_print(TECHNIQUE_group, &p->settings, group));
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (techniques[id].class == CLASS_SHARES)
+            json_put_string(w, techniques[id].name, technique_print(id, &p->settings, value));
     json_put_int(w, "shares", p->settings.ranks * p->settings.shares);
     json_put_string(w, "links", links.at);
     json_put_uint(w, "sent_bytes", (uint64_t)c.sent);

@@ -324,14 +324,9 @@ static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
  * kernel. */
 static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, uint32_t of)
 {
-    const struct settings *s = &x->choices.at[of].settings;
-    bool same = c->settings.micro_batch == s->micro_batch && c->settings.head_chunks == s->head_chunks &&
-                c->settings.mask_chunks == s->mask_chunks;
-    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
-        char a[SETTING_ROOM], b[SETTING_ROOM];
-        same &=
-            !search_has_ladder(&x->f, id) || !strcmp(technique_print(id, s, a), technique_print(id, &c->settings, b));
-    }
+    bool same = true;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (techniques[id].class <= CLASS_CHUNKS) same &= technique_same(id, &c->settings, &x->choices.at[of].settings);
     return same;
 }
 

@@ -1,17 +1,20 @@
 /*
  * search_space.c: see survey.h.
  *
+ * What the search knows of a technique are its row's domain and class (techniques.def). The figures
+ * of most choices are composed from
+ *
  *     split   all surveys of one micro-batch:
  *
- *              head chunks           1    2    8  ..
- *              kept                  x    x    x      recompute none, or as configured
- *              selective             x    x    x      recompute selective
- *              whole                 x    x    x      recompute all
- *              halves                x    x    x      recompute all+halves
- *              whole, selective      x    x    x      recompute all+selective
+ *              chunks                1    2    8  ..  values of CLASS_CHUNKS
+ *              none                  x    x    x      values of CLASS_BLOCKS, or the configured one
+ *              selective             x    x    x
+ *              all                   x    x    x
+ *              ...
  *
- * A choice takes its recomputed blocks, and what is in no block, from one of the last three rows,
- * and the other blocks from one of the first two.
+ * A choice takes some blocks, and what is in no block, from the row of one value, and the other
+ * blocks from that of the value's `rest`; and its update from a survey of CLASS_UPDATE's and
+ * CLASS_PLACES' values.
  *
  * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as
  * a whole, and only if a search needs it. Until then the choice is rough: its figures are lower
@@ -26,21 +29,19 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, LADDER_MOST = 8, CHUNKS_MOST = 32, UPDATES = STATE_DTYPES * (OFFLOAD_ALL + 1) / 2 };
+enum { STEPS = 8, ROWS = 8, CHUNKS_MOST = 32, FORMS = 4, UPDATES = FORMS * (OFFLOAD_ALL + 1) / 2 };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
 /* The part of the time of copies, and of a fused update, that a bound counts. */
 #define ROUNDED 0.98
-/* The values of memory.recompute's ladder in techniques.def. */
-enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS, STREAMED_ROWS = 3 };
 
 struct split {
     struct settings base;
-    struct survey row[ROWS][CHUNKS_MOST]; /* by recompute and chunks of the heads */
+    struct survey row[ROWS][CHUNKS_MOST]; /* by value of CLASS_BLOCKS and of CLASS_CHUNKS */
 };
 
-/* One variant of the update: dtype and location of optimizer state and master weights. */
+/* One variant of the update: its form, and what of it is in host memory. */
 struct update {
     struct settings s;
     bool in_step; /* it changes the step too: no split is composed with it */
@@ -48,11 +49,11 @@ struct update {
     struct survey survey;
 };
 
-/* How many blocks of each chain are recomputed, and which. */
+/* How many blocks of each chain have a value of CLASS_BLOCKS, and which. */
 struct extent {
     int n;
     bool all;
-    bool *is_recomputed;
+    bool *has;
 };
 
 struct builder {
@@ -67,61 +68,103 @@ struct builder {
     struct survey whole[CHUNKS_MOST], most;
     struct survey away[ROWS]; /* of the first split, on a GPU, with activations offloaded */
     VEC(struct split) splits;
-    struct { int head, mask; } chunk[CHUNKS_MOST];
-    int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
+    struct settings chunk[CHUNKS_MOST]; /* values of CLASS_CHUNKS... */
+    int chunks, same;                   /* ...how many there are; the first are those of one technique */
+    struct settings form[FORMS];        /* values of CLASS_UPDATE */
+    int forms;
     struct update update[UPDATES];
     int updates;
     VEC(struct extent) extents;
     uint32_t blocks;
 };
 
+/* --- values --------------------------------------------------------------------------- */
+
+/* Reports whether the search chooses the value of the technique of a class. */
+static bool is_free(const struct builder *b, enum technique_class class) { return b->x->f.free[technique_in(class)]; }
+
+static void take(struct settings *s, enum technique_id id, const char *value)
+{
+    CHECK(technique_parse(id, value, s), "%s %s", techniques[id].name, value);
+}
+
 /* Sets a technique to value `rung` of its ladder; false: the ladder ends before. */
 static bool take_rung(struct settings *s, enum technique_id id, int rung)
 {
     char value[SETTING_ROOM];
-    if (rung >= LADDER_MOST || !technique_value(techniques[id].ladder, rung, value)) return false;
-    CHECK(technique_parse(id, value, s), "%s %s", techniques[id].name, value);
+    if (!technique_value(techniques[id].ladder, rung, value)) return false;
+    take(s, id, value);
     return true;
 }
 
-static struct recompute recompute_of_row(int row)
+/* Returns settings with value `row` of CLASS_BLOCKS, or as they are if that is not free. */
+static struct settings with_row(const struct builder *b, struct settings s, int row)
 {
-    struct settings s = {0};
-    CHECK(take_rung(&s, TECHNIQUE_recompute, row), "%d", row);
-    return s.recompute;
+    if (is_free(b, CLASS_BLOCKS)) CHECK(take_rung(&s, technique_in(CLASS_BLOCKS), row), "%d", row);
+    return s;
 }
 
-/* --- surveys -------------------------------------------------------------------------- */
-
-static void add_job(struct survey_jobs *jobs, struct settings s, struct recompute recompute, struct survey *to)
+/* Returns the row that the blocks have which do not have this one; -1: the row is for a whole
+ * step. */
+static int rest_of(int row)
 {
-    s.recompute = recompute;
-    survey_jobs_add(jobs, &s, true, to);
+    const struct technique *t = &techniques[technique_in(CLASS_BLOCKS)];
+    char rest[SETTING_ROOM];
+    return technique_value(t->rest, row, rest) && *rest ? technique_rung(t->ladder, rest) : -1;
 }
 
+/* Sets a value of CLASS_BLOCKS for the first n blocks; false: it is only for all. */
+static bool take_part(struct settings *s, int row, int n)
+{
+    const enum technique_id id = technique_in(CLASS_BLOCKS);
+    char format[SETTING_ROOM], value[SETTING_ROOM];
+    if (!technique_value(techniques[id].part, row, format) || !*format) return false;
+    const char *at = strstr(format, "%d");
+    snprintf(value, sizeof value, "%.*s%d%s", (int)(at - format), format, n, at + 2);
+    take(s, id, value);
+    return true;
+}
+
+/* Reports whether a row is surveyed: only a whole step has one where there are no blocks, and all
+ * have the configured one where the technique is not free. */
+static bool has_row(const struct builder *b, int row)
+{
+    char value[SETTING_ROOM];
+    if (!is_free(b, CLASS_BLOCKS)) return !row;
+    return technique_value(techniques[technique_in(CLASS_BLOCKS)].ladder, row, value) &&
+           (b->blocks || rest_of(row) < 0);
+}
+
+/* Returns settings with the chunks of number `c`. */
 static struct settings with_chunks(const struct builder *b, struct settings s, int c)
 {
-    s.head_chunks = b->chunk[c].head;
-    s.mask_chunks = b->chunk[c].mask;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (techniques[id].class == CLASS_CHUNKS) technique_copy(id, &s, &b->chunk[c]);
     return s;
 }
 
 static void add_split_jobs(struct builder *b, struct split *f, struct survey_jobs *jobs)
 {
-    bool free = b->x->f.free[TECHNIQUE_recompute];
-    for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
-        for (int c = 0; c < b->chunks; c++)
-            add_job(jobs, with_chunks(b, f->base, c), free ? recompute_of_row(row) : b->base.recompute,
-                    &f->row[row][c]);
+    for (int row = 0; has_row(b, row); row++)
+        for (int c = 0; c < b->chunks; c++) {
+            const struct settings s = with_row(b, with_chunks(b, f->base, c), row);
+            survey_jobs_add(jobs, &s, true, &f->row[row][c]);
+        }
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
 
-/* Reports whether a micro-batch has no more images than are encoded at once: that is the choice
- * `all`. */
-static bool encodes_all(const struct builder *b, const struct settings *s)
+/* Reports whether a value counts as many as a micro-batch has: that is as good as all of them, the
+ * first value of its ladder. */
+static bool counts_all(const struct builder *b, const struct settings *s)
 {
-    return b->x->f.free[TECHNIQUE_encode] && s->encode < ENCODE_ALL && s->encode >= b->x->images * s->micro_batch;
+    bool all = false;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        struct settings first = *s;
+        if (!b->x->f.free[id] || !techniques[id].counted || !take_rung(&first, id, 0)) continue;
+        all |= !technique_same(id, s, &first) && technique_count(id, s) >= b->x->counted[id] * s->micro_batch;
+    }
+    return all;
 }
 
 /* Lists every number of micro-batches up to 16, then two per doubling; for each the smallest
@@ -132,108 +175,133 @@ static void list_splits(struct builder *b)
     int E = f->effective_batch;
     for (int n = 1, last = 0; n <= E;) {
         struct settings s = b->base;
-        if (f->free[TECHNIQUE_micro_batch]) s.micro_batch = (E + n - 1) / n;
+        if (is_free(b, CLASS_SPLIT)) s.micro_batch = (E + n - 1) / n;
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
         /* a configured fused step needs a step of one micro-batch */
         bool fusable = !s.fused_step || s.accumulation == 1;
         bool many = f->trips && s.accumulation > f->trips;
-        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many && !encodes_all(b, &s))
+        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many && !counts_all(b, &s))
             vec_push(&b->splits, ((struct split){.base = s}));
         last = s.micro_batch;
-        if (!f->free[TECHNIQUE_micro_batch] || n == E) break;
+        if (!is_free(b, CLASS_SPLIT) || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
         if (n > E) n = E;
     }
 }
 
-static void add_chunks(struct builder *b, int head, int mask)
-{
-    CHECK(b->chunks < CHUNKS_MOST, "%d", b->chunks);
-    b->chunk[b->chunks].head = head;
-    b->chunk[b->chunks++].mask = mask;
-}
-
-/* Lists the chunks of the LM head, or of the only head; a mask head beside it has as many or, after
- * these, another number. */
+/* Lists the chunks: those of the first kind of scope, then each of them with other numbers for the
+ * next kind. */
 static void list_chunks(struct builder *b, const struct graph *g)
 {
-    bool rows = false;
-    for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
-    struct settings s = b->base;
-    if (!b->x->f.free[TECHNIQUE_head_chunks]) add_chunks(b, s.head_chunks, s.mask_chunks);
-    else
-        for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks);)
-            add_chunks(b, s.head_chunks, s.mask_chunks);
-    b->same = b->chunks;
-    for (int c = 0; c < b->same && b->x->f.free[TECHNIQUE_mask_chunks] && chunk_has_masks(g); c++)
-        for (int rung = 0; take_rung(&s, TECHNIQUE_mask_chunks, rung); rung++)
-            if (s.mask_chunks != b->chunk[c].head) add_chunks(b, b->chunk[c].head, s.mask_chunks);
+    b->chunk[0] = b->base;
+    b->chunks = 1;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const struct technique *t = &techniques[id];
+        const int before = b->chunks;
+        if (t->class != CLASS_CHUNKS) continue;
+        for (int c = 0; c < before && b->x->f.free[id] && t->applies(g); c++) {
+            struct settings s = b->chunk[c];
+            for (int rung = 0; take_rung(&s, id, rung); rung++) {
+                if (chunk_same(&s, &b->chunk[c])) continue;
+                CHECK(b->chunks < CHUNKS_MOST, "%d", b->chunks);
+                b->chunk[b->chunks++] = s;
+            }
+        }
+        if (!b->same) b->same = b->chunks;
+    }
 }
 
-static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
+/* Reports whether the last kind of scope is whole: its chunks are the first value of its ladder. */
+static bool is_last_whole(const struct builder *b, int c)
+{
+    struct settings s = b->chunk[c];
+    for (enum technique_id id = TECHNIQUES; id-- > 0;)
+        if (techniques[id].class == CLASS_CHUNKS) return take_rung(&s, id, 0) && technique_same(id, &s, &b->chunk[c]);
+    return true;
+}
+
+/* Returns by block whether it has row `row` if the first n blocks of each chain have it, 0: all;
+ * the caller frees the result. */
+static bool *blocks_with(const struct builder *b, const struct graph *g, int row, int n)
 {
     struct settings s = b->base;
-    s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
-    bool *some = survey_recomputed(g, &s, b->blocks);
+    if (n) CHECK(take_part(&s, row, n), "%d", row);
+    else CHECK(take_rung(&s, technique_in(CLASS_BLOCKS), row), "%d", row);
+    return survey_recomputed(g, &s, b->blocks);
+}
+
+static uint32_t count_blocks(const struct builder *b, const struct graph *g, int row, int n)
+{
+    bool *some = blocks_with(b, g, row, n);
     uint32_t count = 0;
     for (uint32_t i = 1; i <= b->blocks; i++) count += some[i];
     mem_free(some);
     return count;
 }
 
-/* Reports whether first:n would split a short chain. first:n counts in every chain of blocks. In a
- * chain as short as a mask decoder's, blocks share what selective recomputes, and half a chain is
- * not a sum of its blocks: n is at least as long as all such chains. */
-static bool splits_short_chain(const struct builder *b, const struct graph *g, int n)
+/* Reports whether the first n blocks would split a short chain: n counts in every chain of blocks.
+ * In a chain as short as a mask decoder's, blocks share what selective recomputes, and half a chain
+ * is not a sum of its blocks: n is at least as long as all such chains. */
+static bool splits_short_chain(const struct builder *b, const struct graph *g, int row, int n)
 {
-    return n < 4 && count_recomputed(b, g, n + 1) > count_recomputed(b, g, n) + 1;
+    return n < 4 && count_blocks(b, g, row, n + 1) > count_blocks(b, g, row, n) + 1;
 }
 
 static void list_extents(struct builder *b, const struct graph *g)
 {
-    struct settings s = b->base;
-    s.recompute = (struct recompute){.kind = RECOMPUTE_ALL};
-    bool *all = survey_recomputed(g, &s, b->blocks);
-    int step = (int)(b->blocks + STEPS - 1) / STEPS;
-    vec_push(&b->extents, ((struct extent){.is_recomputed = mem_alloc(b->blocks + 1)}));
+    int step = (int)(b->blocks + STEPS - 1) / STEPS, row = 0;
+    while (rest_of(row) < 0) row++; /* all rows have the same blocks */
+    bool *all = blocks_with(b, g, row, 0);
+    vec_push(&b->extents, ((struct extent){.has = mem_alloc(b->blocks + 1)}));
     for (int n = step; n && n < (int)b->blocks; n += step) {
-        s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
-        bool *some = survey_recomputed(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
-        if (whole || splits_short_chain(b, g, n)) mem_free(some);
-        else vec_push(&b->extents, ((struct extent){.n = n, .is_recomputed = some}));
+        bool *some = blocks_with(b, g, row, n), whole = !memcmp(some, all, b->blocks + 1);
+        if (whole || splits_short_chain(b, g, row, n)) mem_free(some);
+        else vec_push(&b->extents, ((struct extent){.n = n, .has = some}));
         if (whole) break;
     }
-    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .is_recomputed = all}));
+    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .has = all}));
     else mem_free(all);
 }
 
-static bool state_allowed(const struct builder *b, enum state_dtype state)
+/* Lists the values of CLASS_UPDATE: the configured one, and those that are permitted. */
+static void list_forms(struct builder *b)
 {
-    const struct freedom *f = &b->x->f;
-    return state == b->base.state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
+    const enum technique_id id = technique_in(CLASS_UPDATE);
+    struct settings s = b->form[b->forms++] = b->base;
+    for (int rung = 0; take_rung(&s, id, rung); rung++)
+        if (b->x->f.permitted[id] >> rung & 1 && !technique_same(id, &s, &b->base)) {
+            CHECK(b->forms < FORMS, "%d", b->forms);
+            b->form[b->forms++] = s;
+        }
+}
+
+static struct settings with_form(const struct builder *b, struct settings s, int form)
+{
+    technique_copy(technique_in(CLASS_UPDATE), &s, &b->form[form]);
+    return s;
 }
 
 /* Reports whether the search has choices that offload this set. */
 static bool may_offload(const struct builder *b, unsigned set)
 {
-    if (!b->x->f.free[TECHNIQUE_offload]) return set == b->base.offload;
+    if (!is_free(b, CLASS_PLACES)) return set == b->base.offload;
     if (set & OFFLOAD_IN_STEP && !b->blocks) return false;
     return !(set & OFFLOAD_MASTERS) || offload_has_masters(&b->base);
 }
 
-/* Lists the updates: each set of what can be offloaded of them, in each dtype of the state. The
- * first is the update of the base settings, with which splits are surveyed. */
+/* Lists the updates: each set of what can be offloaded of them, in each form. The first is the
+ * update of the base settings, with which splits are surveyed. */
 static void list_updates(struct builder *b)
 {
-    const bool free = b->x->f.free[TECHNIQUE_offload];
+    const bool free = is_free(b, CLASS_PLACES);
     bool fetches = !b->base.device.copies_overlap;
-    for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (unsigned set = 0; set <= OFFLOAD_ALL && state_allowed(b, state); set++) {
-            struct settings s = b->update[0].s;
-            s.state = state;
+    list_forms(b);
+    for (int form = 0; form < b->forms; form++)
+        for (unsigned set = 0; set <= OFFLOAD_ALL; set++) {
+            struct settings s = with_form(b, b->update[0].s, form);
             s.offload = set;
-            const bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
+            const bool same = !form && set == b->update[0].s.offload;
             if (same || !may_offload(b, set) || (free && set & OFFLOAD_ACTIVATIONS)) continue;
             const bool in_step = free && set & OFFLOAD_WEIGHTS;
             b->update[b->updates++] = (struct update){.s = s, .in_step = in_step, .fetches = in_step && !fetches};
@@ -263,14 +331,15 @@ static double sent_seconds(const struct builder *b, const struct split *f, int c
     return f->base.micro_batch == first->micro_batch ? whole : blocks * f->base.accumulation / last->accumulation;
 }
 
-/* Returns the update with the state and the offloads of some settings. Offloaded activations do not
+/* Returns the update in the form of some settings that offloads a set. Offloaded activations do not
  * change it. */
-static const struct survey *find_update(const struct builder *b, enum state_dtype state, unsigned offload)
+static const struct survey *find_update(const struct builder *b, const struct settings *s, unsigned offload)
 {
     for (int u = 0; u < b->updates; u++)
-        if (b->update[u].s.state == state && !((b->update[u].s.offload ^ offload) & ~(unsigned)OFFLOAD_ACTIVATIONS))
+        if (technique_same(technique_in(CLASS_UPDATE), &b->update[u].s, s) &&
+            !((b->update[u].s.offload ^ offload) & ~(unsigned)OFFLOAD_ACTIVATIONS))
             return &b->update[u].survey;
-    CHECK(false, "no update with state %d and offload %u", state, offload);
+    CHECK(false, "no update with offload %u", offload);
 }
 
 static const struct survey *find_fetches(const struct builder *b)
@@ -315,8 +384,8 @@ static void add_copies(const struct builder *b, const struct settings *s, int ro
     for (int k = LANE_IN; s->offload & OFFLOAD_ACTIVATIONS && k <= LANE_OUT; k++)
         for (uint32_t i = 0; away->block && i <= away->blocks; i++) lane[k] += ROUNDED * away->block[i].seconds[k];
     if (!s->fused_step) return;
-    const struct survey *update = find_update(b, s->state, s->offload),
-                        *held = find_update(b, s->state, s->offload & ~(unsigned)OFFLOAD_WEIGHTS);
+    const struct survey *update = find_update(b, s, s->offload),
+                        *held = find_update(b, s, s->offload & ~(unsigned)OFFLOAD_WEIGHTS);
     lane[LANE_COMPUTE] += ROUNDED * update->update_busy[LANE_COMPUTE];
     lane[LANE_IN] += held->update_busy[LANE_IN];
     lane[LANE_OUT] += (s->offload_blocks ? held : update)->update_busy[LANE_OUT];
@@ -330,52 +399,52 @@ static const struct moment *same_moment(const struct survey *v, const struct mom
     return m;
 }
 
-/* Returns the step's transients, and its seconds, with the blocks marked in `is_recomputed` from
- * survey `recomputed` and the others from `rest`. A tensor that passes between blocks of two
+/* Returns the step's transients, and its seconds, with the blocks marked in `has` from survey `row`
+ * and the others from `rest`. A tensor that passes between blocks of two
  * surveys may be counted in both; the bound must not count it twice. The seconds are those of the
  * busiest lane: exact without copies, a lower bound with them. `lean`: without the gradients that
  * are handed to program update. */
-static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed,
-                        bool lean, double *seconds)
+static uint64_t compose(const struct survey *rest, const struct survey *row, const bool *has, bool lean,
+                        double *seconds)
 {
     uint64_t most = 0;
     *seconds = 0;
     for (int lane = 0; lane < LANE_COUNT; lane++) {
         double busy = 0;
         for (uint32_t i = 0; i <= rest->blocks; i++)
-            busy += (is_recomputed[i] ? recomputed : rest)->block[i].seconds[lane];
+            busy += (has[i] ? row : rest)->block[i].seconds[lane];
         if (busy > *seconds) *seconds = busy;
     }
     for (int turn = 0; turn < 2; turn++) {
-        const struct survey *v = turn ? recomputed : rest;
+        const struct survey *v = turn ? row : rest;
         for (uint32_t i = 0; i < v->moments; i++) {
-            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : recomputed, m);
+            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : row, m);
             uint64_t bytes = m->kept[0] - (lean ? m->handed : 0);
-            if (is_recomputed[m->owner] != turn) continue;
-            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (is_recomputed[b] == turn ? m : other)->kept[b];
+            if (has[m->owner] != turn) continue;
+            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (has[b] == turn ? m : other)->kept[b];
             most = larger(most, bytes);
         }
     }
     bool mixed = false;
-    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= is_recomputed[b] != is_recomputed[1];
+    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= has[b] != has[1];
     return !mixed ? most : most > rest->shared ? most - rest->shared : 0;
 }
 
-static void add_choice(struct builder *b, const struct split *f, int chunk, const struct survey *rest,
-                       const struct survey *recomputed, const struct extent *extent, struct recompute recompute)
+/* Adds choices with the settings `s`, in which the blocks of `extent` have one row and the others
+ * another. */
+static void add_choice(struct builder *b, const struct split *f, struct settings s, int chunk, int rest, int row,
+                       const struct extent *extent)
 {
-    const struct survey *shown = extent->all ? recomputed : rest;
+    const struct survey *others = &f->row[rest][chunk], *shown = extent->all ? &f->row[row][chunk] : others;
     double seconds;
-    uint64_t step = compose(rest, recomputed, extent->is_recomputed, b->rough, &seconds);
-    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n,
-                            .way = b->x->ways};
+    uint64_t step = compose(others, &f->row[row][chunk], extent->has, b->rough, &seconds);
+    struct plan_choice c = {.settings = s, .rough = b->rough, .step = b->x->choices.n, .way = b->x->ways};
     if (b->rough) seconds = later(seconds, sent_seconds(b, f, chunk));
-    c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
         const struct survey *update = &b->update[u].survey;
         if (b->update[u].in_step) continue;
-        c.settings.state = b->update[u].s.state;
-        c.settings.offload = b->update[u].s.offload;
+        technique_copy(technique_in(CLASS_UPDATE), &c.settings, &b->update[u].s);
+        technique_copy(technique_in(CLASS_PLACES), &c.settings, &b->update[u].s);
         c.update = update->update_seconds;
         c.seconds = seconds + c.update;
         c.update_bytes = update->update;
@@ -387,28 +456,19 @@ static void add_choice(struct builder *b, const struct split *f, int chunk, cons
     }
 }
 
-/* Adds all recompute modes, for one micro-batch and one number of head chunks. */
-static void add_recompute_modes(struct builder *b, const struct split *f, int chunk)
+/* Adds all values of CLASS_BLOCKS, for one micro-batch and one number of chunks: those of a whole
+ * step, then those of some or all of the blocks. */
+static void add_rows(struct builder *b, const struct split *f, int chunk)
 {
-    static const struct {
-        int rest, recomputed;
-    } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
-    const struct extent *none = &b->extents.at[0];
-    const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
-    if (!b->x->f.free[TECHNIQUE_recompute]) {
-        add_choice(b, f, chunk, kept, kept, none, b->base.recompute);
-        return;
-    }
-    add_choice(b, f, chunk, kept, kept, none, (struct recompute){.kind = RECOMPUTE_NONE});
-    add_choice(b, f, chunk, selective, selective, none, (struct recompute){.kind = RECOMPUTE_SELECTIVE});
-    for (size_t k = 0; k < COUNT(pairs); k++)
-        for (uint32_t i = 1; i < b->extents.n; i++) {
+    const struct settings base = with_chunks(b, f->base, chunk);
+    for (int row = 0; has_row(b, row); row++)
+        if (rest_of(row) < 0 || !is_free(b, CLASS_BLOCKS))
+            add_choice(b, f, with_row(b, base, row), chunk, row, row, &b->extents.at[0]);
+    for (int row = 0; has_row(b, row) && is_free(b, CLASS_BLOCKS); row++)
+        for (uint32_t i = 1; i < b->extents.n && rest_of(row) >= 0; i++) {
             const struct extent *x = &b->extents.at[i];
-            struct recompute r = recompute_of_row(pairs[k].recomputed);
-            if (r.halves && !x->all) continue;
-            r.kind = x->all ? RECOMPUTE_ALL : RECOMPUTE_FIRST;
-            r.n = x->n;
-            add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].recomputed][chunk], x, r);
+            struct settings s = with_row(b, base, row);
+            if (x->all || take_part(&s, row, x->n)) add_choice(b, f, s, chunk, rest_of(row), row, x);
         }
 }
 
@@ -417,7 +477,7 @@ static void add_recompute_modes(struct builder *b, const struct split *f, int ch
 static bool repeats_chunks(const struct split *f, int chunk)
 {
     for (int c = 0; c < chunk; c++)
-        if (!memcmp(f->row[KEPT][c].rows, f->row[KEPT][chunk].rows, sizeof f->row[KEPT][c].rows)) return true;
+        if (!memcmp(f->row[0][c].rows, f->row[0][chunk].rows, sizeof f->row[0][c].rows)) return true;
     return false;
 }
 
@@ -425,7 +485,7 @@ static void add_composed(struct builder *b)
 {
     for (uint32_t i = 0; i < b->splits.n; i++, b->x->ways++)
         for (int c = 0; c < b->chunks; c++)
-            if (!repeats_chunks(&b->splits.at[i], c)) add_recompute_modes(b, &b->splits.at[i], c);
+            if (!repeats_chunks(&b->splits.at[i], c)) add_rows(b, &b->splits.at[i], c);
 }
 
 /* --- rough choices ---------------------------------------------------------------------------- */
@@ -442,13 +502,12 @@ static uint64_t away_bytes(const struct builder *b, const struct settings *s, in
 static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk, int row,
                       uint32_t number)
 {
-    const struct survey *step = &f->row[row][chunk], *whole = find_update(b, s->state, s->offload),
-                        *held = b->x->f.free[TECHNIQUE_offload]
-                                    ? find_update(b, s->state, s->offload & ~(unsigned)OFFLOAD_WEIGHTS)
-                                    : whole,
+    const bool free = is_free(b, CLASS_PLACES);
+    const struct survey *step = &f->row[row][chunk], *whole = find_update(b, s, s->offload),
+                        *held = free ? find_update(b, s, s->offload & ~(unsigned)OFFLOAD_WEIGHTS) : whole,
                         *update = s->offload_blocks && s->offload & OFFLOAD_WEIGHTS ? held : whole;
     const struct some_weights some = find_weights(b, step, s);
-    const bool free = b->x->f.free[TECHNIQUE_offload], away = free && s->offload & OFFLOAD_ACTIVATIONS,
+    const bool away = free && s->offload & OFFLOAD_ACTIVATIONS,
                lean = s->fused_step || b->rough;
     uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!lean]);
     struct plan_choice c = {.settings = *s, .rough = true, .step = number, .way = b->x->ways};
@@ -485,8 +544,9 @@ static void add_updates(struct builder *b, const struct split *f, struct setting
     const unsigned in_step = s.offload & OFFLOAD_IN_STEP;
     const uint32_t number = b->x->choices.n;
     const bool shared = !s.fused_step && s.device.copies_overlap;
-    for (s.state = STATE_F32; s.state < STATE_DTYPES; s.state++)
-        for (unsigned set = 0; set <= OFFLOAD_ALL && state_allowed(b, s.state); set++) {
+    for (int form = 0; form < b->forms; form++)
+        for (unsigned set = 0; set <= OFFLOAD_ALL; set++) {
+            s = with_form(b, s, form);
             s.offload = set;
             if ((set & OFFLOAD_IN_STEP) == in_step && may_offload(b, set))
                 add_rough(b, f, &s, chunk, row, shared ? number : b->x->choices.n);
@@ -498,32 +558,36 @@ static void add_updates(struct builder *b, const struct split *f, struct setting
 static void add_blocks(struct builder *b, const struct split *f, struct settings s, int chunk, int row)
 {
     const int step = (int)(b->blocks + STEPS - 1) / STEPS;
-    const bool some = b->x->f.free[TECHNIQUE_offload] && (s.offload & OFFLOAD_IN_STEP) == OFFLOAD_WEIGHTS &&
+    const bool some = is_free(b, CLASS_PLACES) && (s.offload & OFFLOAD_IN_STEP) == OFFLOAD_WEIGHTS &&
                       s.device.copies_overlap && !s.fused_step && s.shard != SHARD_WEIGHTS;
     add_updates(b, f, s, chunk, row);
     for (s.offload_blocks = step; some && s.offload_blocks < (int)b->blocks; s.offload_blocks += step)
         add_updates(b, f, s, chunk, row);
 }
 
-/* Adds settings with one number of head chunks and the first `rows` recompute modes. */
-static void add_single_of(struct builder *b, const struct split *f, struct settings s, int chunk, int rows)
+/* Adds settings with one number of chunks and the rows that are offloaded with; `all`: also the
+ * others. Without blocks, or where CLASS_BLOCKS is not free, there is the first row only. */
+static void add_single_of(struct builder *b, const struct split *f, struct settings s, int chunk, bool all)
 {
-    static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
+    const struct technique *t = &techniques[technique_in(CLASS_BLOCKS)];
+    const bool rows = is_free(b, CLASS_BLOCKS) && b->blocks;
+    char value[SETTING_ROOM];
     s = with_chunks(b, s, chunk);
-    if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
-    for (int k = 0; k < rows; k++) {
-        if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
-        add_blocks(b, f, s, chunk, order[k]);
+    for (int i = 0; technique_value(t->streamed, i, value) && (rows || !i); i++) {
+        const int row = technique_rung(t->ladder, value);
+        add_blocks(b, f, with_row(b, s, row), chunk, row);
     }
+    for (int row = 0; technique_value(t->ladder, row, value) && rows && all; row++)
+        if (technique_rung(t->streamed, value) < 0) add_blocks(b, f, with_row(b, s, row), chunk, row);
 }
 
-/* Adds choices for every `every`-th number of chunks, with as many chunks of a mask head beside the
- * LM head; and with a whole mask head. */
-static void add_single(struct builder *b, const struct split *f, struct settings s, int every, int rows)
+/* Adds choices for every other number of chunks of the first kind of scope, and for those with
+ * which the last kind is whole. */
+static void add_single(struct builder *b, const struct split *f, struct settings s, bool all)
 {
-    for (int c = 0; c < b->same; c += every) add_single_of(b, f, s, c, rows);
+    for (int c = 0; c < b->same; c += 2) add_single_of(b, f, s, c, all);
     for (int c = b->same; c < b->chunks; c++)
-        if (b->chunk[c].mask == 1) add_single_of(b, f, s, c, rows);
+        if (is_last_whole(b, c)) add_single_of(b, f, s, c, all);
 }
 
 /* Adds choices with weights, activations or both offloaded, for the smallest micro-batch, and on a
@@ -532,20 +596,19 @@ static void add_single(struct builder *b, const struct split *f, struct settings
  * step of one micro-batch, with every offload. */
 static void add_singles(struct builder *b)
 {
-    const struct freedom *f = &b->x->f;
     for (uint32_t i = 0; i < b->splits.n; i++, b->x->ways++) {
         const struct split *split = &b->splits.at[i];
         struct settings s = split->base;
         const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1)),
-                   streams = f->free[TECHNIQUE_offload] && (doubled || i + 1 == b->splits.n),
-                   fusable = f->free[TECHNIQUE_fused_step] && s.accumulation == 1;
+                   streams = is_free(b, CLASS_PLACES) && (doubled || i + 1 == b->splits.n),
+                   fusable = is_free(b, CLASS_FUSED) && s.accumulation == 1;
         for (unsigned set = 0; set <= OFFLOAD_ALL; set++) {
-            if (f->free[TECHNIQUE_offload] ? set & ~(unsigned)OFFLOAD_IN_STEP : set != b->base.offload) continue;
+            if (is_free(b, CLASS_PLACES) ? set & ~(unsigned)OFFLOAD_IN_STEP : set != b->base.offload) continue;
             s.offload = set;
             s.fused_step = split->base.fused_step;
-            if (streams && set) add_single(b, split, s, 2, STREAMED_ROWS);
+            if (streams && set) add_single(b, split, s, false);
             s.fused_step = true;
-            if (fusable) add_single(b, split, s, 2, ROWS);
+            if (fusable) add_single(b, split, s, true);
         }
     }
 }
@@ -562,7 +625,7 @@ static void free_builder(struct builder *b)
     for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->whole[c]);
     survey_free(&b->most);
     for (int row = 0; row < ROWS; row++) survey_free(&b->away[row]);
-    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
+    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].has);
     vec_free(&b->splits);
     vec_free(&b->extents);
 }
@@ -572,11 +635,8 @@ static int survey_first(struct builder *b, struct error *e)
 {
     struct plan_drafts *drafts = &b->x->surveyed[0];
     struct survey v;
-    struct settings s = b->update[0].s;
-    s.micro_batch = b->splits.at[0].base.micro_batch;
-    s.accumulation = b->splits.at[0].base.accumulation;
-    s.head_chunks = b->base.head_chunks;
-    if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
+    struct settings s = with_row(b, b->update[0].s, 0);
+    technique_copy(technique_in(CLASS_SPLIT), &s, &b->splits.at[0].base);
     int rc = survey_make(&v, drafts, &s, true, NULL, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
@@ -589,20 +649,24 @@ static int survey_first(struct builder *b, struct error *e)
 
 static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
 {
-    const struct recompute kept = b->x->f.free[TECHNIQUE_recompute] ? recompute_of_row(KEPT) : b->base.recompute;
-    for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, b->splits.at[0].base, c), kept, &b->whole[c]);
-    add_job(jobs, with_chunks(b, b->splits.at[b->splits.n - 1].base, 0), kept, &b->most);
+    for (int c = 0; c < b->chunks; c++) {
+        const struct settings s = with_row(b, with_chunks(b, b->splits.at[0].base, c), 0);
+        survey_jobs_add(jobs, &s, true, &b->whole[c]);
+    }
+    const struct settings s = with_row(b, with_chunks(b, b->splits.at[b->splits.n - 1].base, 0), 0);
+    survey_jobs_add(jobs, &s, true, &b->most);
 }
 
 /* Adds surveys of the first split with activations offloaded, where they can be. */
 static void add_away_jobs(struct builder *b, struct survey_jobs *jobs)
 {
-    const struct freedom *f = &b->x->f;
     struct settings s = with_chunks(b, b->splits.at[0].base, 0);
-    if (!f->free[TECHNIQUE_offload] || !b->blocks || !s.device.copies_overlap) return;
+    if (!is_free(b, CLASS_PLACES) || !b->blocks || !s.device.copies_overlap) return;
     s.offload = OFFLOAD_ACTIVATIONS;
-    for (int row = 0; row < (f->free[TECHNIQUE_recompute] ? ROWS : 1); row++)
-        add_job(jobs, s, f->free[TECHNIQUE_recompute] ? recompute_of_row(row) : b->base.recompute, &b->away[row]);
+    for (int row = 0; has_row(b, row); row++) {
+        const struct settings of = with_row(b, s, row);
+        survey_jobs_add(jobs, &of, true, &b->away[row]);
+    }
 }
 
 /* Takes the splits of the first level of sharding for a level beside it. Only collectives are added
@@ -622,11 +686,9 @@ static int add_dimensions(struct builder *b, struct error *e)
     struct survey_jobs jobs = {0};
     list_splits(b);
     b->update[b->updates++].s = b->base;
-    if (x->f.free[TECHNIQUE_offload]) b->update[0].s.offload = 0, b->update[0].s.offload_blocks = 0;
-    /* no micro-batch has more images than that */
-    const bool repeats = x->f.free[TECHNIQUE_encode] && b->base.encode < ENCODE_ALL;
-    CHECK(b->splits.n || repeats, "no micro-batch is possible");
-    if (!b->splits.n) return PL_OK;
+    const enum technique_id places = technique_in(CLASS_PLACES);
+    if (x->f.free[places]) take(&b->update[0].s, places, techniques[places].off);
+    if (!b->splits.n) return PL_OK; /* all counts_all */
     int rc = survey_first(b, e);
     if (!rc) list_updates(b);
     b->plain = &b->update[0].survey;
@@ -638,10 +700,9 @@ static int add_dimensions(struct builder *b, struct error *e)
     if (b->rough && !rc) add_sent_jobs(b, &jobs);
     if (!rc) add_away_jobs(b, &jobs);
     for (int u = 1; u < b->updates && !rc; u++) {
-        struct settings s = b->splits.at[0].base;
-        s.state = b->update[u].s.state;
-        s.offload = b->update[u].s.offload;
-        if (x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
+        struct settings s = with_row(b, b->splits.at[0].base, 0);
+        technique_copy(technique_in(CLASS_UPDATE), &s, &b->update[u].s);
+        technique_copy(technique_in(CLASS_PLACES), &s, &b->update[u].s);
         survey_jobs_add(&jobs, &s, b->update[u].fetches, &b->update[u].survey);
     }
     if (!rc) rc = survey_jobs_run(&jobs, x, e);
@@ -654,20 +715,18 @@ static int add_dimensions(struct builder *b, struct error *e)
     return rc;
 }
 
-bool search_has_ladder(const struct freedom *f, enum technique_id id)
+/* Reports whether each value of the technique's ladder stands with all other choices. */
+static bool has_ladder(const struct freedom *f, enum technique_id id)
 {
-    return f->free[id] && techniques[id].ladder && !techniques[id].composed;
+    return f->free[id] && techniques[id].ladder && techniques[id].class <= CLASS_SHARES;
 }
 
-static bool is_level(enum technique_id id) { return id == TECHNIQUE_shard || id == TECHNIQUE_group; }
-
-/* Takes the next combination of values, of levels of sharding or of the other techniques; false:
- * there is none. */
-static bool next_rungs(const struct freedom *f, bool levels, int rung[TECHNIQUES])
+/* Takes the next combination of values of the techniques of a class; false: there is none. */
+static bool next_rungs(const struct freedom *f, enum technique_class class, int rung[TECHNIQUES])
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
-        if (!search_has_ladder(f, id) || is_level(id) != levels) continue;
+        if (!has_ladder(f, id) || techniques[id].class != class) continue;
         if (technique_value(techniques[id].ladder, ++rung[id], value)) return true;
         rung[id] = 0;
     }
@@ -681,21 +740,23 @@ static bool take_rungs(struct settings *s, const struct freedom *f, const int ru
     enum technique_id other;
     const char *values;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
-        if (search_has_ladder(f, id)) CHECK(take_rung(s, id, rung[id]), "%s", techniques[id].name);
+        if (has_ladder(f, id)) CHECK(take_rung(s, id, rung[id]), "%s", techniques[id].name);
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
-        met &= !search_has_ladder(f, id) || technique_met(id, s, &other, &values);
+        met &= !has_ladder(f, id) || technique_met(id, s, &other, &values);
     return met;
 }
 
-/* Finds out whether there is a frozen tower: how many images it encodes at once is then a
- * dimension. */
-static int find_images(struct plan_space *x, const struct settings *base, struct error *e)
+/* Finds what techniques count in a sample. One that finds nothing to count is no dimension. */
+static int find_counted(struct plan_space *x, const struct settings *base, struct error *e)
 {
     struct plan_drafts drafts = {.source = x->source};
-    int64_t images = 0;
-    int rc = x->f.free[TECHNIQUE_encode] ? plan_draft_images(&drafts, base, &images, e) : PL_OK;
-    x->images = images / base->micro_batch;
-    x->f.free[TECHNIQUE_encode] &= x->images > 0;
+    int rc = PL_OK;
+    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
+        if (!x->f.free[id] || !techniques[id].counted) continue;
+        rc = plan_draft_counted(&drafts, base, id, &x->counted[id], e);
+        x->counted[id] /= base->micro_batch;
+        x->f.free[id] = x->counted[id] > 0;
+    }
     plan_drafts_free(&drafts);
     return rc;
 }
@@ -710,22 +771,22 @@ static int add_levels(struct plan_space *x, const struct settings *base, int run
     do {
         struct builder b = {.x = x, .base = *base};
         if (!take_rungs(&b.base, &x->f, rung)) continue;
-        if (first.x && x->f.free[TECHNIQUE_shard] && base->shares <= 1) b.from = &first;
+        if (first.x && is_free(&b, CLASS_SHARES) && base->shares <= 1) b.from = &first;
         struct builder *to = first.x ? &b : &first;
         *to = b;
         rc = add_dimensions(to, e);
         if (to == &b) free_builder(to);
-    } while (!rc && next_rungs(&x->f, true, rung));
+    } while (!rc && next_rungs(&x->f, CLASS_SHARES, rung));
     free_builder(&first);
     return rc;
 }
 
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e)
 {
-    int rung[TECHNIQUES] = {0}, rc = find_images(x, base, e);
+    int rung[TECHNIQUES] = {0}, rc = find_counted(x, base, e);
     if (rc) return rc;
     do rc = add_levels(x, base, rung, e);
-    while (!rc && next_rungs(&x->f, false, rung));
+    while (!rc && next_rungs(&x->f, CLASS_STEP, rung));
     return rc;
 }
 

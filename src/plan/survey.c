@@ -418,14 +418,8 @@ void survey_jobs_add(struct survey_jobs *jobs, const struct settings *s, bool bl
 static int by_sharing(const void *a, const void *b)
 {
     const struct survey_job *x = a, *y = b;
-    if (x->s.micro_batch != y->s.micro_batch) return x->s.micro_batch > y->s.micro_batch ? -1 : 1;
-    if (x->s.head_chunks != y->s.head_chunks) return x->s.head_chunks < y->s.head_chunks ? -1 : 1;
-    if (x->s.mask_chunks != y->s.mask_chunks) return x->s.mask_chunks < y->s.mask_chunks ? -1 : 1;
-    int compared = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
-    if (compared) return compared;
-    if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
-    if (x->s.fused_step != y->s.fused_step) return x->s.fused_step ? 1 : -1;
-    return x->number < y->number ? -1 : x->number > y->number;
+    const int order = settings_order(&x->s, &y->s, PIPELINE_PHASES - 1);
+    return order ? order : x->number < y->number ? -1 : x->number > y->number;
 }
 
 /* Reports whether the survey of `a` serves for `b`: more chunks than the head has rows are as many
@@ -433,8 +427,8 @@ static int by_sharing(const void *a, const void *b)
 static bool is_same_graph(const struct survey_job *a, const struct survey_job *b)
 {
     struct settings s = a->s;
-    s.head_chunks = b->s.head_chunks;
-    s.mask_chunks = b->s.mask_chunks;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        if (techniques[id].class == CLASS_CHUNKS) technique_copy(id, &s, &b->s);
     return !memcmp(a->rows, b->rows, sizeof a->rows) && (a->blocks || !b->blocks) && !memcmp(&s, &b->s, sizeof s);
 }
 
@@ -445,8 +439,7 @@ static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_
     struct survey_job *job = &jobs->list.at[i];
     const struct survey_job *before = i > first ? job - 1 : NULL;
     int rc = PL_OK;
-    if (before && before->done && before->s.micro_batch == job->s.micro_batch &&
-        before->s.head_chunks == job->s.head_chunks && before->s.mask_chunks == job->s.mask_chunks)
+    if (before && before->done && !settings_order(&before->s, &job->s, PIPELINE_BACKWARD))
         memcpy(job->rows, before->rows, sizeof job->rows);
     else rc = plan_draft_chunk_rows(drafts, &job->s, job->rows, e);
     for (uint32_t k = i; k-- > first && !rc && !job->done;)

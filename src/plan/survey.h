@@ -115,9 +115,6 @@ int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error
  * computed from the blocks of these. Streamed and fused choices, and those with divided gradients
  * or weights, are rough until they are surveyed.
  */
-/* Reports whether the ladder of a technique is a dimension of its own: it is free, and none of
- * those above. */
-bool search_has_ladder(const struct freedom *f, enum technique_id id);
 /* Fills x->choices. */
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);
 /* Surveys rough choices; places program step of those within `placed`, unless NULL. */

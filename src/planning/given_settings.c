@@ -53,7 +53,7 @@ int planned_check_precision(const struct planned *r, const struct settings *s, s
                          "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, "
                          "which scales the loss, "
                          "or f32, or auto, which selects f16",
-                         technique_print(TECHNIQUE_precision, s, (char[SETTING_ROOM]){0}), gpu);
+                         settings_precision(s, (char[SETTING_ROOM]){0}), gpu);
     for (int i = 0; i < (int)s->n_modules; i++)
         if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
             return error_set(e, PL_USAGE,
@@ -85,13 +85,22 @@ static bool is_listed(const struct config *c, const char *word)
     return false;
 }
 
-bool planned_allows(const struct config *c, const char *form)
+unsigned planned_permits(const struct config *c, enum technique_id id)
 {
-    return !strcmp(c->memory_optimizer.value, "adamw") && is_listed(c, form);
+    const struct technique *t = &techniques[id];
+    char value[SETTING_ROOM];
+    unsigned values = 0;
+    if (!t->permitted || (config_technique(c, id)->chosen && strcmp(config_technique(c, id)->value, t->off))) return 0;
+    for (int i = 0; technique_value(t->permitted, i, value); i++)
+        if (is_listed(c, value)) values |= 1u << technique_rung(t->ladder, value);
+    return values;
 }
-bool planned_allows_nf4(const struct config *c)
+
+/* Reports whether memory.allow lets the planner choose a value. */
+static bool is_permitted(const struct config *c, enum technique_id id, const char *value)
 {
-    return !strcmp(c->memory_quantize.value, "none") && is_listed(c, "nf4");
+    const int rung = technique_rung(techniques[id].ladder, value);
+    return rung >= 0 && planned_permits(c, id) >> rung & 1;
 }
 
 int planned_least_micro_batch(const struct planned *r)
@@ -141,8 +150,7 @@ static int check_plan_keys(const struct planned *r, const struct settings *confi
         const enum config_key key = config_technique_key(id);
         const bool automatic = !config_technique(r->config, id)->chosen || !config_given(r->config, key);
         if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
-        if (id == TECHNIQUE_optimizer && planned_allows(r->config, planned)) continue;
-        if (id == TECHNIQUE_quantize && planned_allows_nf4(r->config) && !strcmp(planned, "nf4")) continue;
+        if (is_permitted(r->config, id, planned)) continue;
         return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan "
                          "again", path, config_key_name(key));
     }

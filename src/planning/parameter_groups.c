@@ -186,10 +186,9 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
 /* Returns what the rule recomputes; nothing if it has no such setting. */
 static struct recompute module_recompute(const struct config_module *m)
 {
-    struct settings s = {0};
-    CHECK(!m->given[MODULE_recompute] || technique_parse(TECHNIQUE_recompute, m->recompute.value, &s), "%s",
-          m->recompute.value);
-    return s.recompute;
+    struct recompute r = {0};
+    CHECK(!m->given[MODULE_recompute] || recompute_read(m->recompute.value, &r), "%s", m->recompute.value);
+    return r;
 }
 
 /* Checks the rules of memory.modules: one that recomputes blocks must match a block. */

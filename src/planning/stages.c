@@ -40,19 +40,18 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
 {
     const struct config *c = r->config;
     struct freedom f = {.effective_batch = planned_share_samples(r), .budget = r->budget, .host_budget = r->host_budget,
-                        .allow_bf16 = o->train && planned_allows(c, "adamw-bf16"),
-                        .allow_8bit = o->train && planned_allows(c, "adamw-8bit"),
                         .whole = o->define || planned_group(r),
                         .multiple = r->batches.indivisible ? planned_share_samples(r) : (int)planned_group(r),
                         .trips = planned_limits(r).trips, .fitting = o->fitting, .unsized = o->unsized};
     if (!o->train) s.micro_batch = planned_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct text why = {0};
-        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results &&
-                     (o->train || techniques[id].without_training) && !planned_is_excluded(r, id, &s, &why);
+        f.permitted[id] = o->train ? planned_permits(c, id) : 0;
+        f.free[id] = (!config_technique(c, id)->chosen && !techniques[id].changes_results &&
+                      (o->train || techniques[id].without_training) && !planned_is_excluded(r, id, &s, &why)) ||
+                     (f.permitted[id] && techniques[id].class == CLASS_STEP);
         text_free(&why);
     }
-    f.free[TECHNIQUE_quantize] = o->train && planned_allows_nf4(c);
     if (planned_check_excluded(r, &s, e)) return e->code;
     if (f.whole && planned_share_samples(r) % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a "

@@ -74,10 +74,8 @@ int planned_check_excluded(const struct planned *r, const struct settings *s, st
 bool planned_is_excluded(const struct planned *r, enum technique_id id, const struct settings *s, struct text *why);
 /* Returns what bounds a step of this run. */
 struct step_limits planned_limits(const struct planned *r);
-/* Reports whether memory.allow lists this variant of AdamW's state; whether it lists 4-bit
- * weights. */
-bool planned_allows(const struct config *c, const char *form);
-bool planned_allows_nf4(const struct config *c);
+/* Returns the values of a technique's ladder that memory.allow permits, by bit. */
+unsigned planned_permits(const struct config *c, enum technique_id id);
 /* Follows the plan of a plan file, if it is for this run. */
 int planned_follow_plan(struct planned *r, struct settings s, const char *path, struct error *e);
 

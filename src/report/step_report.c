@@ -137,7 +137,7 @@ static void put_headline(const struct bench *b, const struct config *c, struct t
     char value[64], remark[128], size[32], time[32];
     page_facts_begin(out);
     snprintf(remark, sizeof remark, "%s, micro-batch %d x %d",
-             technique_print(TECHNIQUE_precision, &p->settings, (char[SETTING_ROOM]){0}), p->settings.micro_batch,
+             settings_precision(&p->settings, (char[SETTING_ROOM]){0}), p->settings.micro_batch,
              p->settings.accumulation);
     page_fact(out, "Model", c->model_preset ? c->model_preset : slash && slash[1] ? slash + 1 : path, remark);
     snprintf(remark, sizeof remark, "median of %u; %s predicted", b->steps, duration_print(p->seconds, time));

@@ -92,6 +92,20 @@ static bool is_mask_head(const struct graph *g, enum program p, id scope)
     return lm && mask;
 }
 
+bool chunk_has_rows(const struct graph *g)
+{
+    bool any = false;
+    FOR_PROGRAMS(p, PROGRAM_FORWARD) any |= next_scope(g, p, 0) != 0;
+    return any;
+}
+
+bool chunk_same(const struct settings *a, const struct settings *b)
+{
+    const int x = a->mask_chunks != MASK_CHUNKS_SAME ? a->mask_chunks : a->head_chunks,
+              y = b->mask_chunks != MASK_CHUNKS_SAME ? b->mask_chunks : b->head_chunks;
+    return a->head_chunks == b->head_chunks && x == y;
+}
+
 bool chunk_has_masks(const struct graph *g)
 {
     bool any = false;
