@@ -159,19 +159,29 @@ def good(row, key):
     return row.get(key) if row and "error" not in row else None
 
 
+SAM_NAMES = {"b": "ViT-B", "h": "ViT-H", "2t": "Hiera-T", "2b": "Hiera-B+", "2l": "Hiera-L"}
+
+
 def table_sam(rows):
     seen = {(r["side"], r["what"], r["model"], r["batch"], r["recompute"]): r for r in rows if r.get("what") in ("sam", "encoder") and not r.get("budget")}
-    cases = sorted({(k[2], k[3]) for k in seen})
+    columns = ("none", "checkpoint", "selective")
+    cases = sorted({(k[2], k[3]) for k in seen if k[4] in columns})
     print("img/s / peak GiB (arena; PyTorch: allocated) / GiB used on the GPU (with context and code)\n")
     lines = []
     for model, B in cases:
         def get(*key):
             return seen.get((key[0], key[1], model, B, key[2]))
         none, encoder, ours, selective = get("peer", "sam", "none"), get("peer", "encoder", "none"), get("ours", "sam", "none"), get("ours", "sam", "selective")
-        lines.append((f"ViT-{model.upper()}", B, cell(none), cell(get("peer", "sam", "checkpoint")), cell(encoder), cell(get("peer", "encoder", "checkpoint")),
+        lines.append((SAM_NAMES.get(model, model), B, cell(none), cell(get("peer", "sam", "checkpoint")), cell(encoder), cell(get("peer", "encoder", "checkpoint")),
                       cell(ours), cell(selective), ratio(good(ours, "per_second"), good(none, "per_second")), ratio(good(ours, "peak_bytes"), good(none, "peak_bytes")),
                       ratio(good(selective, "peak_bytes"), good(none, "peak_bytes")), ratio(good(ours, "per_second"), good(encoder, "per_second")), gib(good(ours, "state_bytes"))))
     table(("", "B", "SamModel", "checkpointing", "encoder by hand", "checkpointing", "ours", "ours, selective", "times SamModel", "of its memory", "selective", "times the encoder", "state GiB"), lines)
+    others = [r for k, r in seen.items() if k[4] not in columns]
+    if others:
+        print()
+        table(("", "images or clips/s", "ms", "predicted", "arena GiB", "host GiB"),
+              [(r["name"], short(r), "", "", "", "") if "error" in r else
+               (r["name"], f"{r['per_second']:.2f}", f"{r['median_ms']:.0f}", f"{r['predicted_ms']:.0f}", gib(r["peak_bytes"]), gib(r["host_bytes"])) for r in others])
 
 
 def table_lm(rows):

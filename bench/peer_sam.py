@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Segment Anything's training step in PyTorch on a GPU, bf16 autocast with f32 weights, fused AdamW:
 
-    sam       transformers' SamModel with sdpa, 1024 x 1024, a point for each of 32 masks; focal + dice + IoU on 256 x 256
+    sam       transformers' SamModel, or Sam2Model (2b: Hiera-B+, 2l: Hiera-L), with sdpa, 1024 x 1024, a point for each of 32 masks; focal + dice + IoU on 256 x 256
     encoder   the image encoder alone, written by hand for speed: compiled blocks, one function for windows and one for
               the grid, positions by a wider head through SDPA (peer_attention.py); mean of squares as the loss
 
@@ -28,24 +28,46 @@ SHAPES = {  # hidden size, blocks, heads, indices of the blocks with global atte
     "h": (1280, 32, 16, (7, 15, 23, 31)),
     "tiny": (64, 2, 2, (1,)),
 }
+HIERA = {  # keys of SAM 2's backbone_config
+    "2b": dict(hidden_size=112, num_attention_heads=2, blocks_per_stage=[2, 3, 16, 3], embed_dim_per_stage=[112, 224, 448, 896],
+               num_attention_heads_per_stage=[2, 4, 8, 16], window_size_per_stage=[8, 4, 14, 7], global_attention_blocks=[12, 16, 20],
+               window_positional_embedding_background_size=[14, 14]),
+    "2l": dict(hidden_size=144, num_attention_heads=2, blocks_per_stage=[2, 6, 36, 4], embed_dim_per_stage=[144, 288, 576, 1152],
+               num_attention_heads_per_stage=[2, 4, 8, 16], window_size_per_stage=[8, 4, 16, 8], global_attention_blocks=[23, 33, 43],
+               window_positional_embedding_background_size=[7, 7]),
+}
 
 
 # --- transformers' model ------------------------------------------------------------------------
 
-def make_sam(kind, image):
-    from transformers import SamConfig, SamModel, SamVisionConfig
+def sam2_config(kind, image):
+    from transformers import Sam2Config
+    backbone = HIERA[kind] | dict(model_type="sam2_hiera_det_model", image_size=[image, image])
+    vision = dict(model_type="sam2_vision_model", backbone_config=backbone, backbone_channel_list=backbone["embed_dim_per_stage"][::-1],
+                  backbone_feature_sizes=[[image // 4] * 2, [image // 8] * 2, [image // 16] * 2])
+    return Sam2Config(vision_config=vision, prompt_encoder_config=dict(image_size=image))
+
+
+def sam_config(kind, image):
+    from transformers import SamConfig, SamVisionConfig
     width, blocks, heads, whole = SHAPES[kind]
     vision = SamVisionConfig(hidden_size=width, num_hidden_layers=blocks, num_attention_heads=heads, mlp_dim=4 * width,
                              global_attn_indexes=list(whole), image_size=image, window_size=14)
     config = SamConfig(vision_config=vision.to_dict())
     config.prompt_encoder_config.image_size = image
     config.prompt_encoder_config.image_embedding_size = image // 16
+    return config
+
+
+def make_sam(kind, image):
+    from transformers import Sam2Model, SamModel
+    cls, config = (Sam2Model, sam2_config(kind, image)) if kind in HIERA else (SamModel, sam_config(kind, image))
     try:
         with torch.device(DEVICE):  # initialising the weights on the host would take longer than all steps
-            model = SamModel._from_config(config, attn_implementation="sdpa")
+            model = cls._from_config(config, attn_implementation="sdpa")
     except Exception as e:
         warnings.warn(f"weights are drawn on the host: {e}")
-        model = SamModel._from_config(config, attn_implementation="sdpa")
+        model = cls._from_config(config, attn_implementation="sdpa")
     return model.to(DEVICE).train()
 
 

@@ -76,6 +76,12 @@ names() { "$tools/forge_pth" list "$1" | cut -d' ' -f1 | sort; }
 kept() { same <(names "$clip/model.safetensors") <(names "$(weights plain)") && names "$(weights plain)" | wc -l; }
 tool forge_pth
 check 'a saved folder has the tensors that it was read from' kept
+# A preset is the model for images, or with data.frames that for videos.
+preset() {
+    run preset --set model.path=null --set model.preset=sam2-tiny --set train.steps=1 && grep '"model_type": "sam2_video"' "$tmp/preset/model/config.json" || return 1
+    expect 0 '' "$binary" plan "$tmp/run.yaml" --set model.path=null --set model.preset=facebook/sam2.1-hiera-tiny --set data.image_size=256 --json && [ "$(json "$tmp/out" trained_parameters)" = 38817733 ]
+}
+check 'presets' preset
 
 # --- layouts ------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ check 'label images of several sizes' mixed
 
 refused() { expect 2 "$1" "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/never" "${@:2}" && [ ! -e "$tmp/never/model" ]; }
 check 'clips that no video has' refused 'no folder has 6 frames with masks, the length of a clip' --set data.frames=6
-check 'another model' refused 'data.frames is 3, and a sam2 takes no clips; expected a sam2_video' --set model.path=null --set model.preset=sam2-tiny --set data.image_size=64
+check 'another model' refused 'data.frames is 3, and a sam takes no clips; expected a sam2_video' --set model.path=null --set model.preset=sam-tiny --set data.image_size=64
 check 'another format' refused 'data.format is sa1b: clips are pairs of frames and label images' --set data.format=sa1b --set data.images=null --set data.masks=null --set data.labels=null
 check 'rounds of prompts' refused 'prompts.iterations is 2: clips have prompts on their first frame' --set prompts.iterations=2
 check 'augmentation' refused 'data.flip is given: the frames of clips stay as they are' --set data.flip=0.5

@@ -392,7 +392,8 @@ static struct model_choices config_choices(const struct config *c)
     static const char *const decoders[] =
         {[DECODER_AUTO] = NULL, [DECODER_FUSION] = "fusion", [DECODER_PROMPTED] = "prompted"};
     return (struct model_choices){.vision_tower = c->model_vision_tower, .decoder = decoders[c->model_decoder],
-                                  .image = c->data_image_size, .no_dropout = c->model_dropout == DROPOUT_NONE,
+                                  .image = c->data_image_size, .clips = c->data_frames > 0,
+                                  .no_dropout = c->model_dropout == DROPOUT_NONE,
                                   .head = choose_head(c), .classes = c->model_classes.at,
                                   .n_classes = c->model_classes.n, .modalities = c->model_modalities,
                                   .class_folder =

@@ -293,6 +293,22 @@ const char *preset_config(const char *name)
     return found ? found->config : NULL;
 }
 
+char *preset_text(const char *name, bool clips)
+{
+    static const char *const images[] = {"\"Sam2Model\"", "\"sam2\""},
+                             *const videos[] = {"\"Sam2VideoModel\"", "\"sam2_video\""};
+    struct text out = {0};
+    for (const char *rest = preset_config(name); *rest;) {
+        size_t k = 0;
+        while (clips && k < COUNT(images) && strncmp(rest, images[k], strlen(images[k]))) k++;
+        const bool found = clips && k < COUNT(images);
+        if (found) text_printf(&out, "%s", videos[k]);
+        else text_append(&out, rest, 1);
+        rest += found ? strlen(images[k]) : 1;
+    }
+    return out.at;
+}
+
 bool catalogue_download(const char *name, struct text *out, struct text *folder)
 {
     struct text hub = {0};

@@ -26,6 +26,9 @@ uint64_t catalogue_smallest(const struct published *p);
 const struct published *catalogue_find(const char *name, struct text *hub);
 /* Returns the config.json of a preset or a published model; NULL: there is none of this name. */
 const char *preset_config(const char *name);
+/* Returns it as a text of its own, and with `clips` that of the model of SAM 2 for videos in place
+ * of the one for images: the published folders are for both. */
+char *preset_text(const char *name, bool clips);
 /* Returns the name of the catalogue, or its part behind the owner, that is nearest to a mistyped
  * one; NULL: none is near. */
 const char *catalogue_nearest(const char *name);

@@ -37,7 +37,12 @@
     "}\n"
 
 /* SAM 2 on images: `width` and `heads` of the first stage, which double in each later one. */
-#define SAM2(width, w1, w2, w3, heads, h1, h2, h3, blocks, windows, global, background)                                \
+/* keys: of SAM 2's memories, where they are not those of SAM 2.1, each after a comma. */
+#define SAM2_1(...) SAM2_OF(__VA_ARGS__, "")
+#define SAM2_0(...)                                                                                                    \
+    SAM2_OF(__VA_ARGS__, ",\n  \"enable_temporal_pos_encoding_for_object_pointers\": false, "                          \
+                         "\"enable_occlusion_spatial_embedding\": false")
+#define SAM2_OF(width, w1, w2, w3, heads, h1, h2, h3, blocks, windows, global, background, keys)                       \
     "{\n"                                                                                                              \
     "  \"architectures\": [\"Sam2Model\"],\n"                                                                          \
     "  \"model_type\": \"sam2\",\n"                                                                                    \
@@ -52,7 +57,7 @@
     "    \"backbone_channel_list\": [" #w3 ", " #w2 ", " #w1 ", " #width "]\n"                                         \
     "  },\n"                                                                                                           \
     "  \"prompt_encoder_config\": {\"model_type\": \"sam2_prompt_encoder\"},\n"                                        \
-    "  \"mask_decoder_config\": {\"model_type\": \"sam2_mask_decoder\"},\n"                                            \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam2_mask_decoder\"}" keys ",\n"                                    \
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 

@@ -203,11 +203,10 @@ int model_open_with(struct model *m, const char *path, const struct model_choice
 int model_preset_with(struct model *m, const char *name, const struct model_choices *c, struct error *e)
 {
     memset(m, 0, sizeof *m);
-    const char *config = preset_config(name);
-    if (!config) return model_missing_preset(name, e);
+    if (!preset_config(name)) return model_missing_preset(name, e);
     choose(m, c);
-    m->config_text = mem_string(config);
-    int rc = parse_config(m, strlen(config), name, e);
+    m->config_text = preset_text(name, c->clips);
+    int rc = parse_config(m, strlen(m->config_text), name, e);
     if (!rc) rc = check_choices(m, name, e);
     if (rc) model_close(m);
     return rc;

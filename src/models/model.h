@@ -73,6 +73,7 @@ struct model_choices {
     /* side of the images that a PRS-Med's TinySAM takes; 0: that of its configuration. Mask models
      * take any side with a batch */
     int64_t image;
+    bool clips;               /* of a preset: it takes clips of videos */
     bool no_dropout;          /* train without the dropout of config.json */
     enum head_kind head;      /* over a vision tower */
     /* [n_classes] names of the classes of HEAD_CLASSES; none: those of config.json, else... */

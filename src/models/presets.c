@@ -65,7 +65,7 @@
 #define SAM_TINY SAM_TINY_OF("SamModel", "sam", "")
 #define SAM_HQ_TINY SAM_TINY_OF("SamHQModel", "sam_hq", ", \"vit_dim\": 96")
 
-/* A small SAM 2 for images of 128 pixels. */
+/* A small SAM 2 for images of 128 pixels, and with the memory_ keys for clips. */
 #define SAM2_TINY                                                                                                      \
     "{\n"                                                                                                              \
     "  \"architectures\": [\"Sam2Model\"],\n"                                                                          \
@@ -82,6 +82,9 @@
     "\"image_size\": 128, \"patch_size\": 16},\n"                                                                      \
     "  \"mask_decoder_config\": {\"model_type\": \"sam2_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "       \
     "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64},\n"                                                      \
+    "  \"memory_attention_hidden_size\": 64, \"memory_attention_num_layers\": 2, "                                     \
+    "\"memory_attention_feed_forward_hidden_size\": 128, \"memory_encoder_hidden_size\": 64,\n"                        \
+    "  \"mask_downsampler_embed_dim\": 64, \"memory_fuser_embed_dim\": 64, \"memory_fuser_intermediate_dim\": 128,\n"  \
     "  \"torch_dtype\": \"float32\"\n"                                                                                 \
     "}\n"
 

@@ -772,6 +772,14 @@ static void clip_forward(const struct model *m, const struct sam_build *given, c
     mem_free(c.memory);
 }
 
+/* Declares the weights that clips with points and boxes do not read, for the folder that a preset
+ * becomes. A folder's own are copied. */
+static void declare_unread(struct graph *g, const struct prompting *p, int64_t C)
+{
+    if (!p->mask_prompts) layer_conv_weights(g, "", "mask_downsample", 1, 1, 4);
+    layer_param(g, "", "no_memory_positional_encoding", 3, (int64_t[]){1, 1, C}, 0.02);
+}
+
 static void sam2_video_forward(const struct model *m, struct graph *g, const struct batch *given)
 {
     if (!prompting_of(given)->frames) {
@@ -783,6 +791,7 @@ static void sam2_video_forward(const struct model *m, struct graph *g, const str
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
     clip_forward(m, &b, &batch);
+    if (!m->path[0]) declare_unread(g, &b.prompting, b.c->vision.output);
     if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
 }
 
