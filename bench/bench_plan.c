@@ -72,7 +72,7 @@ static void bench_model(const char *preset)
     for (int accumulate = 0; accumulate < 2; accumulate++)
         for (enum recompute_kind kind = RECOMPUTE_NONE; kind <= RECOMPUTE_SELECTIVE; kind++) {
             struct settings s = {.micro_batch = accumulate ? 1 : 8, .accumulation = accumulate ? 8 : 1,
-                                 .precision = DT_BF16, .head_chunks = accumulate ? 4 : 1, .train = true,
+                                 .precision = PRECISION_BF16, .head_chunks = accumulate ? 4 : 1, .train = true,
                                  .recompute = {.kind = kind}};
             bench_one(&x, &s, &profile);
         }

@@ -56,7 +56,7 @@ static void make(struct rig *r, const struct setting *w)
 {
     struct graph *g = &r->graph;
     struct settings s = {.micro_batch = w->micro_batch, .accumulation = (E + w->micro_batch - 1) / w->micro_batch,
-                         .precision = DT_F32, .recompute = {w->recompute}, .head_chunks = w->chunks};
+                         .precision = PRECISION_F32, .recompute = {w->recompute}, .head_chunks = w->chunks};
     memset(r, 0, sizeof *r);
     graph_init(g);
     build(g, w->micro_batch);

@@ -251,7 +251,7 @@ TEST(test_precision)
        gauss = graph_param(&g, "gauss", DT_F32, DIM(2, 4), (struct init){0});
     id waves = op_fourier(&g, coords, gauss);
     graph_output(&g, "y", op_mul(&g, waves, graph_param(&g, "w", DT_F32, DIM(8), (struct init){0})));
-    pass_precision(&g, &(struct settings){.precision = DT_BF16});
+    pass_precision(&g, &(struct settings){.precision = PRECISION_BF16});
     graph_verify(&g, "precision");
     must(graph_error(&g, &e), &e);
     const struct node *n = node_at(&g, tensor_at(&g, waves)->node);

@@ -273,7 +273,7 @@ static void open_language(struct language *l, int64_t T)
     must(model_preset(&l->model, "llama-tiny", &e), &e);
 }
 
-static const struct settings BASE = {.micro_batch = 2, .accumulation = 2, .precision = DT_F32, .head_chunks = 1,
+static const struct settings BASE = {.micro_batch = 2, .accumulation = 2, .precision = PRECISION_F32, .head_chunks = 1,
                                      .train = true, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 
 static void place(struct plan *p, struct graph *g, struct language *l, const struct settings *s, enum device_kind kind)
@@ -410,7 +410,7 @@ TEST(test_placement)
         s.head_chunks = i & 1 ? 3 : 1;
         s.recompute.kind = i & 2 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
         s.offload = i & 4 ? OFFLOAD_STATE : 0;
-        s.precision = i % 3 == 2 ? DT_BF16 : DT_F32;
+        s.precision = i % 3 == 2 ? PRECISION_BF16 : PRECISION_F32;
         place(&p, &g, &l, &s, DEVICE_CPU);
         check_boxes(&p, &g);
         profile_default(&profile, DEVICE_CPU, 2);

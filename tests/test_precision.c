@@ -32,10 +32,10 @@ static void build(void *context, struct graph *g, int micro_batch)
             g->params.at[i].frozen = true;
 }
 
-static struct settings settings_of(enum dtype precision, bool pure)
+static struct settings settings_of(enum precision precision)
 {
     return (struct settings){.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true,
-                             .precision = precision, .pure = pure, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+                             .precision = precision, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 }
 
 static void open_model(struct source_model *m, const char *freeze)
@@ -99,7 +99,7 @@ TEST(test_skipped)
 {
     struct source_model m;
     struct rig r;
-    struct settings s = settings_of(DT_F16, false);
+    struct settings s = settings_of(PRECISION_F16);
     open_model(&m, NULL);
     open_rig(&r, &m, &s);
     for (int bad = 0; bad < 3; bad++) { /* a scale beyond f16, one within it, and the first once more */
@@ -129,7 +129,7 @@ TEST(test_scaled)
 {
     struct source_model m;
     struct rig half, full;
-    struct settings s = settings_of(DT_F16, false), plain = settings_of(DT_F32, false);
+    struct settings s = settings_of(PRECISION_F16), plain = settings_of(PRECISION_F32);
     open_model(&m, NULL);
     open_rig(&half, &m, &s);
     open_rig(&full, &m, &plain);
@@ -161,18 +161,19 @@ TEST(test_scaled)
 
 /* --- weights --------------------------------------------------------------------------------- */
 
-static void check_weights(struct source_model *m, enum dtype precision, bool pure)
+static void check_weights(struct source_model *m, enum precision precision)
 {
+    const bool pure = precision == PRECISION_BF16_PURE;
     struct graph g;
     struct error e;
-    struct settings s = settings_of(precision, pure);
+    struct settings s = settings_of(precision);
     uint64_t trained = 0, frozen = 0, narrow = 0;
     must(plan_compile(&g, &(struct source){m, build}, &s, &e), &e);
     for (uint32_t i = 0; i < g.params.n; i++) {
         const struct param *p = &g.params.at[i];
         if (storage_of(&g, p->tensor)->kind != KIND_PARAM) continue;
         const struct tensor *w = tensor_at(&g, p->tensor);
-        assert_int_equal(w->dtype, precision);
+        assert_int_equal(w->dtype, policies[precision].compute);
         assert_int_equal(p->tensor == p->master, p->frozen || pure);
         assert_true(!p->frozen || !p->grad);
         /* A layer's matrix without a master weight has a gradient in its own dtype; vectors and
@@ -198,9 +199,9 @@ TEST(test_weights)
     for (size_t i = 0; i < COUNT(freeze); i++) {
         struct source_model m;
         open_model(&m, freeze[i]);
-        check_weights(&m, DT_BF16, false);
-        check_weights(&m, DT_F16, false);
-        check_weights(&m, DT_BF16, true);
+        check_weights(&m, PRECISION_BF16);
+        check_weights(&m, PRECISION_F16);
+        check_weights(&m, PRECISION_BF16_PURE);
         model_close(&m.model);
     }
 }
@@ -212,7 +213,7 @@ TEST(test_gradients)
 {
     struct source_model m;
     struct rig wide, narrow;
-    struct settings s = settings_of(DT_BF16, false);
+    struct settings s = settings_of(PRECISION_BF16);
     uint64_t rounded = 0;
     open_model(&m, NULL);
     open_rig(&wide, &m, &s);
@@ -289,41 +290,40 @@ TEST(test_modules)
 {
     struct source_model m;
     open_model(&m, NULL);
-    struct settings plain = settings_of(DT_F32, false);
+    struct settings plain = settings_of(PRECISION_F32);
     const double want = loss_with(&m, &plain, NULL, 0);
-    const struct module_rule f32 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = DT_F32};
-    const struct module_rule bf16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = DT_BF16};
-    const struct module_rule f16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = DT_F16};
+    const struct module_rule f32 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
+    const struct module_rule bf16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = PRECISION_BF16};
+    const struct module_rule f16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = PRECISION_F16};
     const struct module_rule other = {.match = mlps, .n_match = 1, .has_recompute = true};
-    const struct module_rule one = {.match = first_mlp, .n_match = 1, .has_precision = true, .precision = DT_F32};
-    const struct module_rule wide = {.match = blocks, .n_match = 1, .has_precision = true, .precision = DT_BF16};
-    const struct module_rule none = {.match = nothing, .n_match = 1, .has_precision = true, .precision = DT_BF16};
-    const struct module_rule tied = {.match = head, .n_match = 1, .has_precision = true, .precision = DT_F32};
-    const struct module_rule tied16 = {.match = head, .n_match = 1, .has_precision = true, .precision = DT_F16};
+    const struct module_rule one = {.match = first_mlp, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
+    const struct module_rule wide = {.match = blocks, .n_match = 1, .has_precision = true, .precision = PRECISION_BF16};
+    const struct module_rule none = {.match = nothing, .n_match = 1, .has_precision = true, .precision = PRECISION_BF16};
+    const struct module_rule tied = {.match = head, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
+    const struct module_rule tied16 = {.match = head, .n_match = 1, .has_precision = true, .precision = PRECISION_F16};
     const struct {
-        enum dtype precision;
-        bool pure;
+        enum precision precision;
         struct module_rule rules[3];
         uint32_t n;
         const char *pattern;
         enum dtype inside;
     } cases[] = {
-        {DT_BF16, false, {f32}, 1, "*.mlp", DT_F32},
-        {DT_BF16, true, {f32}, 1, "*.mlp", DT_F32},
-        {DT_F16, false, {f32}, 1, "*.mlp", DT_F32},
-        {DT_F32, false, {bf16}, 1, "*.mlp", DT_BF16},
-        {DT_BF16, false, {f16}, 1, "*.mlp", DT_F16},
-        {DT_BF16, true, {f16}, 1, "*.mlp", DT_F16},
-        {DT_BF16, false, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last matching rule wins */
-        {DT_F32, false, {wide, one}, 2, "model.layers.0.mlp", DT_F32}, /* a module inside a module */
-        {DT_F32, false, {wide, one}, 2, "model.layers.1.mlp", DT_BF16},
+        {PRECISION_BF16, {f32}, 1, "*.mlp", DT_F32},
+        {PRECISION_BF16_PURE, {f32}, 1, "*.mlp", DT_F32},
+        {PRECISION_F16, {f32}, 1, "*.mlp", DT_F32},
+        {PRECISION_F32, {bf16}, 1, "*.mlp", DT_BF16},
+        {PRECISION_BF16, {f16}, 1, "*.mlp", DT_F16},
+        {PRECISION_BF16_PURE, {f16}, 1, "*.mlp", DT_F16},
+        {PRECISION_BF16, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last matching rule wins */
+        {PRECISION_F32, {wide, one}, 2, "model.layers.0.mlp", DT_F32}, /* a module inside a module */
+        {PRECISION_F32, {wide, one}, 2, "model.layers.1.mlp", DT_BF16},
         /* the table's weight, which the head reads through a cast in each program */
-        {DT_BF16, false, {tied}, 1, NULL, 0},
-        {DT_BF16, false, {tied16}, 1, NULL, 0},
-        {DT_BF16, true, {tied}, 1, NULL, 0},
+        {PRECISION_BF16, {tied}, 1, NULL, 0},
+        {PRECISION_BF16, {tied16}, 1, NULL, 0},
+        {PRECISION_BF16_PURE, {tied}, 1, NULL, 0},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct settings s = settings_of(cases[i].precision, cases[i].pure);
+        struct settings s = settings_of(cases[i].precision);
         s.modules = cases[i].rules;
         s.n_modules = cases[i].n;
         double got = loss_with(&m, &s, cases[i].pattern, cases[i].inside);
@@ -331,7 +331,7 @@ TEST(test_modules)
             fail_msg("case %zu: the loss is %.9g, in f32 %.9g", i, got, want);
     }
     /* A rule that matches nothing changes nothing. */
-    struct settings s = settings_of(DT_F32, false);
+    struct settings s = settings_of(PRECISION_F32);
     s.modules = &none;
     s.n_modules = 1;
     assert_true(loss_with(&m, &s, NULL, 0) == want);
@@ -349,10 +349,10 @@ static void build_masks(void *context, struct graph *g, int micro_batch)
                                                .masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
 }
 
-static void check_masks(struct source_model *m, const char *preset, enum dtype precision, const char *pattern)
+static void check_masks(struct source_model *m, const char *preset, enum precision precision, const char *pattern)
 {
-    const struct module_rule rule = {.match = &pattern, .n_match = 1, .has_precision = true, .precision = DT_F32};
-    struct settings s = settings_of(precision, false);
+    const struct module_rule rule = {.match = &pattern, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
+    struct settings s = settings_of(precision);
     struct graph g;
     struct plan plan = {0};
     struct profile profile;
@@ -385,7 +385,8 @@ TEST(test_masks)
         struct source_model m = {0};
         struct error e;
         must(model_preset(&m.model, presets[i], &e), &e);
-        for (size_t k = 0; k < COUNT(patterns); k++) check_masks(&m, presets[i], k % 2 ? DT_F16 : DT_BF16, patterns[k]);
+        for (size_t k = 0; k < COUNT(patterns); k++)
+            check_masks(&m, presets[i], k % 2 ? PRECISION_F16 : PRECISION_BF16, patterns[k]);
         model_close(&m.model);
     }
 }

@@ -91,19 +91,15 @@ static struct recompute random_recompute(struct dice *d)
  * sums. */
 static struct side random_recipe(struct dice *d)
 {
-    static const struct {
-        enum dtype precision;
-        bool pure;
-    } precisions[] = {{DT_F32, false},  {DT_F32, false}, {DT_F32, false},
-                      {DT_BF16, false}, {DT_BF16, true}, {DT_F16, false}};
+    static const enum precision precisions[] = {PRECISION_F32,  PRECISION_F32,       PRECISION_F32,
+                                                 PRECISION_BF16, PRECISION_BF16_PURE, PRECISION_F16};
     struct side x = {.s = {.head_chunks = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01,
                            .momentum = 0.9, .train = true, .sparse_labels = true}};
     struct settings *s = &x.s;
     const int64_t p = throw_dice(d, COUNT(precisions));
     s->micro_batch = 1 + (int)throw_dice(d, 3);
     s->accumulation = chance(d, 50) ? 1 : 2 + (int)throw_dice(d, 2);
-    s->precision = precisions[p].precision;
-    s->pure = precisions[p].pure;
+    s->precision = precisions[p];
     s->optimizer = chance(d, 60) ? OPT_ADAMW : chance(d, 50) ? OPT_SGD : OPT_ADAFACTOR;
     if (s->optimizer == OPT_ADAMW) s->state = (enum state_dtype)throw_dice(d, STATE_DTYPES);
     if (chance(d, 20)) s->layer_decay = 0.8;
@@ -115,7 +111,7 @@ static struct side random_recipe(struct dice *d)
     s->without = REWRITE_ALL & ~(unsigned)ORDER;
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (rewrites[i].flag & ORDER && chance(d, 40)) s->without |= rewrites[i].flag;
-    if (s->precision != DT_F32 && chance(d, 60)) s->without &= ~(unsigned)REWRITE_residual;
+    if (s->precision != PRECISION_F32 && chance(d, 60)) s->without &= ~(unsigned)REWRITE_residual;
     return x;
 }
 
@@ -124,13 +120,13 @@ static struct side random_subset(struct dice *d, const struct side *plain)
 {
     struct side x = *plain;
     struct settings *s = &x.s;
-    const unsigned fixed = ORDER | (s->precision != DT_F32 ? REWRITE_residual : 0u);
+    const unsigned fixed = ORDER | (s->precision != PRECISION_F32 ? REWRITE_residual : 0u);
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & fixed) && chance(d, 60)) s->without &= ~(unsigned)rewrites[i].flag;
     if (chance(d, 70)) s->recompute = random_recompute(d);
     if (chance(d, 60)) s->offload = (unsigned)throw_dice(d, OFFLOAD_ALL + 1);
     if (s->offload & OFFLOAD_WEIGHTS && chance(d, 50)) s->offload_blocks = 1 + (int)throw_dice(d, 4);
-    if (chance(d, 60)) s->fused_step = s->accumulation == 1 && x.clip_norm == 0 && s->precision != DT_F16;
+    if (chance(d, 60)) s->fused_step = s->accumulation == 1 && x.clip_norm == 0 && s->precision != PRECISION_F16;
     if (chance(d, 30)) s->pipelined = true;
     if (chance(d, 20)) s->inputs_ahead = true;
     if (chance(d, 20)) s->loader_bytes = 1000;
@@ -194,7 +190,7 @@ static void run_side(struct rig *r, const struct side *x, int step)
 {
     struct error e = {0};
     struct step_block *b = tape_address(&r->tape, r->graph.step), before = *b;
-    const bool scaled = x->s.precision == DT_F16;
+    const bool scaled = x->s.precision == PRECISION_F16;
     *b = (struct step_block){.learning_rate = 1e-2f,
                              .inv_count = {0.0625f},
                              .clip_norm = x->clip_norm,
@@ -301,7 +297,7 @@ static bool same_bits(struct random_model *m, const struct side *x, const struct
         must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e);
         must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e);
         if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !state_differs(&a, &b, zeros, what);
-        if (same && !isfinite(rig_loss(&a)) && x->s.precision != DT_F16)
+        if (same && !isfinite(rig_loss(&a)) && x->s.precision != PRECISION_F16)
             fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
     }
     if (same) {
@@ -443,7 +439,7 @@ static void test_bits(void **state)
         struct dice d = {random_key(of, "settings"), 0};
         const struct side plain = random_recipe(&d);
         struct side some = random_subset(&d, &plain);
-        struct random_model m = {of, plain.s.precision == DT_F32};
+        struct random_model m = {of, plain.s.precision == PRECISION_F32};
         char what[256];
         begin(of, "bits", &plain, &some);
         const unsigned fixed = rounding_rewrites(&m, &plain);
@@ -543,8 +539,8 @@ static void test_reordered_sums(void **state)
         const uint64_t of = first_seed + (uint64_t)i;
         struct dice d = {random_key(of, "near"), 0};
         struct side plain = random_recipe(&d);
-        plain.s.precision = DT_F32;
-        plain.s.pure = false, plain.s.device = device_traits(DEVICE_CPU);
+        plain.s.precision = PRECISION_F32;
+        plain.s.device = device_traits(DEVICE_CPU);
         plain.s.optimizer = OPT_SGD;
         plain.s.momentum = 0.9;
         plain.s.weight_decay = 0;

@@ -59,7 +59,7 @@ static void build(struct rig *r, const struct suite *u, const struct rewrite_cas
                   enum device_kind device, enum variant v)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = c->how & MICRO_BATCHES ? 3 : 1, .precision = DT_F32,
+    const struct settings s = {.micro_batch = 1, .accumulation = c->how & MICRO_BATCHES ? 3 : 1, .precision = PRECISION_F32,
                                .head_chunks = c->how & CHUNKS ? 3 : 1, .forward = c->how & FORWARD,
                                .device = device_traits(c->how & ON_GPU ? DEVICE_CUDA : DEVICE_CPU),
                                .recompute = {.kind = c->how & SELECTIVE ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE}};
@@ -751,7 +751,7 @@ static void test_part_of_input(void **state)
         const int micro = how & 1 ? 3 : 1, shares = how & 2 ? 2 : 1;
         struct graph g;
         const struct settings s = {.micro_batch = 1, .accumulation = micro, .shares = shares, .train = true,
-                                   .precision = DT_F32, .head_chunks = 1};
+                                   .precision = PRECISION_F32, .head_chunks = 1};
         graph_init(&g);
         g.at.program = PROGRAM_STEP;
         id x = graph_input(&g, "x", DT_F32, DIM(12, 5)), part = op_slice(&g, x, 1, 2, 2);

@@ -21,7 +21,7 @@
 
 #include "harness.h"
 
-static const struct settings BASE = {.micro_batch = 4, .accumulation = 1, .precision = DT_F32, .head_chunks = 1,
+static const struct settings BASE = {.micro_batch = 4, .accumulation = 1, .precision = PRECISION_F32, .head_chunks = 1,
                                      .train = true, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 
 /* --- models ------------------------------------------------------------------------------ */
@@ -167,7 +167,7 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     w->base = BASE;
     const bool all = freedoms == EVERY_FREE || freedoms == LADDER_FREE;
     w->f = all ? ALL_FREE : FREE;
-    if (all || freedoms == GPU_FREE) w->base.precision = DT_BF16;
+    if (all || freedoms == GPU_FREE) w->base.precision = PRECISION_BF16;
     if (freedoms == GPU_FREE) w->f.free[TECHNIQUE_fused_step] = true, w->f.effective_batch = 2;
     if (freedoms == IMAGES_FREE)
         w->f.free[TECHNIQUE_encode] = true, w->f.free[TECHNIQUE_offload] = w->f.free[TECHNIQUE_head_chunks] = false;
@@ -182,14 +182,14 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
         w->f.free[TECHNIQUE_head_chunks] = w->f.free[TECHNIQUE_mask_chunks] = false;
         w->base.ranks = freedoms == RANKS_FREE ? 2 : 8;
         w->base.shares = freedoms == RANKS_FREE ? 1 : 2;
-        if (freedoms == RANKS_FREE) w->base.precision = DT_BF16;
+        if (freedoms == RANKS_FREE) w->base.precision = PRECISION_BF16;
         if (links_set(&w->profile, "", freedoms == RANKS_FREE ? 0 : 4, &e)) fail_msg("%s", e.text);
     }
     if (freedoms == GPU_RANKS_FREE) {
         w->f.free[TECHNIQUE_shard] = w->f.free[TECHNIQUE_group] = true;
         w->f.free[TECHNIQUE_head_chunks] = w->f.free[TECHNIQUE_mask_chunks] = false;
         w->f.effective_batch = 2;
-        w->base.precision = DT_BF16;
+        w->base.precision = PRECISION_BF16;
         w->base.ranks = 4;
         w->base.per_host = 2;
         if (links_set(&w->profile, "", 2, &e)) fail_msg("%s", e.text);
@@ -247,7 +247,7 @@ static void check_ladder(const struct enumeration *w)
  * where that is free; and without one on a GPU the weights of several numbers of blocks. */
 static void check_offloads(const struct enumeration *w)
 {
-    const bool masters = w->base.precision != DT_F32;
+    const bool masters = w->base.precision != PRECISION_F32;
     bool several = false;
     for (uint32_t i = 0; i < w->space.choices.n; i++) several |= w->space.choices.at[i].settings.offload_blocks;
     if (!w->f.free[TECHNIQUE_offload]) return;

@@ -74,7 +74,7 @@ static void check(struct model *m, const struct settings *s, const char *what)
         for (uint64_t i = 0; i < n; i++)
             if (got[i] != want[i])
                 fail_msg("%s, %s, recompute %s, seed %llu: weight %llu is %.9g on %d threads, %.9g on one", what,
-                         dtype_name(s->precision), recompute_text(&s->recompute, (char[SETTING_ROOM]){0}),
+                         policies[s->precision].word, recompute_text(&s->recompute, (char[SETTING_ROOM]){0}),
                          (unsigned long long)seed, (unsigned long long)i, got[i], threads, want[i]);
         mem_free(got);
     }
@@ -86,7 +86,7 @@ static void check_all(struct model *m, const char *what)
     struct settings s = {.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true, .beta1 = 0.9,
                          .beta2 = 0.95, .eps = 1e-8};
     for (int i = 0; i < 4; i++) {
-        s.precision = i & 1 ? DT_BF16 : DT_F32;
+        s.precision = i & 1 ? PRECISION_BF16 : PRECISION_F32;
         s.recompute.kind = i & 2 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
         check(m, &s, what);
     }

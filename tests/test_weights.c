@@ -138,7 +138,7 @@ static void fixture_open(struct fixture *w, int flags)
     add_params(&w->g, flags);
     for (uint32_t i = 0; i < w->g.params.n && flags & FREEZE_NORM; i++)
         if (!strcmp(weight_name(&w->g, &w->g.params.at[i]), "model.norm.weight")) w->g.params.at[i].frozen = true;
-    struct settings s = {.precision = flags & BF16 ? DT_BF16 : DT_F32};
+    struct settings s = {.precision = flags & BF16 ? PRECISION_BF16 : PRECISION_F32};
     pass_precision(&w->g, &s);
     if (flags & MOMENTS) add_moments(&w->g);
     place_by_hand(w);
@@ -794,7 +794,7 @@ static void build_model(void *model, struct graph *g, int micro_batch)
 }
 
 /* Loaded, not trained, saved: the same files; and the state after them, byte for byte. */
-static void check_through_planner(const char *dir, enum dtype precision, bool offload)
+static void check_through_planner(const char *dir, enum precision precision, bool offload)
 {
     struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = precision,
                          .offload = offload ? OFFLOAD_STATE : 0, .head_chunks = 1, .train = true};
@@ -842,8 +842,8 @@ TEST(test_golden)
         char dir[64];
         snprintf(dir, sizeof dir, "tests/golden/%s", names[i]);
         if (!dir_exists(dir)) skip(); /* run from the repository's root */
-        check_through_planner(dir, DT_F32, false);
-        check_through_planner(dir, DT_BF16, true);
+        check_through_planner(dir, PRECISION_F32, false);
+        check_through_planner(dir, PRECISION_BF16, true);
     }
 }
 

@@ -23,23 +23,23 @@ static bool is_dtype(struct import_work *w, const struct import_entry *entry, co
     return found && !strcmp(found, word);
 }
 
-struct precision {
+struct stated {
     const char *word; /* NULL: nothing says anything */
     const struct import_entry *entry;
 };
 
 /* Adds another statement about the precision, which must agree with the one before. */
-static void say(struct import_work *w, struct precision *p, const char *text, const struct import_entry *entry)
+static void say(struct import_work *w, struct stated *p, const char *text, const struct import_entry *entry)
 {
     if (p->word && strcmp(p->word, text))
         import_refuse(w, entry, "it asks for %s, but %s (%s:%u) asks for %s; give one of them", text, p->entry->key,
                       p->entry->file, p->entry->line, p->word);
-    *p = (struct precision){text, entry};
+    *p = (struct stated){text, entry};
 }
 
 /* Adds mixed_precision of Accelerate and scripts: a word, or true, which says no more than that
  * there is one. */
-static void say_mixed(struct import_work *w, struct precision *p, const struct import_entry *mixed)
+static void say_mixed(struct import_work *w, struct stated *p, const struct import_entry *mixed)
 {
     const char *text = dtype_word(w, mixed);
     if (!mixed || import_off(mixed->value)) return;
@@ -50,7 +50,7 @@ static void say_mixed(struct import_work *w, struct precision *p, const struct i
 
 /* Adds torch.autocast: f16 unless a dtype says bf16; DeepSpeed's own has bf16 unless its dtype says
  * otherwise. */
-static void say_amp(struct import_work *w, struct precision *p, const struct import_entry *amp)
+static void say_amp(struct import_work *w, struct stated *p, const struct import_entry *amp)
 {
     const struct import_entry *cast = import_given(w, HOW_AUTOCAST_DTYPE);
     if (p->word || !import_true(w, amp)) return;
@@ -60,12 +60,12 @@ static void say_amp(struct import_work *w, struct precision *p, const struct imp
 
 /* Adds Axolotl's bf16, which is true, false, full or auto, and ms-swift's switch, which follows
  * torch_dtype. */
-static void say_own(struct import_work *w, struct precision *p)
+static void say_own(struct import_work *w, struct stated *p)
 {
     const struct import_entry *axolotl = import_pick(w, HOW_AXOLOTL_BF16), *swift = import_pick(w, HOW_SWIFT_DTYPE);
     const char *text = import_text(axolotl);
     if (axolotl && !strcmp(text, "full")) say(w, p, "bf16-pure", axolotl);
-    else if (axolotl && !strcmp(text, "auto")) *p = p->word ? *p : (struct precision){"auto", axolotl};
+    else if (axolotl && !strcmp(text, "auto")) *p = p->word ? *p : (struct stated){"auto", axolotl};
     else if (axolotl && import_true(w, axolotl)) say(w, p, "bf16", axolotl);
     if (!swift || p->word) return;
     if (!dtype_word(w, swift))
@@ -74,9 +74,9 @@ static void say_own(struct import_work *w, struct precision *p)
 }
 
 /* Returns the precision of the switches; a default counts only where no other switch is on. */
-static struct precision switches(struct import_work *w)
+static struct stated switches(struct import_work *w)
 {
-    struct precision p = {0};
+    struct stated p = {0};
     const struct import_entry *bf16 = import_pick(w, HOW_BF16), *fp16 = import_pick(w, HOW_FP16),
                               *pure = import_given(w, HOW_PURE_BF16);
     if (import_true(w, pure)) say(w, &p, "bf16-pure", pure);
@@ -91,15 +91,15 @@ static struct precision switches(struct import_work *w)
 
 /* Returns the precision without a switch: the weights are computed with as they are loaded, in f32
  * unless the dtype says otherwise. */
-static struct precision unswitched(struct import_work *w)
+static struct stated unswitched(struct import_work *w)
 {
     const struct import_entry *dtype = import_given(w, HOW_DTYPE), *amp = import_given(w, HOW_AMP),
                               *fp16 = import_pick(w, HOW_FP16), *bf16 = import_pick(w, HOW_BF16);
     const char *text = dtype_word(w, dtype);
-    if (text) return (struct precision){!strcmp(text, "bf16") ? "bf16-pure" : text, dtype};
-    if (amp) return (struct precision){"f32", amp};
-    if (bf16 || fp16) return (struct precision){"f32", bf16 ? bf16 : fp16};
-    return (struct precision){0};
+    if (text) return (struct stated){!strcmp(text, "bf16") ? "bf16-pure" : text, dtype};
+    if (amp) return (struct stated){"f32", amp};
+    if (bf16 || fp16) return (struct stated){"f32", bf16 ? bf16 : fp16};
+    return (struct stated){0};
 }
 
 /* Reports whether DeepSpeed or FSDP keeps master weights. */
@@ -115,7 +115,7 @@ static bool has_masters(struct import_work *w)
 /* Reports whether there are no master weights: a Trainer updates weights as they are loaded, in
  * bf16 too, unless DeepSpeed or FSDP keeps masters. An adapter is f32 in any case, and
  * LLaMA-Factory loads what it trains in f32. */
-static bool is_pure(struct import_work *w, const struct precision *p)
+static bool is_pure(struct import_work *w, const struct stated *p)
 {
     const bool switched = !strcmp(p->word, "bf16") || !strcmp(p->word, "auto");
     const bool by_dtype = is_dtype(w, import_given(w, HOW_DTYPE), "bf16") && import_has(w, BIT(hf) | BIT(trl));
@@ -139,7 +139,7 @@ static void put_scale(struct import_work *w, bool scaled)
 }
 
 /* Sets memory.precision. A dtype beside a switch decides only whether there are master weights. */
-static void put_precision(struct import_work *w, struct precision *p, bool switched)
+static void put_precision(struct import_work *w, struct stated *p, bool switched)
 {
     const struct import_entry *dtype = import_given(w, HOW_DTYPE), *from = dtype ? dtype : p->entry;
     if (switched && is_pure(w, p)) {
@@ -156,7 +156,7 @@ static void put_precision(struct import_work *w, struct precision *p, bool switc
 static void memory_precision(struct import_work *w)
 {
     const struct import_entry *tf32 = import_given(w, HOW_TF32);
-    struct precision p = switches(w);
+    struct stated p = switches(w);
     const bool switched = p.word;
     if (import_failed(w)) return;
     if (!switched) p = unswitched(w);

@@ -81,7 +81,7 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     if (rc) return rc;
     m->side = side;
     m->output = graph_find_output(&r->planned.graph, PROGRAM_STEP, "image_embeddings");
-    m->about.type = r->planned.plan.settings.precision == DT_BF16 ? PACKED_BF16 : PACKED_F32;
+    m->about.type = settings_dtype(&r->planned.plan.settings) == DT_BF16 ? PACKED_BF16 : PACKED_F32;
     m->bytes = packed_embedding_bytes(&m->about);
     snprintf(m->about.model, sizeof m->about.model, "%s", folder);
     CHECK(tensor_elements(tensor_at(&r->planned.graph, m->output)) * dtype_size(packed_dtype(m->about.type)) %

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "passes/precision.h"
 #include "run/traits.h"
 
 /* Learning rate and weight decay of the parameters that match a pattern. If several rules match,
@@ -72,7 +73,7 @@ struct module_rule {
     bool has_recompute;
     struct recompute recompute;
     bool has_precision;
-    enum dtype precision;
+    enum precision precision;
 };
 
 /* memory.quantize: the form of the weights of layers by name: the last rule with a pattern that
@@ -178,6 +179,9 @@ static inline int settings_holders_host(const struct settings *s)
 {
     return s->group == GROUP_HOST ? 0 : settings_host(s);
 }
+
+/* Returns the dtype of activations where no rule for modules says otherwise. */
+static inline enum dtype settings_dtype(const struct settings *s) { return policies[s->precision].compute; }
 
 /* --- techniques as a table (settings.c) -------------------------------------------------- */
 

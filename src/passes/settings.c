@@ -4,7 +4,7 @@
  *     recompute   none | all | selective | every:N | ratio:R | segments:K | first:N,
  *                 then +halves (not with segments) and +selective
  *     offload     none, or optimizer, masters, weights or weights:N, activations with + between them
- *     precision   f32 | bf16 | f16 | bf16-pure
+ *     precision   the words of precisions.def
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *     quantize    none | nf4 | rules
  *     encode      inline | all | N
@@ -13,6 +13,7 @@
  */
 #include <ctype.h>
 
+#include "graph/stored.h"
 #include "passes/passes.h"
 
 /* --- recompute ---------------------------------------------------------------------- */
@@ -138,10 +139,9 @@ static const struct word {
     const char *word;
     struct settings sets;
 } words[] = {
-    {TECHNIQUE_precision, "f32", {.precision = DT_F32}},
-    {TECHNIQUE_precision, "bf16", {.precision = DT_BF16}},
-    {TECHNIQUE_precision, "f16", {.precision = DT_F16}},
-    {TECHNIQUE_precision, "bf16-pure", {.precision = DT_BF16, .pure = true}},
+#define PRECISION(NAME, word, ...) {TECHNIQUE_precision, word, {.precision = PRECISION_##NAME}},
+#include "passes/precisions.def"
+#undef PRECISION
     {TECHNIQUE_optimizer, "adamw", {.optimizer = OPT_ADAMW, .state = STATE_F32}},
     {TECHNIQUE_optimizer, "adamw-bf16", {.optimizer = OPT_ADAMW, .state = STATE_BF16}},
     {TECHNIQUE_optimizer, "adamw-8bit", {.optimizer = OPT_ADAMW, .state = STATE_8BIT}},
@@ -166,6 +166,13 @@ static const struct word {
     {TECHNIQUE_shard, "FULL_SHARD", {.shard = SHARD_WEIGHTS}},
     {TECHNIQUE_shard, "HYBRID_SHARD", {.shard = SHARD_WEIGHTS, .group = GROUP_HOST}},
     {TECHNIQUE_shard, "_HYBRID_SHARD_ZERO2", {.shard = SHARD_GRADIENTS, .group = GROUP_HOST}},
+};
+
+const struct policy policies[PRECISIONS] = {
+#define PRECISION(NAME, word, compute, masters, x, w, dy, summed)                                                      \
+    {word, compute, masters, STORED_##x, STORED_##w, STORED_##dy, STORED_##summed},
+#include "passes/precisions.def"
+#undef PRECISION
 };
 
 /* --- the table --------------------------------------------------------------------------- */

@@ -9,9 +9,9 @@
 
 /* Depends on the configuration and the device, never on the budget. GPUs without bf16 use f16 with
  * loss scaling; CPUs without bf16 use f32. */
-static enum dtype auto_precision(const struct profile *device)
+static enum precision auto_precision(const struct profile *device)
 {
-    return device->native_bf16 ? DT_BF16 : device->kind == DEVICE_CUDA ? DT_F16 : DT_F32;
+    return device->native_bf16 ? PRECISION_BF16 : device->kind == DEVICE_CUDA ? PRECISION_F16 : PRECISION_F32;
 }
 
 struct settings planned_base_settings(struct planned *r, const struct run_options *o)
@@ -48,14 +48,14 @@ int planned_check_precision(const struct planned *r, const struct settings *s, s
 {
     const char *gpu = r->profile.name;
     if (r->kind != DEVICE_CUDA || r->profile.native_bf16) return PL_OK;
-    if (s->precision == DT_BF16)
+    if (settings_dtype(s) == DT_BF16)
         return error_set(e, PL_USAGE,
                          "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, "
                          "which scales the loss, "
                          "or f32, or auto, which selects f16",
                          settings_precision(s, (char[SETTING_ROOM]){0}), gpu);
     for (int i = 0; i < (int)s->n_modules; i++)
-        if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
+        if (s->modules[i].has_precision && s->modules[i].precision == PRECISION_BF16)
             return error_set(e, PL_USAGE,
                              "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; use f16 or f32", i, gpu);
     return PL_OK;

@@ -242,7 +242,8 @@ static struct update_rule rule_of(const struct config *c, const struct config_gr
 
 static void module_settings(const struct config *c, struct bump *b, struct settings *s)
 {
-    static const enum dtype precisions[] = {[MODULE_F32] = DT_F32, [MODULE_BF16] = DT_BF16, [MODULE_F16] = DT_F16};
+    static const enum precision precisions[] = {
+        [MODULE_F32] = PRECISION_F32, [MODULE_BF16] = PRECISION_BF16, [MODULE_F16] = PRECISION_F16};
     struct module_rule *rules = bump_alloc(b, c->memory_modules.n * sizeof *rules);
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
         const struct config_module *m = &c->memory_modules.at[i];

@@ -36,7 +36,7 @@ static bool fits(const struct graph *g, id grad, const uint32_t *uses)
 
 void pass_gradients(struct graph *g, const struct settings *s)
 {
-    if ((!s->pure && !s->gradients) || s->accumulation > TERMS_MOST) return;
+    if ((s->precision != PRECISION_BF16_PURE && !s->gradients) || s->accumulation > TERMS_MOST) return;
     uint32_t *uses = uses_by_storage(g, PROGRAM_STEP);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const id grad = g->params.at[i].grad;

@@ -173,7 +173,7 @@ static bool *choose_homes(const struct graph *g, const struct settings *settings
     return offloaded;
 }
 
-bool offload_has_masters(const struct settings *s) { return s->precision != DT_F32 && !s->pure; }
+bool offload_has_masters(const struct settings *s) { return policies[s->precision].masters; }
 
 /* Reports whether a node of the program accesses one of the first `homes` storages that is
  * offloaded. */

@@ -131,7 +131,8 @@ static void keep_in(struct graph *g, const struct settings *s, uint32_t i, id ma
 {
     struct param *p = &g->params.at[i];
     struct tensor *work = tensor_at(g, p->tensor);
-    bool alone = p->frozen || t == DT_F32 || (s->pure && t == DT_BF16);
+    const bool pure = !policies[s->precision].masters && t == settings_dtype(s);
+    bool alone = p->frozen || t == DT_F32 || pure;
     work->dtype = (uint8_t)t;
     storage_of(g, p->tensor)->bytes = stored_bytes(g, work);
     p->master = alone ? p->tensor : master;
@@ -170,16 +171,16 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
 static enum dtype scope_precision(const struct settings *s, const struct graph *g, id scope)
 {
     for (uint32_t i = s->n_modules; i-- > 0;)
-        if (s->modules[i].has_precision && module_matches(&s->modules[i], g, scope)) return s->modules[i].precision;
-    return s->precision;
+        if (s->modules[i].has_precision && module_matches(&s->modules[i], g, scope)) return policies[s->modules[i].precision].compute;
+    return settings_dtype(s);
 }
 
 /* Returns the dtype to which everything is lowered first: f32 only if no rule requires another. */
 static enum dtype base_precision(const struct settings *s)
 {
-    enum dtype t = s->precision;
+    enum dtype t = settings_dtype(s);
     for (uint32_t i = 0; i < s->n_modules && t == DT_F32; i++)
-        if (s->modules[i].has_precision) t = s->modules[i].precision;
+        if (s->modules[i].has_precision) t = policies[s->modules[i].precision].compute;
     return t;
 }
 
