@@ -911,6 +911,7 @@ static id build_guard(struct scene *s, const int64_t *n)
 static const struct opcase case_GUARD = {build_guard, .no_gradient = true, PLANE_SHAPES};
 
 #include "ops_acts.inc"
+#include "ops_fp8.inc"
 #include "ops_masks.inc"
 #include "ops_prompts.inc"
 #include "ops_update.inc"

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "base/dtype.h"
+#include "base/e4m3.h"
 
 const struct dtype_traits dtype_table[DT_COUNT] = {
     [DT_NONE] = {"none", "", 0, false, 0},
@@ -23,12 +24,13 @@ const struct dtype_traits dtype_table[DT_COUNT] = {
     [DT_I64] = {"i64", "I64", 8, false, 0},
     [DT_I32] = {"i32", "I32", 4, false, 0},
     [DT_U8] = {"u8", "U8", 1, false, 0},
+    [DT_E4M3] = {"e4m3", "", 1, false, 0}, /* a file has the scales in another tensor */
 };
 
 enum dtype dtype_by_safetensors_name(const char *name)
 {
     for (int t = DT_NONE + 1; t < DT_COUNT; t++)
-        if (!strcmp(dtype_table[t].safetensors, name)) return (enum dtype)t;
+        if (*name && !strcmp(dtype_table[t].safetensors, name)) return (enum dtype)t;
     return DT_NONE;
 }
 
@@ -116,6 +118,7 @@ double dtype_load(const void *p, enum dtype t, int64_t i)
     case DT_I64: return (double)((const int64_t *)p)[i];
     case DT_I32: return ((const int32_t *)p)[i];
     case DT_U8: return ((const uint8_t *)p)[i];
+    case DT_E4M3: return (double)e4m3_to_f32(((const uint8_t *)p)[i]);
     default: CHECK(0, "cannot load dtype %d", (int)t);
     }
     return 0;
@@ -131,6 +134,7 @@ void dtype_store(void *p, enum dtype t, int64_t i, double x)
     case DT_I64: ((int64_t *)p)[i] = integer_from_double(x, INT64_MIN, INT64_MAX); return;
     case DT_I32: ((int32_t *)p)[i] = (int32_t)integer_from_double(x, INT32_MIN, INT32_MAX); return;
     case DT_U8: ((uint8_t *)p)[i] = (uint8_t)integer_from_double(x, 0, UINT8_MAX); return;
+    case DT_E4M3: ((uint8_t *)p)[i] = e4m3_from_f32(round_to_odd(x)); return;
     default: CHECK(0, "cannot store dtype %d", (int)t);
     }
 }
@@ -172,6 +176,8 @@ static void integer_store(void *p, enum dtype t, int64_t i, int64_t x)
     else ((uint8_t *)p)[i] = (uint8_t)max_i64(0, min_i64(UINT8_MAX, x));
 }
 
+static bool is_integer(enum dtype t) { return t == DT_I64 || t == DT_I32 || t == DT_U8; }
+
 /* Converts n elements. The two ranges must not overlap unless the types are equal. */
 void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n)
 {
@@ -188,7 +194,7 @@ void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_fro
         f32_from_f16(to, from, n);
     } else if (t_to == DT_F16 && t_from == DT_F32) {
         f16_from_f32(to, from, n);
-    } else if (!dtype_is_float(t_to) && !dtype_is_float(t_from)) {
+    } else if (is_integer(t_to) && is_integer(t_from)) {
         for (int64_t i = 0; i < n; i++) integer_store(to, t_to, i, integer_load(from, t_from, i));
     } else {
         for (int64_t i = 0; i < n; i++) dtype_store(to, t_to, i, dtype_load(from, t_from, i));

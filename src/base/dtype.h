@@ -5,13 +5,13 @@
 
 #include "base/base.h"
 
-enum dtype { DT_NONE, DT_F64, DT_F32, DT_BF16, DT_F16, DT_I64, DT_I32, DT_U8, DT_COUNT };
+enum dtype { DT_NONE, DT_F64, DT_F32, DT_BF16, DT_F16, DT_I64, DT_I32, DT_U8, DT_E4M3, DT_COUNT };
 
 struct dtype_traits {
     const char *name;        /* Plimsoll's name: "f32" */
     const char *safetensors; /* the name in safetensors: "F32" */
     uint32_t size;
-    bool is_float;
+    bool is_float;           /* ops compute with it; DT_E4M3 is only a form in which values are stored (e4m3.h) */
     double epsilon;          /* distance from 1 to the next value; 0 for integers */
 };
 extern const struct dtype_traits dtype_table[DT_COUNT];

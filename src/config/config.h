@@ -87,7 +87,7 @@ enum config_module_member {
 #undef MEMBER
     MODULE_MEMBERS
 };
-enum config_module_precision { MODULE_F32, MODULE_BF16, MODULE_F16 };
+enum config_module_precision { MODULE_F32, MODULE_BF16, MODULE_F16, MODULE_FP8, MODULE_FP8_ALL };
 
 struct config_modules {
     struct config_module *at;

@@ -60,6 +60,12 @@ EXTENTS_OF(matmul_extents)
     product_extents(out[0], m, elements(in[0]) / m, at);
 }
 
+EXTENTS_OF(scaled_dw_extents)
+{
+    UNUSED;
+    product_extents(out[0], (double)out[0]->dim[0], last_dim(in[0]), at);
+}
+
 /* The average rows of an expert are summed. */
 EXTENTS_OF(grouped_dw_extents)
 {
@@ -119,6 +125,7 @@ const struct op_class_rule class_rows = {.extents = rows_extents}, class_flat = 
                            class_linear = {.extents = linear_extents},
                            class_matmul = {product_variant, NAMES(product_names), matmul_extents},
                            class_bmm = {product_variant, NAMES(product_names), bmm_extents},
+                           class_scaled_dw = {.extents = scaled_dw_extents},
                            class_grouped_dw = {.extents = grouped_dw_extents},
                            class_attention = {attention_variant, NAMES(attention_names), forward_extents},
                            class_attention_bwd = {attention_bwd_variant, NAMES(attention_names), backward_extents},

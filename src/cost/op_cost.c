@@ -82,6 +82,16 @@ COST(grouped_linear)
                          share * (bytes_of(in, 1) + bytes_of(out, 1)) + bytes_of(in + 1, 2)};
 }
 
+COST(scaled_linear)
+{
+    return (struct cost){2.0 * (double)tensor_rows(in[0]) * elements(in[2]), bytes_of(in, 6) + bytes_of(out, 1)};
+}
+
+COST(scaled_dw)
+{
+    return (struct cost){2.0 * elements(in[0]) * (double)in[2]->dim[0], bytes_of(in, 5) + bytes_of(out, 1)};
+}
+
 COST(grouped_dw)
 {
     return (struct cost){2.0 * elements(in[0]) * (double)tensor_last(in[1]), bytes_of(in, 4) + bytes_of(out, 1)};

@@ -184,6 +184,17 @@ void infer_dequantize(struct infer *f)
     REQUIRE(dtype_is_float(a->dequantize.dtype), "the result must have a floating-point dtype");
 }
 
+void infer_scaled_linear(struct infer *f)
+{
+    REQUIRE(!f->in[5] || f->in[5]->dtype == f->out[0].dtype, "add must be %s, as the result is",
+            dtype_name(f->out[0].dtype));
+}
+
+void infer_quantize_columns(struct infer *f)
+{
+    REQUIRE((f->in[0]->dtype == DT_E4M3) == (f->in[1] != NULL), "x has scales if it is e4m3, and only then");
+}
+
 /* --- moving elements ---------------------------------------------------------- */
 
 void infer_concat(struct infer *f)

@@ -21,7 +21,9 @@
 
 #include "graph/graph.h"
 
-enum stored { STORED_PLAIN, STORED_NF4, STORED_NF4_F32, STORED_FORMS };
+/* Behind STORED_FORMS: forms of operands, which no storage has by itself. E4M3 is numbers in e4m3
+ * with a scale for each row; E4M3_BLOCKS their transpose, with a scale for each row and block. */
+enum stored { STORED_PLAIN, STORED_NF4, STORED_NF4_F32, STORED_FORMS, STORED_E4M3 = STORED_FORMS, STORED_E4M3_BLOCKS };
 
 enum { STORED_PARTS = 4 };
 

@@ -1,5 +1,6 @@
 /*
- * operands.c: puts each operand of a product into the form in which the product reads it.
+ * operands.c: puts each operand of a product into the form in which the product reads it
+ * (precision.h).
  *
  * A weight that is stored in fewer bits (quantize.c) is dequantized for each reader:
  *
@@ -19,6 +20,17 @@
  *
  * The dequantized weights of a matrix [inputs,outputs] (param.transposed), which is stored as its
  * transpose, are transposes too: their views have other strides.
+ *
+ * Where the policy of a layer says e4m3, its products read numbers of 8 bits with scales:
+ *
+ *     forward   y  = SCALED_LINEAR(rows of x, rows of w)
+ *     dx        dx = SCALED_LINEAR(rows of dy, columns of the rows of w)
+ *     dw        dw = MATMUL(dy, x), or SCALED_DW(blocks of the rows of dy, blocks of those of x)
+ *
+ * The columns of w, and blocks of 128 tokens of a sample, are those of the numbers in e4m3, not of
+ * the numbers before. With scales that are powers of two the two differ only in numbers 2^15 times
+ * smaller than the largest of their row. So whatever was made from a row's 8 bits, early or late,
+ * has the same bits. No scale depends on another sample: the split into micro-batches changes none.
  */
 #include "base/nf4.h"
 #include "graph/ops.h"
@@ -30,6 +42,21 @@ struct quantized {
     id weight; /* the tensor that was read */
     bool transposed; /* the bytes are of its transpose */
 };
+
+struct operands {
+    struct graph *g;
+    const struct settings *s;
+    const struct quantized *stored; /* by storage; NULL: no weight has a form of its own */
+    uint32_t storages;              /* before the pass */
+    uint8_t *precision;             /* by scope: enum precision */
+    bool *at_end;                   /* by scope: the first or the last of a row of blocks */
+    uint32_t tensors;               /* before the program's rewrite */
+    id *weight;                     /* by node: the weight of a layer whose products are scaled; 0: none */
+    bool *read_plain;               /* by storage: a node of the backward reads it, other than for dw */
+    id *rows, *blocks;              /* by tensor: the node that quantized it; 0: none */
+};
+
+/* --- weights in NF4 --------------------------------------------------------------------------- */
 
 /* Makes a view of the matrix w one of its transpose, which has the same elements in another order.
  * A stride is an index too: that of the element behind the first. */
@@ -116,43 +143,291 @@ static void divide_experts(struct graph *g, const struct quantized *q, id node, 
     }
 }
 
-static void rewrite_program(struct graph *g, enum program p, const struct quantized *by_storage, uint32_t storages,
-                            bool scarce)
+/* --- which products are scaled ---------------------------------------------------------------- */
+
+/* Tokens of a block of SCALED_DW; dimensions of scaled products are multiples of SCALED_UNIT. */
+enum { BLOCK_TOKENS = 128, SCALED_UNIT = 16 };
+
+static const struct policy *policy_of(const struct operands *o, const struct node *n)
 {
+    return &policies[o->precision[n->scope]];
+}
+
+/* Returns the parameter whose values a tensor has, all or a part of them; NULL: none. */
+static const struct param *param_of(const struct graph *g, id t)
+{
+    const id storage = tensor_at(g, t)->storage;
+    for (uint32_t i = 0; g->storages.at[storage].kind == KIND_PARAM && i < g->params.n; i++)
+        if (tensor_at(g, g->params.at[i].tensor)->storage == storage) return &g->params.at[i];
+    return NULL;
+}
+
+/* Reports whether a matrix, or its transpose, has dense rows. */
+static bool is_matrix(const struct tensor *w)
+{
+    return w->rank == 2 && (w->stride[1] == 1 || w->stride[0] == 1) && w->dim[0] % SCALED_UNIT == 0 &&
+           w->dim[1] % SCALED_UNIT == 0;
+}
+
+/* Reports whether the products of a linear layer are scaled: one of a block, whose policy says so
+ * and whose weight is the model's own. */
+static bool is_scaled(const struct operands *o, const struct node *n)
+{
+    const struct graph *g = o->g;
+    if ((n->op != OP_LINEAR && n->op != OP_LINEAR_ACT) || n->phase == PHASE_BACKWARD) return false;
+    const struct tensor *x = tensor_at(g, n->in[0]), *w = tensor_at(g, n->in[1]);
+    if (policy_of(o, n)->x != STORED_E4M3 || !graph_block_of(g, n->scope) || o->at_end[graph_block_of(g, n->scope)])
+        return false;
+    const struct param *p = param_of(g, n->in[1]);
+    return p && !p->added && is_matrix(w) && x->dtype == policy_of(o, n)->compute && x->dtype == w->dtype &&
+           !graph_scope_is(g, n->scope, SCOPE_ROWS);
+}
+
+/* The products of a linear layer. */
+enum product { PRODUCT_NONE, PRODUCT_FORWARD, PRODUCT_DX, PRODUCT_DW };
+
+/* Returns which product of a scaled layer the node is. */
+static enum product product_of(const struct operands *o, id node)
+{
+    const struct node *n = node_at(o->g, node);
+    if (o->weight[node]) return PRODUCT_FORWARD;
+    if (n->op != OP_MATMUL || n->phase != PHASE_BACKWARD || !o->weight[n->origin] || n->attr.matmul.tb)
+        return PRODUCT_NONE;
+    if (n->attr.matmul.ta) return PRODUCT_DW;
+    return tensor_at(o->g, n->in[1])->storage == tensor_at(o->g, o->weight[n->origin])->storage ? PRODUCT_DX
+                                                                                                  : PRODUCT_NONE;
+}
+
+/* Returns the tokens of a sample whose rows x has; 0: not known. */
+static int64_t sample_tokens(const struct tensor *x)
+{
+    int64_t tokens = x->rank > 2 ? 1 : 0;
+    for (int i = 1; i + 1 < x->rank; i++) tokens *= x->dim[i];
+    return tokens;
+}
+
+/* Reports whether dw is summed over blocks: of tokens of one sample, of which a launch has all. */
+static bool has_blocks(const struct operands *o, const struct node *n)
+{
+    const int64_t dy = sample_tokens(tensor_at(o->g, n->in[0])), x = sample_tokens(tensor_at(o->g, n->in[1]));
+    return policy_of(o, n)->summed == STORED_E4M3_BLOCKS && x && dy == x && x % BLOCK_TOKENS == 0 &&
+           !o->g->sequence.ranges;
+}
+
+/* Finds the scaled layers of a program, and what its backward reads in another form. */
+static void find_products(struct operands *o, enum program p)
+{
+    const struct graph *g = o->g;
+    const struct order *order = &g->order[p];
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const id node = order->nodes.at[k];
+        if (is_scaled(o, node_at(g, node))) o->weight[node] = node_at(g, node)->in[1];
+    }
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        const bool dw = product_of(o, order->nodes.at[k]) == PRODUCT_DW && has_blocks(o, n);
+        for (int i = 0; i < n->nin && n->phase != PHASE_FORWARD; i++)
+            if (!dw || i > 1) o->read_plain[tensor_at(g, n->in[i])->storage] = true;
+    }
+}
+
+/* --- operands in e4m3 ------------------------------------------------------------------------- */
+
+/* Numbers in e4m3 and their scales. */
+struct coded {
+    id codes, scales;
+};
+
+static struct coded outputs_of(const struct graph *g, id node)
+{
+    return (struct coded){node_at(g, node)->out[0], node_at(g, node)->out[1]};
+}
+
+static id emit_rows(struct graph *g, id x)
+{
+    const id node = graph_emit(g, OP_QUANTIZE_ROWS, NULL, &x, 1);
+    CHECK(node, "%s", g->error.text);
+    return node;
+}
+
+/* Emits the columns of blocks of `rows` rows of x, which has scales if it is in e4m3. */
+static id emit_columns(struct graph *g, struct coded x, int64_t rows)
+{
+    const union attr a = {.quantize_columns = {rows}};
+    const id node = graph_emit(g, OP_QUANTIZE_COLUMNS, &a, (id[]){x.codes, x.scales}, x.scales ? 2 : 1);
+    CHECK(node, "%s", g->error.text);
+    return node;
+}
+
+/* Reports whether what a node made can be read at node n: it is in the same loop, and nothing is
+ * kept from forward to backward but what takes the place of x itself. */
+static bool is_shared(const struct operands *o, id made, id t, const struct node *n)
+{
+    const struct node *m = node_at(o->g, made);
+    const bool kept = (m->phase == PHASE_FORWARD) == (n->phase == PHASE_FORWARD) ||
+                      !o->read_plain[tensor_at(o->g, t)->storage];
+    return made && m->loop == n->loop && kept;
+}
+
+/* Returns the rows of an activation, or a gradient, for a product of node n. */
+static struct coded rows_of(struct operands *o, id t, const struct node *n)
+{
+    struct graph *g = o->g;
+    if (!is_shared(o, o->rows[t], t, n)) o->rows[t] = emit_rows(g, o->s->device.dense_operands ? op_dense(g, t) : t);
+    return outputs_of(g, o->rows[t]);
+}
+
+/* Returns its blocks. */
+static struct coded blocks_of(struct operands *o, id t, const struct node *n)
+{
+    if (!is_shared(o, o->blocks[t], t, n)) o->blocks[t] = emit_columns(o->g, rows_of(o, t, n), BLOCK_TOKENS);
+    return outputs_of(o->g, o->blocks[t]);
+}
+
+/* Returns the rows of a matrix, or those of the transpose of one whose columns are dense. */
+static struct coded weight_rows(struct operands *o, id w)
+{
+    struct graph *g = o->g;
+    const struct tensor t = *tensor_at(g, w);
+    if (t.stride[1] == 1) return outputs_of(g, emit_rows(g, w));
+    const struct coded turned = {op_permute(g, w, (int[]){1, 0}), 0};
+    return outputs_of(g, emit_columns(g, turned, t.dim[1]));
+}
+
+/* Returns the rows of its transpose. */
+static struct coded weight_columns(struct operands *o, id w)
+{
+    return outputs_of(o->g, emit_columns(o->g, weight_rows(o, w), tensor_at(o->g, w)->dim[0]));
+}
+
+/* --- scaled products -------------------------------------------------------------------------- */
+
+/* Makes node n the scaled product of x and w, and of its results the first `y`. */
+static void set_linear(struct graph *g, id node, struct coded x, struct coded w, id bias, id add, id y)
+{
+    struct node *n = node_at(g, node);
+    const id in[] = {x.codes, x.scales, w.codes, w.scales, bias, add};
+    n->op = OP_SCALED_LINEAR;
+    memcpy(n->in, in, sizeof in);
+    n->nin = add ? 6 : bias ? 5 : 4;
+    n->out[0] = y;
+    n->nout = 1;
+    n->attr = (union attr){.scaled = {tensor_at(g, y)->dtype}};
+    n->made_by = graph_intern(g, "operands");
+    tensor_at(g, y)->node = node;
+}
+
+/* Emits the activation behind a scaled product. The activation of a LINEAR_ACT has its bits. */
+static void split_activation(struct operands *o, id node, struct coded x, struct coded w)
+{
+    struct graph *g = o->g;
+    const struct node n = *node_at(g, node);
+    const struct tensor y = *tensor_at(g, n.out[0]);
+    const id z = op_scaled_linear(g, x.codes, x.scales, w.codes, w.scales, n.nin > 2 ? n.in[2] : 0, 0, y.dtype);
+    CHECK(z, "%s", g->error.text);
+    const id into = n.nout > 1 && n.out[1] ? n.out[1] : z, product = tensor_at(g, z)->node;
+    if (into != z) {
+        node_at(g, product)->out[0] = into;
+        tensor_at(g, into)->node = product;
+    }
+    struct node *act = node_at(g, node);
+    act->op = OP_ACT;
+    act->in[0] = into;
+    act->nin = act->nout = 1;
+}
+
+static void scale_forward(struct operands *o, id node)
+{
+    const struct node n = *node_at(o->g, node);
+    const struct coded x = rows_of(o, n.in[0], &n), w = weight_rows(o, n.in[1]);
+    if (n.op == OP_LINEAR_ACT) split_activation(o, node, x, w);
+    else set_linear(o->g, node, x, w, n.nin > 2 ? n.in[2] : 0, n.nin > 3 ? n.in[3] : 0, n.out[0]);
+}
+
+static void scale_dx(struct operands *o, id node)
+{
+    const struct node n = *node_at(o->g, node);
+    const struct coded dy = rows_of(o, n.in[0], &n), w = weight_columns(o, n.in[1]);
+    set_linear(o->g, node, dy, w, 0, n.nin > 2 ? n.in[2] : 0, n.out[0]);
+}
+
+static void scale_dw(struct operands *o, id node)
+{
+    const struct node n = *node_at(o->g, node);
+    const struct coded dy = blocks_of(o, n.in[0], &n), x = blocks_of(o, n.in[1], &n);
+    const id in[] = {dy.codes, dy.scales, x.codes, x.scales, n.nin > 2 ? n.in[2] : 0};
+    struct node *to = node_at(o->g, node);
+    to->op = OP_SCALED_DW;
+    memcpy(to->in, in, sizeof in);
+    to->nin = in[4] ? 5 : 4;
+    to->attr = (union attr){.scaled = {n.attr.matmul.dtype}};
+    to->made_by = graph_intern(o->g, "operands");
+}
+
+/* --- the rewrite ------------------------------------------------------------------------------ */
+
+/* Gives a node dequantized weights. Returns false if it is a view of one that is stored in fewer
+ * bits: its reader gets the view of a dequantized weight. */
+static bool dequantize_inputs(struct operands *o, id node)
+{
+    struct graph *g = o->g;
+    const struct node n = *node_at(g, node);
+    const bool scarce = o->s->offload & OFFLOAD_WEIGHTS;
+    for (int i = 0; i < n.nin; i++) {
+        const id s = n.in[i] ? tensor_at(g, n.in[i])->storage : 0;
+        if (s >= o->storages || !o->stored[s].bytes) continue;
+        if (op_table[n.op].flags & OPF_VIEW) return false;
+        const bool divides = scarce && n.op == OP_GROUPED_LINEAR && i == 1;
+        const int64_t each = divides ? group_experts(tensor_at(g, o->stored[s].weight)) : 0;
+        if (each) {
+            divide_experts(g, &o->stored[s], node, each);
+            continue;
+        }
+        const id here = dequantized(g, &o->stored[s], n.in[i]);
+        node_at(g, node)->in[i] = here;
+    }
+    return true;
+}
+
+static void rewrite_node(struct operands *o, id node, enum product product)
+{
+    switch (product) {
+    case PRODUCT_FORWARD: scale_forward(o, node); break;
+    case PRODUCT_DX: scale_dx(o, node); break;
+    case PRODUCT_DW:
+        if (has_blocks(o, node_at(o->g, node))) scale_dw(o, node);
+        break;
+    default: break;
+    }
+}
+
+static void rewrite_program(struct operands *o, enum program p)
+{
+    struct graph *g = o->g;
     struct order *order = &g->order[p];
     const uint32_t count = order->nodes.n;
     id *old = mem_copy(order->nodes.at, count * sizeof(id));
     struct cursor before = graph_move(g, p, PHASE_FORWARD, "operands");
     order->nodes.n = 0;
     for (uint32_t k = 0; k < count; k++) {
-        const struct node n = *node_at(g, old[k]);
-        bool reads = false;
-        for (int i = 0; i < n.nin; i++) {
-            const id s = n.in[i] ? tensor_at(g, n.in[i])->storage : 0;
-            if (s >= storages || !by_storage[s].bytes) continue;
-            reads = true;
-            if (op_table[n.op].flags & OPF_VIEW) continue; /* its reader gets the view of a dequantized weight */
-            g->at.phase = n.phase;
-            g->at.scope = n.scope;
-            g->at.loop = n.loop;
-            g->at.origin = old[k];
-            const bool divides = scarce && n.op == OP_GROUPED_LINEAR && i == 1;
-            const int64_t each = divides ? group_experts(tensor_at(g, by_storage[s].weight)) : 0;
-            if (each) {
-                divide_experts(g, &by_storage[s], old[k], each);
-                continue;
-            }
-            const id here = dequantized(g, &by_storage[s], n.in[i]);
-            node_at(g, old[k])->in[i] = here;
-        }
-        if (!reads || !(op_table[n.op].flags & OPF_VIEW)) vec_push(&order->nodes, old[k]);
+        const struct node *n = node_at(g, old[k]);
+        g->at.phase = n->phase;
+        g->at.scope = n->scope;
+        g->at.loop = n->loop;
+        g->at.origin = old[k];
+        const enum product product = product_of(o, old[k]);
+        if (o->stored && !dequantize_inputs(o, old[k])) continue;
+        rewrite_node(o, old[k], product);
+        vec_push(&order->nodes, old[k]);
     }
     g->at = before;
     mem_free(old);
 }
 
+/* --- the pass --------------------------------------------------------------------------------- */
+
 /* Returns, by storage, the weights that are stored in a form of their own; NULL: none are. */
-static struct quantized *list_quantized(struct graph *g)
+static struct quantized *list_stored(struct graph *g)
 {
     const uint32_t storages = g->storages.n;
     struct quantized *by_storage = NULL;
@@ -168,11 +443,78 @@ static struct quantized *list_quantized(struct graph *g)
     return by_storage;
 }
 
+/* Returns the length of a block's name without its number. */
+static size_t prefix_of(const char *block)
+{
+    const char *dot = strrchr(block, '.');
+    return dot ? (size_t)(dot - block) : strlen(block);
+}
+
+/* Reports whether two blocks are of one row: their names differ by the last number. */
+static bool same_row(const struct graph *g, id a, id b)
+{
+    const char *x = graph_name(g, g->scopes.at[a].name), *y = graph_name(g, g->scopes.at[b].name);
+    return prefix_of(x) == prefix_of(y) && !strncmp(x, y, prefix_of(x));
+}
+
+/* Marks the first and the last block of each row of blocks of a program. */
+static void mark_ends(struct operands *o, enum program p)
+{
+    const struct graph *g = o->g;
+    id *block = mem_alloc(g->scopes.n * sizeof *block), last = 0;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *x = node_at(g, g->order[p].nodes.at[k]);
+        const id b = x->phase == PHASE_FORWARD ? graph_block_of(g, x->scope) : 0;
+        if (b && b != last) block[n++] = last = b;
+        if (n == g->scopes.n) break;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!i || !same_row(g, block[i - 1], block[i])) o->at_end[block[i]] = true;
+        if (i + 1 == n || !same_row(g, block[i], block[i + 1])) o->at_end[block[i]] = true;
+    }
+    mem_free(block);
+}
+
+/* Fills the policy of each scope. Returns whether any scales products. */
+static bool set_policies(struct operands *o)
+{
+    bool any = false;
+    for (id scope = 0; scope < o->g->scopes.n; scope++) {
+        o->precision[scope] = (uint8_t)settings_precision(o->s, o->g, scope);
+        any |= policies[o->precision[scope]].x == STORED_E4M3;
+    }
+    return any;
+}
+
+static void operands_in(struct operands *o, enum program p)
+{
+    struct graph *g = o->g;
+    o->tensors = g->tensors.n;
+    o->weight = mem_alloc(g->nodes.n * sizeof *o->weight);
+    o->read_plain = mem_alloc(g->storages.n * sizeof *o->read_plain);
+    o->rows = mem_alloc(o->tensors * sizeof *o->rows);
+    o->blocks = mem_alloc(o->tensors * sizeof *o->blocks);
+    find_products(o, p);
+    rewrite_program(o, p);
+    mem_free(o->weight);
+    mem_free(o->read_plain);
+    mem_free(o->rows);
+    mem_free(o->blocks);
+}
+
 void pass_operands(struct graph *g, const struct settings *s)
 {
-    const uint32_t storages = g->storages.n;
-    struct quantized *by_storage = list_quantized(g);
-    const bool scarce = s->offload & OFFLOAD_WEIGHTS;
-    for (int p = 0; p < PROGRAM_COUNT && by_storage; p++) rewrite_program(g, p, by_storage, storages, scarce);
-    mem_free(by_storage);
+    struct operands o = {.g = g, .s = s, .storages = g->storages.n};
+    o.precision = mem_alloc(g->scopes.n);
+    o.at_end = mem_alloc(g->scopes.n * sizeof *o.at_end);
+    struct quantized *stored = list_stored(g);
+    o.stored = stored;
+    const bool any = set_policies(&o) || stored;
+    for (enum program p = 0; p < PROGRAM_COUNT && s->bf16_ends; p++) mark_ends(&o, p);
+    for (enum program p = 0; p < PROGRAM_COUNT && any; p++)
+        if (g->order[p].nodes.n) operands_in(&o, p);
+    mem_free(stored);
+    mem_free(o.precision);
+    mem_free(o.at_end);
 }

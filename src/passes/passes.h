@@ -135,6 +135,8 @@ struct settings {
     const struct quantize_rule *quantize_rules;
     uint32_t n_quantize_rules;
 
+    bool bf16_ends;         /* fp8: the first and the last of a row of blocks stay in bf16 (operands.c) */
+
     double beta1, beta2, eps, weight_decay;
     double momentum;        /* of sgd */
     double layer_decay;     /* factor on the learning rate per layer below the last; 0 or 1: none */
@@ -157,6 +159,10 @@ struct settings {
      * GUARD */
     bool pipelined;
 };
+
+/* Returns the precision of a scope: that of the last rule that matches it and has one, else
+ * memory.precision. */
+enum precision settings_precision(const struct settings *s, const struct graph *g, id scope);
 
 /* Returns the number of ranks that a collective is over; 0: there is none. */
 static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }

@@ -4,6 +4,7 @@
  */
 #include "planning/stages.h"
 
+#include "graph/stored.h"
 #include "planning/parameter_groups.h"
 #include "run/ranks.h"
 
@@ -42,11 +43,31 @@ struct settings planned_base_settings(struct planned *r, const struct run_option
     return s;
 }
 
+/* The first compute capability with products of 8-bit floats. */
+enum { FP8_CAPABILITY = 89 };
+
+/* Returns PL_USAGE for fp8 on a GPU without products of 8-bit floats. */
+static int check_fp8(const struct planned *r, const struct settings *s, struct error *e)
+{
+    const char *says = "compute capability 8.9 has them; use bf16";
+    const char *gpu = r->profile.name;
+    if (r->kind != DEVICE_CUDA || r->profile.capability >= FP8_CAPABILITY) return PL_OK;
+    if (policies[s->precision].x == STORED_E4M3)
+        return error_set(e, PL_USAGE, "memory.precision %s: %s has no products of fp8 (%s)",
+                         policies[s->precision].word, gpu, says);
+    for (int i = 0; i < (int)s->n_modules; i++)
+        if (s->modules[i].has_precision && policies[s->modules[i].precision].x == STORED_E4M3)
+            return error_set(e, PL_USAGE, "memory.modules[%d].precision %s: %s has no products of fp8 (%s)", i,
+                             policies[s->modules[i].precision].word, gpu, says);
+    return PL_OK;
+}
+
 /* Returns PL_USAGE for bf16 on a GPU without bf16 arithmetic, which would emulate it in f32, many
  * times slower than f16. */
 int planned_check_precision(const struct planned *r, const struct settings *s, struct error *e)
 {
     const char *gpu = r->profile.name;
+    TRY(check_fp8(r, s, e));
     if (r->kind != DEVICE_CUDA || r->profile.native_bf16) return PL_OK;
     if (settings_dtype(s) == DT_BF16)
         return error_set(e, PL_USAGE,

@@ -243,7 +243,8 @@ static struct update_rule rule_of(const struct config *c, const struct config_gr
 static void module_settings(const struct config *c, struct bump *b, struct settings *s)
 {
     static const enum precision precisions[] = {
-        [MODULE_F32] = PRECISION_F32, [MODULE_BF16] = PRECISION_BF16, [MODULE_F16] = PRECISION_F16};
+        [MODULE_F32] = PRECISION_F32, [MODULE_BF16] = PRECISION_BF16, [MODULE_F16] = PRECISION_F16,
+        [MODULE_FP8] = PRECISION_FP8, [MODULE_FP8_ALL] = PRECISION_FP8_ALL};
     struct module_rule *rules = bump_alloc(b, c->memory_modules.n * sizeof *rules);
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
         const struct config_module *m = &c->memory_modules.at[i];
@@ -283,6 +284,7 @@ void groups_settings(const struct config *c, struct bump *b, struct settings *s)
     s->weight_decay = c->train_weight_decay;
     s->momentum = c->train_momentum;
     s->layer_decay = c->train_layer_decay;
+    s->bf16_ends = c->memory_bf16_ends;
     module_settings(c, b, s);
     quantize_settings(c, b, s);
 }

@@ -168,13 +168,6 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
 
 /* --- modules ----------------------------------------------------------------------- */
 
-static enum dtype scope_precision(const struct settings *s, const struct graph *g, id scope)
-{
-    for (uint32_t i = s->n_modules; i-- > 0;)
-        if (s->modules[i].has_precision && module_matches(&s->modules[i], g, scope)) return policies[s->modules[i].precision].compute;
-    return settings_dtype(s);
-}
-
 /* Returns the dtype to which everything is lowered first: f32 only if no rule requires another. */
 static enum dtype base_precision(const struct settings *s)
 {
@@ -276,7 +269,7 @@ static void raise_modules(struct graph *g, const struct settings *s, enum dtype 
                         .now = mem_alloc(g->tensors.n), .cast = mem_alloc(g->tensors.n * sizeof(id))};
     bool any = false;
     for (id scope = 0; scope < g->scopes.n; scope++) {
-        b.of[scope] = (uint8_t)scope_precision(s, g, scope);
+        b.of[scope] = (uint8_t)policies[settings_precision(s, g, scope)].compute;
         any |= b.of[scope] != base;
     }
     if (any) {

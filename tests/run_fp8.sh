@@ -1,0 +1,102 @@
+#!/bin/bash
+# shellcheck disable=SC2015,SC2086
+# run_fp8.sh: memory.precision fp8 and fp8-all: the results of the recipe in PyTorch; the same bits
+# with every memory technique; no scale that depends on the micro-batch; a resumed run goes on bit
+# for bit; refusals.
+#
+#   bash tests/run_fp8.sh       from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+tool compare
+preload fault
+sanitized || export LD_PRELOAD=$tools/fault.so
+
+cat >"$tmp/fp8.yaml" <<YAML
+model: {preset: llama-tiny}
+data: {format: bytes, train: "tests/golden/*.py", sequence: 128}
+train: {steps: 2, effective_batch: 4, learning_rate: 0.001, schedule: constant, out: "$tmp/unused"}
+memory: {micro_batch: 2, recompute: none, offload: none, head_chunks: 1}
+device: {kind: $DEVICE, threads: 1}
+YAML
+# run NAME ARGUMENT...: two steps, in rows of 128 tokens: a block of fp8-all.
+run() {
+    local out=$tmp/$1
+    shift
+    expect 0 '' "$binary" train "$tmp/fp8.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+# first NAME FIELD: a number of the first step.
+first() { sed -n "1s/.*\"$2\":\([^,}]*\)[,}].*/\1/p" "$tmp/$1/metrics.jsonl"; }
+# near A B SHARE: two numbers differ by at most this share.
+near() { awk -v a="$1" -v b="$2" -v most="$3" 'BEGIN { d = (a - b) / b; if (d < 0) d = -d; print a " and " b; exit !(d <= most) }'; }
+
+# --- the recipe ---------------------------------------------------------------------------------
+
+# A number that lies between two of e4m3 may fall to the other side in another order of a sum.
+recipe() {
+    "$binary" step --model tests/golden/fp8 --batch tests/golden/fp8/batch.safetensors --out "$tmp/got" --set memory.precision="$1" --set device.kind="$DEVICE" $FLAGS &&
+        "$tools/compare" "tests/golden/fp8/$1.safetensors" "$tmp/got" --logits "$2" --grad "$3"
+}
+close=1e-3
+[ "$DEVICE" = cpu ] || close=2e-2 # a GPU's sums are less exact, and more numbers fall to the other side
+check 'fp8: logits, loss and gradients of PyTorch' recipe fp8 $close $close
+check 'fp8-all: gradients of PyTorch' recipe fp8-all $close $close
+other() { "$binary" step --model tests/golden/fp8 --batch tests/golden/fp8/batch.safetensors --out "$tmp/got" --set memory.precision=bf16 $FLAGS && expect 1 '' "$tools/compare" tests/golden/fp8/fp8.safetensors "$tmp/got" --logits 2e-2 --grad 2e-2; }
+check 'bf16 is not the recipe' other
+
+# --- memory techniques --------------------------------------------------------------------------
+
+# same NAME PRECISION ARGUMENT...: the bytes of the run of that precision.
+same_bytes() {
+    local name=$1 p=$2
+    shift 2
+    run "$name" --set memory.precision="$p" "$@" && same_run "$tmp/run-$p" "$tmp/$name" 2
+}
+# A row has the scales that it has alone, so only sums over rows have another order.
+split() {
+    run "split-$1-$2" --set memory.precision="$1" --set memory.micro_batch="$2" &&
+        near "$(first "split-$1-$2" loss)" "$(first "run-$1" loss)" 1e-6 && near "$(first "split-$1-$2" grad_norm)" "$(first "run-$1" grad_norm)" 2e-6
+}
+for p in fp8 fp8-all; do
+    check "$p: a run" run run-$p --set memory.precision=$p
+    check "$p, a micro-batch of 1: the same gradient" split $p 1
+done
+check 'fp8-all, a micro-batch of 4: the same gradient' split fp8-all 4
+check 'fp8, recompute: same bytes' same_bytes all fp8 --set memory.recompute=all
+check 'fp8, selective, threads: same bytes' same_bytes selective fp8 --set memory.recompute=selective --set device.threads=2
+check 'fp8-all, halves and offload: same bytes' same_bytes halves fp8-all --set memory.recompute=ratio:0.5+halves --set memory.offload=weights+activations
+fused() {
+    for f in on off; do run fused-$f --set memory.precision=fp8-all --set memory.micro_batch=4 --set train.clip_norm=0 --set memory.fused_step=$f || return 1; done
+    same_run "$tmp/fused-on" "$tmp/fused-off" 2
+}
+check 'fused step: same bytes' fused
+resumed() {
+    run stopped --set memory.precision=fp8-all --set train.steps=1 && expect 0 '' "$binary" train "$tmp/fp8.yaml" --resume --set "train.out=$tmp/stopped" --set memory.precision=fp8-all $FLAGS &&
+        same_run "$tmp/stopped" "$tmp/run-fp8-all" 2
+}
+check 'a resumed run has the bytes of a whole one' resumed
+
+# --- which layers -------------------------------------------------------------------------------
+
+# products NAME: the number of scaled products in the plan of the last run.
+products() { "$binary" plan "$tmp/fp8.yaml" --explain all $FLAGS "$@" 2>&1 | grep -cE '^ +[0-9]+ (forward|backward) .*= SCALED_LINEAR'; }
+counted() {
+    local all ends none
+    all=$(products --set memory.precision=fp8) ends=$(products --set memory.precision=fp8 --set memory.bf16_ends=true)
+    none=$(products --set memory.precision=bf16)
+    some=$(products --set memory.precision=bf16 --set 'memory.modules=[{match: [model.layers.*.mlp], precision: fp8}]')
+    echo "$all products, $ends without the ends, $some of the MLPs, $none in bf16"
+    # four blocks of seven layers; two of them are ends; three layers are of the MLP
+    [ "$none" = 0 ] && [ "$all" -gt 0 ] && [ $((2 * ends)) = "$all" ] && [ $((7 * some)) = $((3 * all)) ]
+}
+check 'blocks, without their ends, and modules by name' counted
+adapted() { run lora --set memory.precision=fp8 --set adapter.target_modules=all-linear --set adapter.r=4 && near "$(first lora loss)" "$(first run-fp8 loss)" 1e-6; }
+check 'LoRA: adapters in bf16 beside products in fp8' adapted
+
+# --- refusals -----------------------------------------------------------------------------------
+
+check 'a GPU without fp8' expect 2 'memory.precision fp8: rtx-3090 has no products of fp8 \(compute capability 8.9 has them; use bf16\)' \
+    "$binary" plan "$tmp/fp8.yaml" --set memory.precision=fp8 --set 'device={kind: cuda, profile: rtx-3090}'
+check 'a module on a GPU without fp8' expect 2 'memory.modules\[0\].precision fp8-all: a100-80 has no products of fp8' \
+    "$binary" plan "$tmp/fp8.yaml" --set 'memory.modules=[{match: [model.layers.*.mlp], precision: fp8-all}]' --set 'device={kind: cuda, profile: a100-80}'
+check 'ends without fp8' expect 2 'memory.bf16_ends is given, but memory.precision is bf16, expected fp8 or fp8-all' "$binary" plan "$tmp/fp8.yaml" --set memory.precision=bf16 --set memory.bf16_ends=true
+summary
