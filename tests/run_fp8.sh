@@ -51,7 +51,7 @@ same_bytes() {
     shift 2
     run "$name" --set memory.precision="$p" "$@" && same_run "$tmp/run-$p" "$tmp/$name" 2
 }
-# A row has the scales that it has alone, so only sums over rows have another order.
+# A row has the scales that it has by itself, so only sums over rows have another order.
 split() {
     run "split-$1-$2" --set memory.precision="$1" --set memory.micro_batch="$2" &&
         near "$(first "split-$1-$2" loss)" "$(first "run-$1" loss)" 1e-6 && near "$(first "split-$1-$2" grad_norm)" "$(first "run-$1" grad_norm)" 2e-6

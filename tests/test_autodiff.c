@@ -405,8 +405,11 @@ static void run_pass(struct graph *g, const char *name, pass_fn *pass, const str
 static void make(struct rig *r, const struct variant *m, enum device_kind kind)
 {
     struct graph *g = &r->graph;
-    struct settings s = {.micro_batch = m->micro_batch, .accumulation = BATCH / m->micro_batch, .precision = PRECISION_F32,
-                         .recompute = {m->recompute}, .head_chunks = m->chunks};
+    struct settings s = {.micro_batch = m->micro_batch,
+                         .accumulation = BATCH / m->micro_batch,
+                         .precision = PRECISION_F32,
+                         .recompute = {m->recompute},
+                         .head_chunks = m->chunks};
     memset(r, 0, sizeof *r);
     graph_init(g);
     build(g, m->number, m->f, m->micro_batch, m->may);

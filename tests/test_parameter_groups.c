@@ -129,8 +129,12 @@ static void build_plain(void *model, struct graph *g, int micro_batch)
 
 TEST(test_first_use)
 {
-    struct settings s =
-        {.micro_batch = 2, .accumulation = 2, .precision = PRECISION_F32, .head_chunks = 1, .train = true, .layer_decay = 0.5};
+    struct settings s = {.micro_batch = 2,
+                         .accumulation = 2,
+                         .precision = PRECISION_F32,
+                         .head_chunks = 1,
+                         .train = true,
+                         .layer_decay = 0.5};
     struct graph g;
     struct error e = {0};
     if (plan_compile(&g, &(struct source){NULL, build_blocks}, &s, &e)) fail_msg("%s", e.text);

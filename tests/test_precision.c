@@ -296,9 +296,15 @@ TEST(test_modules)
     const struct module_rule bf16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = PRECISION_BF16};
     const struct module_rule f16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = PRECISION_F16};
     const struct module_rule other = {.match = mlps, .n_match = 1, .has_recompute = true};
-    const struct module_rule one = {.match = first_mlp, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
+    const struct module_rule one = {.match = first_mlp,
+                                    .n_match = 1,
+                                    .has_precision = true,
+                                    .precision = PRECISION_F32};
     const struct module_rule wide = {.match = blocks, .n_match = 1, .has_precision = true, .precision = PRECISION_BF16};
-    const struct module_rule none = {.match = nothing, .n_match = 1, .has_precision = true, .precision = PRECISION_BF16};
+    const struct module_rule none = {.match = nothing,
+                                     .n_match = 1,
+                                     .has_precision = true,
+                                     .precision = PRECISION_BF16};
     const struct module_rule tied = {.match = head, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
     const struct module_rule tied16 = {.match = head, .n_match = 1, .has_precision = true, .precision = PRECISION_F16};
     const struct {
@@ -351,7 +357,10 @@ static void build_masks(void *context, struct graph *g, int micro_batch)
 
 static void check_masks(struct source_model *m, const char *preset, enum precision precision, const char *pattern)
 {
-    const struct module_rule rule = {.match = &pattern, .n_match = 1, .has_precision = true, .precision = PRECISION_F32};
+    const struct module_rule rule = {.match = &pattern,
+                                     .n_match = 1,
+                                     .has_precision = true,
+                                     .precision = PRECISION_F32};
     struct settings s = settings_of(precision);
     struct graph g;
     struct plan plan = {0};

@@ -59,8 +59,11 @@ static void build(struct rig *r, const struct suite *u, const struct rewrite_cas
                   enum device_kind device, enum variant v)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = c->how & MICRO_BATCHES ? 3 : 1, .precision = PRECISION_F32,
-                               .head_chunks = c->how & CHUNKS ? 3 : 1, .forward = c->how & FORWARD,
+    const struct settings s = {.micro_batch = 1,
+                               .accumulation = c->how & MICRO_BATCHES ? 3 : 1,
+                               .precision = PRECISION_F32,
+                               .head_chunks = c->how & CHUNKS ? 3 : 1,
+                               .forward = c->how & FORWARD,
                                .device = device_traits(c->how & ON_GPU ? DEVICE_CUDA : DEVICE_CPU),
                                .recompute = {.kind = c->how & SELECTIVE ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE}};
     memset(r, 0, sizeof *r);

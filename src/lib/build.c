@@ -309,7 +309,8 @@ pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W)
 
 const char *builder_op_refused(int op)
 {
-    if (op_table[op].flags & (OPF_GRAD | OPF_EFFECT)) return "belongs to the backward pass, the update or a memory technique";
+    if (op_table[op].flags & (OPF_GRAD | OPF_EFFECT))
+        return "belongs to the backward pass, the update or a memory technique";
     return op == OP_XENT || op == OP_MASK_LOSS
                ? "reads a count of the step; pl_cross_entropy and pl_per_count do that"
                : NULL;

@@ -38,6 +38,13 @@ bool module_scope(const char *pattern, const struct graph *g, id scope)
            module_pattern(pattern, graph_name(g, g->scopes.at[scope].name));
 }
 
+enum precision scope_precision(const struct settings *s, const struct graph *g, id scope)
+{
+    for (uint32_t i = s->n_modules; i-- > 0;)
+        if (s->modules[i].has_precision && module_matches(&s->modules[i], g, scope)) return s->modules[i].precision;
+    return s->precision;
+}
+
 bool module_matches(const struct module_rule *r, const struct graph *g, id scope)
 {
     for (uint32_t i = 0; i < r->n_match; i++)

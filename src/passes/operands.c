@@ -481,7 +481,7 @@ static bool set_policies(struct operands *o)
 {
     bool any = false;
     for (id scope = 0; scope < o->g->scopes.n; scope++) {
-        o->precision[scope] = (uint8_t)settings_precision(o->s, o->g, scope);
+        o->precision[scope] = (uint8_t)scope_precision(o->s, o->g, scope);
         any |= policies[o->precision[scope]].x == STORED_E4M3;
     }
     return any;

@@ -162,7 +162,7 @@ struct settings {
 
 /* Returns the precision of a scope: that of the last rule that matches it and has one, else
  * memory.precision. */
-enum precision settings_precision(const struct settings *s, const struct graph *g, id scope);
+enum precision scope_precision(const struct settings *s, const struct graph *g, id scope);
 
 /* Returns the number of ranks that a collective is over; 0: there is none. */
 static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }

@@ -73,7 +73,8 @@ static const struct {
     {OP_RMSNORM_ROPE_BWD, 2}, {OP_SILU_GATE, 0}, {OP_SILU_GATE_BWD, 0}, {OP_SILU_GATE_BWD_Y, 0}, {OP_GELU_GATE, 0},
     {OP_GELU_GATE_BWD, 0}, {OP_ACT, 0}, {OP_ACT_BWD, 0}, {OP_ACT_BWD_SUM, 2}, {OP_EMBEDDING, 0}, {OP_EMBEDDING_DW, 1},
     {OP_ADD, 0}, {OP_MUL, 0}, {OP_SCALE, 0}, {OP_CAST, 0}, {OP_COPY, 0}, {OP_DROPOUT, 0}, {OP_CONCAT, 0}, {OP_PAD, 0},
-    {OP_SCALED_LINEAR, 0}, {OP_QUANTIZE_ROWS, 0}, {OP_DEQUANTIZE_ROWS, 0}, {OP_ACCUMULATE, 0}, {OP_SUM_TO, 1}, {OP_ATTENTION, 0}, {OP_ATTENTION_BWD, 0}};
+    {OP_SCALED_LINEAR, 0}, {OP_QUANTIZE_ROWS, 0}, {OP_DEQUANTIZE_ROWS, 0}, {OP_ACCUMULATE, 0}, {OP_SUM_TO, 1},
+    {OP_ATTENTION, 0}, {OP_ATTENTION_BWD, 0}};
 
 /* Reports whether the node computes rows from rows; *sums has its outputs that are sums. */
 static bool is_by_rows(const struct node *n, unsigned *sums)

@@ -17,7 +17,8 @@
 bool settings_scale_loss(const struct settings *s)
 {
     bool any = settings_dtype(s) == DT_F16;
-    for (uint32_t i = 0; i < s->n_modules; i++) any |= s->modules[i].has_precision && s->modules[i].precision == PRECISION_F16;
+    for (uint32_t i = 0; i < s->n_modules; i++)
+        any |= s->modules[i].has_precision && s->modules[i].precision == PRECISION_F16;
     return any;
 }
 

@@ -269,7 +269,7 @@ static void raise_modules(struct graph *g, const struct settings *s, enum dtype 
                         .now = mem_alloc(g->tensors.n), .cast = mem_alloc(g->tensors.n * sizeof(id))};
     bool any = false;
     for (id scope = 0; scope < g->scopes.n; scope++) {
-        b.of[scope] = (uint8_t)policies[settings_precision(s, g, scope)].compute;
+        b.of[scope] = (uint8_t)policies[scope_precision(s, g, scope)].compute;
         any |= b.of[scope] != base;
     }
     if (any) {
