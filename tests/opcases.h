@@ -341,7 +341,8 @@ static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPES};
 
 /* Sets the attributes and makes inv_freq and positions, 0 where there are none, of a rotation. n:
- * B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token + 16 of these interleaved. */
+ * B, T, H, D/2, 1 inverse + 2 positions + 4 three positions per token + 16 of these interleaved
+ * + 32 x is a part of a wider tensor, such as q of q, k and v. */
 static void rope_inputs(struct scene *s, const int64_t *n, union attr *a, id in[2])
 {
     const int64_t per = n[4] & 4 ? 3 : 1, dim[] = {n[0], n[1], per};
@@ -360,7 +361,9 @@ static void rope_inputs(struct scene *s, const int64_t *n, union attr *a, id in[
 static id build_rope(struct scene *s, const int64_t *n)
 {
     union attr a = {0};
-    id in[3] = {param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3]))};
+    const int64_t wide = n[4] & 32 ? n[2] * 3 : n[2];
+    id x = param(s, "x", DIM(n[0], n[1], wide, 2 * n[3]));
+    id in[3] = {n[4] & 32 ? op_slice(&s->g, x, 2, n[2], n[2]) : x};
     rope_inputs(s, n, &a, in + 1);
     s->length = 2;
     return watch(s, op_apply(&s->g, OP_ROPE, &a, in, in[2] ? 3 : 2));
@@ -368,7 +371,7 @@ static id build_rope(struct scene *s, const int64_t *n)
 static const struct opcase case_ROPE =
     {build_rope,
      .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}, {2, 3, 1, 8, 20}},
-     .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}, {2, 33, 2, 64, 20}},
+     .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}, {2, 33, 2, 64, 20}, {2, 33, 2, 64, 34}},
      .gpu = {{1, 2003, 32, 32, 1},
              {1, 37, 300, 8, 0},
              {1, 5, 600, 8, 1},

@@ -66,14 +66,14 @@ skipped=0
 check() {
     local name=$1 rc=0
     shift
-    [ -z "${TIMES:-}" ] || times >"$tmp/times"
+    [ -z "${TIMES:-}" ] || builtin times >"$tmp/times"
     "$@" >"$tmp/log" 2>&1 || rc=$?
     case $rc in
         0) passed=$((passed + 1)); printf 'ok    %-58s %s\n' "$name" "$(tail -n 1 "$tmp/log")" ;;
         77) skipped=$((skipped + 1)); printf 'skip  %-58s %s\n' "$name" "$(tail -n 1 "$tmp/log")" ;;
         *) failed=$((failed + 1)); printf 'FAIL  %s\n' "$name"; sed 's/^/      /' "$tmp/log" ;;
     esac
-    [ -z "${TIMES:-}" ] || { times >>"$tmp/times" && awk -F '[ms ]+' '{ t = $1 * 60 + $2 + $3 * 60 + $4 } NR == 2 { from = t } NR == 4 { printf "      %.1f s\n", t - from }' "$tmp/times"; }
+    [ -z "${TIMES:-}" ] || { builtin times >>"$tmp/times" && awk -F '[ms ]+' '{ t = $1 * 60 + $2 + $3 * 60 + $4 } NR == 2 { from = t } NR == 4 { printf "      %.1f s\n", t - from }' "$tmp/times"; }
 }
 # summary: prints the last line; its status is the script's exit code.
 summary() {

@@ -38,7 +38,7 @@ bool tensor_is(const struct tensor *t, enum dtype dtype)
 
 bool tensor_is_fast(const struct tensor *t)
 {
-    return tensor_is(t, DT_F32) || tensor_is(t, DT_BF16) || tensor_is(t, DT_F16);
+    return t && dtype_is_fast(t->dtype) && tensor_is_dense(t);
 }
 
 bool query_is_fast(const struct query *q)

@@ -59,7 +59,9 @@ static inline const struct tensor *query_in(const struct query *q, int i)
 
 /* Reports whether a tensor is dense and of this dtype. */
 bool tensor_is(const struct tensor *t, enum dtype dtype);
-/* Reports whether tiles can read a tensor: it is dense, and f32, bf16 or f16. */
+/* Reports whether tiles have elements of a dtype: f32, bf16 or f16. */
+static inline bool dtype_is_fast(enum dtype dtype) { return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16; }
+/* Reports whether tiles can read a tensor: it is dense, and dtype_is_fast holds. */
 bool tensor_is_fast(const struct tensor *t);
 /* Reports whether tensor_is_fast holds for every given input and output. */
 bool query_is_fast(const struct query *q);

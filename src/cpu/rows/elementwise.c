@@ -19,16 +19,15 @@ enum { SERIAL = 16384 };
  *
  *     b [T,1] with a [B,T,C]      loops, innermost first: C (a 1, b 0), T (C, 1), B (TC, 0) */
 
-/* Loops over a shape, the innermost first, with the stride of each loop in two dense tensors that
- * are broadcast to the shape: 0 where the tensor is repeated. Dimensions that both tensors traverse
- * contiguously are merged into one loop. */
+/* Loops over a shape, the innermost first, with the stride of each loop in two tensors that are
+ * broadcast to the shape: 0 where the tensor is repeated. Dimensions that both tensors traverse
+ * as one are merged into one loop. */
 struct walk {
     int loops;
     int64_t size[MAX_RANK], a[MAX_RANK], b[MAX_RANK];
 };
 
-/* Adds an outer dimension: merges it with the outermost loop if both tensors are contiguous across
- * the two. */
+/* Adds an outer dimension: merges it with the outermost loop if the two are one in both tensors. */
 static void walk_push(struct walk *w, int64_t size, int64_t a, int64_t b)
 {
     int last = w->loops - 1;
@@ -43,17 +42,18 @@ static void walk_push(struct walk *w, int64_t size, int64_t a, int64_t b)
     w->loops++;
 }
 
-static struct walk walk_of(int rank, const int64_t *dim, int a_rank, const int64_t *a_dim, int b_rank,
-                           const int64_t *b_dim)
+/* A tensor's shape and strides. */
+struct extent {
+    int rank;
+    const int64_t *dim, *stride;
+};
+#define EXTENT(x) ((struct extent){(x)->rank, (x)->dim, (x)->stride})
+
+static struct walk walk_of(struct extent shape, struct extent a, struct extent b)
 {
     struct walk w = {0};
-    int64_t a_stride = 1, b_stride = 1;
-    for (int d = rank - 1, i = a_rank - 1, j = b_rank - 1; d >= 0; d--, i--, j--) {
-        int64_t in_a = i >= 0 ? a_dim[i] : 1, in_b = j >= 0 ? b_dim[j] : 1;
-        walk_push(&w, dim[d], in_a == 1 ? 0 : a_stride, in_b == 1 ? 0 : b_stride);
-        a_stride *= in_a;
-        b_stride *= in_b;
-    }
+    for (int d = shape.rank - 1, i = a.rank - 1, j = b.rank - 1; d >= 0; d--, i--, j--)
+        walk_push(&w, shape.dim[d], i < 0 || a.dim[i] == 1 ? 0 : a.stride[i], j < 0 || b.dim[j] == 1 ? 0 : b.stride[j]);
     if (!w.loops) { /* one element */
         w.loops = 1;
         w.size[0] = w.a[0] = w.b[0] = 1;
@@ -77,7 +77,7 @@ static const float *view_repeated(const struct operand *x, int64_t at, int64_t s
 static void pair_run(const struct launch *l, void (*tile)(float *, const float *, const float *, int))
 {
     const struct operand *a = &l->in[0], *b = &l->in[1], *y = &l->out[0];
-    const struct walk w = walk_of(y->rank, y->dim, a->rank, a->dim, b->rank, b->dim);
+    const struct walk w = walk_of(EXTENT(y), EXTENT(a), EXTENT(b));
     const int64_t n = operand_elements(y), L = w.size[0], each = row_tiles(L), units = n ? n / L * each : 0;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
     for (int64_t u = 0; u < units; u++) {
@@ -123,10 +123,19 @@ static void accumulate_run(const struct launch *l)
     pair_run(l, tile_add);
 }
 
-CPU_KERNEL_DENSE(ADD, add);
-CPU_KERNEL_DENSE(MUL, mul);
-CPU_KERNEL_DENSE(SILU_GATE, silu_gate);
-CPU_KERNEL_DENSE(ACCUMULATE, accumulate);
+/* Reports whether tiles can read the innermost loop: in each input it is a row, or one element. */
+static bool pair_match(const struct query *q)
+{
+    const struct walk w = walk_of(EXTENT(q->out[0]), EXTENT(q->in[0]), EXTENT(q->in[1]));
+    return tensor_is_fast(q->out[0]) && dtype_is_fast(q->in[0]->dtype) && dtype_is_fast(q->in[1]->dtype) &&
+           w.a[0] <= 1 && w.b[0] <= 1;
+}
+
+#define PAIR_KERNEL(OP, name) CPU_KERNELS(OP, {0, "cpu_" #name, pair_match, NULL, name##_run})
+PAIR_KERNEL(ADD, add);
+PAIR_KERNEL(MUL, mul);
+PAIR_KERNEL(SILU_GATE, silu_gate);
+PAIR_KERNEL(ACCUMULATE, accumulate);
 
 /* --- the gradient of SILU_GATE ----------------------------------------------------------------
  *
@@ -295,9 +304,9 @@ static int64_t loops_at(const struct loops *l, int64_t i)
     return at;
 }
 
-static struct summing summing_of(int rank, const int64_t *dim, int to_rank, const int64_t *to)
+static struct summing summing_of(struct extent x, struct extent to)
 {
-    struct walk w = walk_of(rank, dim, rank, dim, to_rank, to);
+    struct walk w = walk_of(x, x, to);
     struct summing s = {.kept = {.count = 1}, .summed = {.count = 1}, .C = 1};
     if (w.b[0]) s.C = w.size[0];
     else s.length = w.size[0];
@@ -307,10 +316,16 @@ static struct summing summing_of(int rank, const int64_t *dim, int to_rank, cons
     return s;
 }
 
+static bool sum_to_match(const struct query *q)
+{
+    const struct walk w = walk_of(EXTENT(q->in[0]), EXTENT(q->in[0]), EXTENT(q->out[0]));
+    return dtype_is_fast(q->in[0]->dtype) && tensor_is_fast(q->out[0]) && w.a[0] == 1;
+}
+
 static uint64_t sum_to_workspace(const struct query *q)
 {
-    const struct tensor *x = q->in[0], *y = q->out[0];
-    return (uint64_t)(summing_of(x->rank, x->dim, y->rank, y->dim).blocks.n * tensor_elements(y)) * sizeof(float);
+    const struct summing s = summing_of(EXTENT(q->in[0]), EXTENT(q->out[0]));
+    return (uint64_t)(s.blocks.n * tensor_elements(q->out[0])) * sizeof(float);
 }
 
 /* Adds n elements of x to `sum`. */
@@ -343,7 +358,7 @@ static void sum_block(float *sum, const struct summing *s, const struct operand 
 static void sum_to_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
-    struct summing s = summing_of(x->rank, x->dim, y->rank, y->dim);
+    struct summing s = summing_of(EXTENT(x), EXTENT(y));
     s.blocks = launch_row_blocks(l, s.summed.count);
     const int64_t K = s.kept.count, N = operand_elements(y);
     const bool accumulate = launch_has(l, 1);
@@ -358,7 +373,7 @@ static void sum_to_run(const struct launch *l)
 }
 
 CPU_KERNEL_WORK(SUM, sum);
-CPU_KERNEL_DENSE_WORK(SUM_TO, sum_to);
+CPU_KERNEL_WORK(SUM_TO, sum_to);
 
 /* --- DROPOUT: elements, or whole samples, set to 0 at random ----------------------------------
  *

@@ -16,9 +16,12 @@
 #include "cpu/cpu.h"
 #include "cpu/rows/row_parts.h"
 
+/* Takes a part of a wider tensor too, such as q of a fused q, k and v: only heads are dense. */
 static bool rope_match(const struct query *q)
 {
-    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->out[0]) && q->in[0]->rank == 4 && tensor_is(q->in[1], DT_F32);
+    const struct tensor *x = q->in[0];
+    return dtype_is_fast(x->dtype) && x->rank == 4 && x->stride[3] == 1 && tensor_is_fast(q->out[0]) &&
+           tensor_is(q->in[1], DT_F32);
 }
 
 /* Returns the position that pair i of token t turns by. */
@@ -43,46 +46,49 @@ static void rope_angles(const struct launch *l, int64_t b, int64_t t, int64_t fr
     }
 }
 
-/* Rotates n pairs: elements at .. at+n with elements at+half .. at+half+n. */
-static void rope_turn(const struct launch *l, int64_t at, int64_t half, int n, const float *sine,
+/* Rotates n pairs of head h of token t, from pair `from` on. */
+static void rope_turn(const struct launch *l, int64_t b, int64_t t, int64_t h, int64_t from, int n, const float *sine,
                       const float *cosine)
 {
     float as[TILE], bs[TILE];
-    const float *a = row_view(&l->in[0], at, n, as), *b = row_view(&l->in[0], at + half, n, bs);
-    float *ya = row_place(&l->out[0], at, as), *yb = row_place(&l->out[0], at + half, bs);
+    const struct operand *x = &l->in[0], *y = &l->out[0]; // [B,T,H,D]
+    const int64_t half = x->dim[3] / 2, in = b * x->stride[0] + t * x->stride[1] + h * x->stride[2] + from,
+                  out = b * y->stride[0] + t * y->stride[1] + h * y->stride[2] + from;
+    const float *first = row_view(x, in, n, as), *second = row_view(x, in + half, n, bs);
+    float *to_first = row_place(y, out, as), *to_second = row_place(y, out + half, bs);
 #pragma omp simd
     for (int i = 0; i < n; i++) {
-        float x = a[i], y = b[i];
-        ya[i] = x * cosine[i] - y * sine[i];
-        yb[i] = y * cosine[i] + x * sine[i];
+        float u = first[i], v = second[i];
+        to_first[i] = u * cosine[i] - v * sine[i];
+        to_second[i] = v * cosine[i] + u * sine[i];
     }
-    row_store(&l->out[0], at, n, ya);
-    row_store(&l->out[0], at + half, n, yb);
+    row_store(y, out, n, to_first);
+    row_store(y, out + half, n, to_second);
 }
 
 void rope_place(const struct launch *l, int64_t t)
 {
-    const struct operand *x = &l->in[0]; // [B,T,H,D]
-    const int64_t B = x->dim[0], T = x->dim[1], H = x->dim[2], D = x->dim[3], half = D / 2;
+    const struct operand *x = &l->in[0];
+    const int64_t half = x->dim[3] / 2;
     float sine[TILE], cosine[TILE];
     for (int64_t from = 0; from < half; from += TILE) {
         int n = row_tile(half - from);
-        for (int64_t b = 0; b < B; b++) {
+        for (int64_t b = 0; b < x->dim[0]; b++) {
             if (!b || launch_has(l, 2)) rope_angles(l, b, t, from, n, sine, cosine);
-            for (int64_t h = 0; h < H; h++)
-                rope_turn(l, ((b * T + t) * H + h) * D + from, half, n, sine, cosine);
+            for (int64_t h = 0; h < x->dim[2]; h++) rope_turn(l, b, t, h, from, n, sine, cosine);
         }
     }
 }
 
 void rope_heads(const struct launch *l, int64_t first, int64_t last)
 {
-    const int64_t T = l->in[0].dim[1], D = l->in[0].dim[3], half = D / 2, token = first / l->in[0].dim[2];
+    const int64_t T = l->in[0].dim[1], H = l->in[0].dim[2], half = l->in[0].dim[3] / 2, token = first / H;
     float sine[TILE], cosine[TILE];
     for (int64_t from = 0; from < half; from += TILE) {
         int n = row_tile(half - from);
         rope_angles(l, token / T, token % T, from, n, sine, cosine);
-        for (int64_t head = first; head < last; head++) rope_turn(l, head * D + from, half, n, sine, cosine);
+        for (int64_t head = first; head < last; head++)
+            rope_turn(l, token / T, token % T, head % H, from, n, sine, cosine);
     }
 }
 
