@@ -130,6 +130,11 @@ static id build_detach(struct scene *s, const int64_t *n)
     id x = param(s, "x", DIM(n[0], n[1]));
     return watch(s, op_add(&s->g, x, op_scale(&s->g, op_detach(&s->g, x), 0)));
 }
+static id build_enter(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_apply(&s->g, OP_ENTER, NULL, (id[]){param(s, "x", DIM(n[0], n[1]))}, 1));
+}
+static const struct opcase case_ENTER = {build_enter, .small = {{1, 1}, {3, 5}}, .large = {{64, 65}}};
 static const struct opcase case_DETACH = {build_detach, .small = {{1, 1}, {3, 5}}, .large = {{64, 65}}};
 
 static const struct opcase case_RESHAPE = {build_reshape, .small = {{1, 1, 1}, {3, 5, 7}, {2, 9, 4}},

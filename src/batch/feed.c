@@ -98,9 +98,9 @@ struct feed_part feed_part(const struct feed *f, const struct run *r)
 {
     if (f->role == FEED_VALIDATION) {
         const uint64_t B = (uint64_t)r->planned.plan.settings.micro_batch;
-        return r->planned.ranks
-                   ? (struct feed_part){B * (uint64_t)r->planned.ranks->rank, B, B * (uint64_t)r->planned.ranks->n}
-                   : (struct feed_part){0};
+        return r->planned.ranks ? (struct feed_part){B * (uint64_t)planned_data_place(&r->planned), B,
+                                                     B * (uint64_t)planned_data_ranks(&r->planned)}
+                                : (struct feed_part){0};
     }
     const struct planned_part part = planned_part(&r->planned);
     struct feed_part p = {.first = f->start + (uint64_t)part.first};

@@ -203,7 +203,7 @@ const struct op_class *class_find(const struct calibration *c, const struct quer
 /* Returns the bytes of all parts of a collective; *times: how often they are exchanged. */
 static double parts_bytes(const struct query *q, enum op op, int *times)
 {
-    *times = op == OP_ALL_REDUCE ? 2 : 1;
+    *times = op == OP_ALL_REDUCE || op == OP_SUM_RANKS ? 2 : 1;
     if (op == OP_REDUCE_SCATTER)
         return (double)q->attr->group.ranks * (double)q->attr->group.part * dtype_size(q->in[0]->dtype);
     return (double)tensor_bytes(q->out[0]);
@@ -221,13 +221,20 @@ static double exchange_seconds(const struct link *l, int peers, double part)
     return peers && l->bandwidth > 0 ? l->latency + peers * (l->peer + part / l->bandwidth) : 0;
 }
 
+/* Returns how many ranks of a collective are on one host. */
+static int on_host(const struct profile *p, const struct query *q)
+{
+    const int n = q->attr->group.ranks, axis = q->attr->group.axis;
+    if (axis == AXIS_ACROSS || axis == AXIS_HOST) return axis == AXIS_HOST ? n : 1;
+    const int all = axis <= AXIS_DATA ? n * mesh_size(q->mesh.tensor) * mesh_size(q->mesh.pipeline) : INT32_MAX;
+    const int host = mesh_on_host(q->mesh, all, (enum rank_axis)axis, p->per_host);
+    return host && host < n ? host : n;
+}
+
 double links_seconds(const struct profile *p, const struct query *q, uint16_t op)
 {
     int times;
-    const int n = q->attr->group.ranks, axis = q->attr->group.axis, levels = q->attr->group.host;
-    const int host = axis == AXIS_ACROSS                                       ? 1
-                     : axis != AXIS_HOST && p->per_host > 0 && p->per_host < n ? p->per_host
-                                                                               : n;
+    const int n = q->attr->group.ranks, host = on_host(p, q), levels = q->attr->group.host;
     const double part = parts_bytes(q, op, &times) / n;
     if (levels)
         return times * (exchange_seconds(&p->link[LINK_LOCAL], levels - 1, part * n / levels) +

@@ -176,8 +176,7 @@ int run_get_step(struct run *r, struct step_block *b, struct error *e)
 
 int run_failed(struct run *r, enum program p, const struct error *e)
 {
-    const bool meets =
-        program_is(p, PROGRAM_TRAINS) || p == PROGRAM_UPDATE || r->planned.plan.settings.shard == SHARD_WEIGHTS;
+    const bool meets = program_is(p, PROGRAM_TRAINS) || p == PROGRAM_UPDATE || settings_meet(&r->planned.plan.settings);
     if (meets && r->planned.ranks && r->planned.ranks->n > 1)
         r->planned.ranks->abort(r->planned.ranks, e->code, e->text);
     return e->code;

@@ -45,15 +45,17 @@ static void list_masters(struct list *l, const struct graph *g)
 }
 
 /* Lists the optimizer state. A storage has several tensors, one for each op that updates it in
- * place; the one without a producer represents the storage. */
+ * place; the one without a producer represents the storage, and that of the first part of a divided
+ * weight represents all parts. */
 static void list_optimizer(struct list *l, const struct graph *g)
 {
     bool *seen = mem_alloc(g->storages.n);
     for (id t = 1; t < g->tensors.n; t++) {
         const struct tensor *x = tensor_at(g, t);
         const struct storage *s = &g->storages.at[x->storage];
-        if (s->kind != KIND_STATE || x->node || seen[x->storage]) continue;
-        CHECK(s->shard || stored_bytes(g, x) == s->bytes, "%s is a part of its storage", graph_name(g, x->name));
+        if (s->kind != KIND_STATE || x->node || seen[x->storage] || s->part) continue;
+        CHECK(s->shard || s->division || stored_bytes(g, x) == s->bytes, "%s is a part of its storage",
+              graph_name(g, x->name));
         seen[x->storage] = true;
         vec_push(&l->items, ((struct item){graph_name(g, s->name), t, NULL}));
     }

@@ -19,6 +19,7 @@
 
 #include <math.h>
 
+#include "graph/division.h"
 #include "graph/stored.h"
 #include "run/ranks.h"
 
@@ -94,92 +95,253 @@ enum request_kind { REQUEST_END, REQUEST_READ, REQUEST_PUT, REQUEST_WRITE };
 struct request {
     int32_t kind, dtype;  /* dtype: of what follows a PUT */
     uint32_t target, unused; /* the index of a parameter, or a tensor */
-    int64_t at, n;        /* elements; READ: bytes */
+    int64_t at, n;           /* elements; READ: positions (struct walk) */
 };
 
 static struct ranks *ranks_of(const struct transfer *x) { return x->device->ranks; }
 
 bool transfer_has_ranks(const struct transfer *x) { return ranks_of(x) && ranks_of(x)->n > 1; }
 
-/* --- a shard ---------------------------------------------------------------------------------- */
+/* --- who has what --------------------------------------------------------------------------------
+ *
+ * A tensor may be divided among the ranks of AXIS_TENSOR (graph/division.h), and each of its parts
+ * among those that add gradients (graph/shard.h). A range of it is then several pieces:
+ *
+ *     whole     [ row 0: part 0 | part 1 ][ row 1: part 0 | part 1 ] ...    n elements from `at` on
+ *     pieces      of rank 0       of 1       of 0           of 1
+ *
+ * Positions count elements of a divided tensor, and bytes of any other one, which may be packed. */
 
-struct span {
-    uint64_t from, to;    /* bytes of the whole */
+/* A piece of a range. */
+struct piece {
+    int owner;            /* a rank */
+    id storage;           /* on that rank */
+    uint64_t from, bytes; /* in its memory */
+    uint64_t at;          /* bytes from the begin of the range */
 };
 
-/* Returns the part of bytes [at, at + n) of a whole that shard `number` has. */
-static struct span span_of(const struct storage *s, int number, uint64_t at, uint64_t n)
+/* Visits the pieces of a range, in order. */
+struct walk {
+    const struct transfer *x;
+    id tensor;
+    int reader;  /* the rank that reads */
+    bool shared; /* who owns a piece is the same for all readers; else they are owners themselves if they can */
+    uint64_t at, begin, end, unit; /* positions, and bytes of one */
+    const struct division *division;
+    id part[16]; /* storages of the parts that a rank holds */
+};
+
+enum { PARTS_MOST = (int)(sizeof((struct walk *)0)->part / sizeof(id)) };
+
+static int world_of(const struct transfer *x) { return transfer_has_ranks(x) ? ranks_of(x)->n : 1; }
+static int own_rank(const struct transfer *x) { return transfer_has_ranks(x) ? ranks_of(x)->rank : 0; }
+
+/* Lists the storages of all parts of a tensor on this rank. */
+static void list_parts(struct walk *w)
 {
-    const uint64_t first = (uint64_t)number * s->bytes;
-    struct span p = {at > first ? at : first, min_u64(at + n, first + s->bytes)};
-    if (p.to < p.from) p.to = p.from;
+    const struct graph *g = w->x->tape->graph;
+    const struct storage of = *storage_of(g, w->tensor);
+    const int parts = w->division->here / (int)min_i64(w->division->here, w->division->section[0].copies);
+    CHECK(parts <= PARTS_MOST, "%d parts", parts);
+    w->part[0] = tensor_at(g, w->tensor)->storage;
+    for (id s = 1; s < g->storages.n && parts > 1; s++) {
+        const struct storage *y = &g->storages.at[s];
+        if (y->division == of.division && y->kind == of.kind && y->name == of.name) w->part[y->part] = s;
+    }
+}
+
+static struct walk walk_begin(const struct transfer *x, id tensor, int reader, uint64_t at, uint64_t n)
+{
+    const struct graph *g = x->tape->graph;
+    struct walk w = {.x = x,
+                     .tensor = tensor,
+                     .reader = reader,
+                     .at = at,
+                     .begin = at,
+                     .end = at + n,
+                     .unit = 1,
+                     .division = division_of(g, tensor),
+                     .part = {tensor_at(g, tensor)->storage}};
+    if (!w.division) return w;
+    w.unit = dtype_size(tensor_at(g, tensor)->dtype);
+    list_parts(&w);
+    return w;
+}
+
+/* Finds the next piece without regard to shards: `from` counts bytes of the part. */
+static struct piece next_of_parts(struct walk *w)
+{
+    const struct division *d = w->division;
+    const struct mesh mesh = w->x->tape->graph->mesh;
+    struct piece p = {.owner = w->reader, .storage = w->part[0], .from = w->at, .bytes = w->end - w->at};
+    if (d) {
+        const struct division_run r = division_run(d, (int64_t)w->at);
+        const int place = mesh_place(mesh, w->reader, AXIS_TENSOR), first = r.part / d->here,
+                  last = (r.part + r.copies - 1) / d->here,
+                  owner = place >= first && place <= last && !w->shared ? place : first,
+                  each = (int)min_i64(d->here, r.copies), number = r.part > owner * d->here ? r.part % d->here : 0;
+        p.owner = mesh_rank(mesh, w->reader, AXIS_TENSOR, owner);
+        p.storage = w->part[number / each];
+        p.from = (uint64_t)r.at * w->unit;
+        p.bytes = min_u64((uint64_t)r.n, w->end - w->at) * w->unit;
+    }
     return p;
 }
 
-static int own_shard(const struct transfer *x) { return x->tape->shard; }
-
-/* Reads or writes this rank's part of bytes [at, at + n) of the whole of a shard. */
-static int shard_own(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
+/* Finds the next piece, and moves behind it; false: there is none. */
+static bool walk_next(struct walk *w, struct piece *p)
 {
-    const struct storage *s = storage_of(x->tape->graph, tensor);
-    const struct span p = span_of(s, own_shard(x), at, n);
-    char *stored = (char *)tape_address(x->tape, tensor) + (p.from - (uint64_t)own_shard(x) * s->bytes);
-    if (p.from == p.to) return PL_OK;
-    return write ? x->device->ops->write(x->device, stored, data + (p.from - at), p.to - p.from, e)
-                 : x->device->ops->read(x->device, data + (p.from - at), stored, p.to - p.from, e);
+    const struct transfer *x = w->x;
+    if (w->at == w->end) return false;
+    *p = next_of_parts(w);
+    p->at = (w->at - w->begin) * w->unit;
+    const struct storage *s = &x->tape->graph->storages.at[p->storage];
+    if (s->shard) {
+        const int shard = (int)(p->from / s->bytes), holders = x->tape->holders;
+        const struct rank_group g = ranks_group(x->tape->graph->mesh, world_of(x), p->owner, AXIS_DATA, holders, false);
+        p->owner = world_of(x) > 1 ? ranks_member(&g, ranks_holder(holders, x->tape->host, shard)) : p->owner;
+        p->from %= s->bytes;
+        p->bytes = min_u64(p->bytes, s->bytes - p->from);
+    }
+    w->at += p->bytes / w->unit;
+    return true;
 }
 
-/* Gathers a range on all ranks, which call it with the same range: owners send their part to all
- * others that hold a copy with them. */
-static int gather_together(struct transfer *x, const struct storage *s, uint64_t at, uint64_t n, char *data,
-                           struct error *e)
+/* --- this rank's own pieces ------------------------------------------------------------------- */
+
+static char *address_of(const struct transfer *x, id storage)
+{
+    const struct storage *s = &x->tape->graph->storages.at[storage];
+    return x->tape->arena[s->space] + x->tape->placement->offset[storage];
+}
+
+/* Copies between a storage and memory, what follows each other there at once. */
+struct run_of_bytes {
+    id storage;
+    uint64_t from, n;
+    char *memory;
+};
+
+static int copy_run(struct transfer *x, struct run_of_bytes *r, bool write, struct error *e)
+{
+    char *stored = r->n ? address_of(x, r->storage) + r->from : NULL;
+    const uint64_t n = r->n;
+    r->n = 0;
+    if (!n) return PL_OK;
+    return write ? x->device->ops->write(x->device, stored, r->memory, n, e)
+                 : x->device->ops->read(x->device, r->memory, stored, n, e);
+}
+
+/* Reads what this rank owns of a range, for a reader: piece behind piece in `to`. */
+static int read_own(struct transfer *x, struct walk w, char *to, uint64_t *bytes, struct error *e)
+{
+    struct run_of_bytes r = {0};
+    struct piece p;
+    *bytes = 0;
+    while (walk_next(&w, &p)) {
+        if (p.owner != own_rank(x)) continue;
+        if (r.n && (r.storage != p.storage || r.from + r.n != p.from)) TRY(copy_run(x, &r, false, e));
+        if (!r.n) r = (struct run_of_bytes){p.storage, p.from, 0, to + *bytes};
+        r.n += p.bytes;
+        *bytes += p.bytes;
+    }
+    return copy_run(x, &r, false, e);
+}
+
+/* Keeps what this rank holds of a range. Short pieces that follow each other are written at
+ * once. */
+static int write_own(struct transfer *x, struct walk w, const char *data, struct error *e)
+{
+    char packed[16 << 10];
+    struct run_of_bytes r = {0};
+    struct piece p;
+    while (walk_next(&w, &p)) {
+        const bool is_long = p.bytes > sizeof packed;
+        if (p.owner != own_rank(x)) continue;
+        if (is_long || r.storage != p.storage || r.from + r.n != p.from || r.n + p.bytes > sizeof packed)
+            TRY(copy_run(x, &r, true, e));
+        if (is_long) {
+            TRY(x->device->ops->write(x->device, address_of(x, p.storage) + p.from, data + p.at, p.bytes, e));
+            continue;
+        }
+        if (!r.n) r = (struct run_of_bytes){p.storage, p.from, 0, packed};
+        memcpy(packed + r.n, data + p.at, p.bytes);
+        r.n += p.bytes;
+    }
+    return copy_run(x, &r, true, e);
+}
+
+/* --- the pieces of others --------------------------------------------------------------------- */
+
+/* Adds up, by owner, the bytes of a range that a reader gets. */
+static void count_owners(struct walk w, uint64_t *bytes)
+{
+    struct piece p;
+    while (walk_next(&w, &p)) bytes[p.owner] += p.bytes;
+}
+
+/* Puts the pieces where they belong: those of an owner follow each other in `packed`, from first
+ * [owner] on. */
+static void unpack(struct walk w, const char *packed, uint64_t *first, char *data)
+{
+    struct piece p;
+    while (walk_next(&w, &p)) {
+        memcpy(data + p.at, packed + first[p.owner], p.bytes);
+        first[p.owner] += p.bytes;
+    }
+}
+
+/* Reports whether a rank reads this one's pieces, where all read together. */
+static bool reads_own(const struct transfer *x, const struct walk *w, int reader)
+{
+    const struct mesh mesh = x->tape->graph->mesh;
+    const bool sharded = storage_of(x->tape->graph, w->tensor)->shard;
+    const int holders = sharded ? x->tape->holders : 1, me = own_rank(x);
+    for (enum rank_axis axis = AXIS_TENSOR; axis <= AXIS_PIPELINE; axis++)
+        if (axis != AXIS_CONTEXT && !(axis == AXIS_TENSOR && w->division) &&
+            mesh_place(mesh, reader, axis) != mesh_place(mesh, me, axis))
+            return false;
+    return reader != me && mesh_place(mesh, reader, AXIS_DATA) / holders == mesh_place(mesh, me, AXIS_DATA) / holders;
+}
+
+/* Exchanges what this rank gets of others into x->second, where its own pieces are first: `asks` is
+ * sent to the owners, or where all read together its own pieces are, to all that read them. */
+static int exchange_pieces(struct transfer *x, const struct walk *w, const struct request *asks, uint64_t own,
+                           uint64_t *first, struct error *e)
 {
     struct ranks *r = ranks_of(x);
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
-    const struct span mine = span_of(s, own_shard(x), at, n);
-    const int holders = x->tape->holders;
+    uint64_t at = own;
     int count = 0;
-    for (int i = 0; i < holders; i++) {
-        const struct span theirs = span_of(s, i, at, n);
-        const int peer = ranks_member(r->n, r->rank, holders, false, ranks_holder(holders, x->tape->host, i));
+    for (int peer = 0; peer < r->n; peer++) {
+        const uint64_t n = first[peer];
+        first[peer] = peer == r->rank ? 0 : at;
         if (peer == r->rank) continue;
-        if (mine.to > mine.from)
-            moves[count++] = (struct move){peer, data + (mine.from - at), mine.to - mine.from, true};
-        if (theirs.to > theirs.from)
-            moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
+        if (asks && n) moves[count++] = (struct move){peer, (void *)(uintptr_t)asks, sizeof *asks, true};
+        if (!asks && own && reads_own(x, w, peer)) moves[count++] = (struct move){peer, x->second, own, true};
+        if (n) moves[count++] = (struct move){peer, x->second + at, n, false};
+        at += n;
     }
-    const int rc = r->exchange(r, moves, count, e);
+    CHECK(at <= x->bytes / 2, "pieces of %llu bytes", (unsigned long long)at);
+    const int rc = count || !asks ? r->exchange(r, moves, count, e) : PL_OK;
     mem_free(moves);
     return rc;
 }
 
-/* Asks the owners for their parts, on rank 0: the owners of the first copy, to which it belongs. */
-static int ask_owners(struct transfer *x, id tensor, const struct storage *s, uint64_t at, uint64_t n, char *data,
-                      struct error *e)
+/* Reads a range of a tensor, whoever has it, into `data`, which is not x->second. */
+static int collect(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, struct error *e)
 {
-    struct ranks *r = ranks_of(x);
-    struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
-    struct request ask = {.kind = REQUEST_READ, .target = tensor, .at = (int64_t)at, .n = (int64_t)n};
-    int count = 0;
-    for (int i = 1; i < x->tape->holders; i++) {
-        const struct span theirs = span_of(s, i, at, n);
-        const int peer = ranks_holder(x->tape->holders, x->tape->host, i);
-        if (theirs.to == theirs.from) continue;
-        moves[count++] = (struct move){peer, &ask, sizeof ask, true};
-        moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
-    }
-    const int rc = r->exchange(r, moves, count, e);
-    mem_free(moves);
+    struct walk w = walk_begin(x, tensor, own_rank(x), at, n);
+    const struct request ask = {.kind = REQUEST_READ, .target = tensor, .at = (int64_t)at, .n = (int64_t)n};
+    uint64_t *first = mem_alloc((size_t)world_of(x) * sizeof *first), own;
+    w.shared = x->together;
+    count_owners(w, first);
+    int rc = read_own(x, w, x->second, &own, e);
+    if (!rc && transfer_has_ranks(x)) rc = exchange_pieces(x, &w, x->together ? NULL : &ask, own, first, e);
+    else first[own_rank(x)] = 0;
+    if (!rc) unpack(w, x->second, first, data);
+    mem_free(first);
     return rc;
-}
-
-/* Reads all of bytes [at, at + n) of the whole of a shard, from their owners. */
-static int shard_collect(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, struct error *e)
-{
-    const struct storage *s = storage_of(x->tape->graph, tensor);
-    int rc = shard_own(x, tensor, at, n, data, false, e);
-    if (rc || !transfer_has_ranks(x)) return rc;
-    return x->together ? gather_together(x, s, at, n, data, e) : ask_owners(x, tensor, s, at, n, data, e);
 }
 
 /* --- rank 0 tells the others ------------------------------------------------------------------ */
@@ -216,19 +378,20 @@ static int spread_write(struct transfer *x, id tensor, int64_t at, int64_t n, co
 
 /* --- moving --------------------------------------------------------------------------- */
 
-/* Moves bytes [at, at + n) of a tensor's storage, whoever holds them. */
-static int move_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
+/* Moves positions [at, at + n) of a tensor (struct walk), whoever holds them. */
+static int move_range(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
 {
     char *stored = (char *)tape_address(x->tape, tensor) + at;
-    if (storage_of(x->tape->graph, tensor)->shard)
-        return write ? shard_own(x, tensor, at, n, data, true, e) : shard_collect(x, tensor, at, n, data, e);
+    if (storage_of(x->tape->graph, tensor)->shard || division_of(x->tape->graph, tensor))
+        return write ? write_own(x, walk_begin(x, tensor, own_rank(x), at, n), data, e)
+                     : collect(x, tensor, at, n, data, e);
     return write ? x->device->ops->write(x->device, stored, data, n, e)
                  : x->device->ops->read(x->device, data, stored, n, e);
 }
 
 int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e)
 {
-    return move_bytes(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
+    return move_range(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
 }
 
 /* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a
@@ -240,11 +403,12 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
     const struct stored_form *f = tensor_form(g, t);
     CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0,
           "%s: elements %lld + %lld", graph_name(g, t->name), (long long)at, (long long)n);
+    if (division_of(g, tensor)) return move_range(x, tensor, (uint64_t)at, (uint64_t)n, data, write, e);
     for (int i = 0; i < f->n_parts; i++) {
         const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
         const uint64_t stored =
             stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
-        TRY(move_bytes(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e));
+        TRY(move_range(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e));
     }
     return PL_OK;
 }
@@ -283,7 +447,7 @@ static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64
     const struct stored_form *f = tensor_form(x->tape->graph, t);
     const uint64_t to =
         stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
-    return move_bytes(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
+    return move_range(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
 }
 
 /* Writes the parts after the first, once the whole tensor was packed. */
@@ -375,10 +539,9 @@ static int receive(struct ranks *r, void *at, uint64_t bytes, struct error *e)
 
 static int answer_read(struct transfer *x, const struct request *q, struct error *e)
 {
-    const struct span mine =
-        span_of(storage_of(x->tape->graph, q->target), own_shard(x), (uint64_t)q->at, (uint64_t)q->n);
-    int rc = shard_own(x, q->target, mine.from, mine.to - mine.from, x->first, false, e);
-    return rc ? rc : ranks_of(x)->exchange(ranks_of(x), &(struct move){0, x->first, mine.to - mine.from, true}, 1, e);
+    uint64_t n;
+    TRY(read_own(x, walk_begin(x, q->target, 0, (uint64_t)q->at, (uint64_t)q->n), x->first, &n, e));
+    return ranks_of(x)->exchange(ranks_of(x), &(struct move){0, x->first, n, true}, 1, e);
 }
 
 static int take(struct transfer *x, const struct request *q, struct error *e)

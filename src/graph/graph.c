@@ -88,6 +88,7 @@ void graph_free(struct graph *g)
     vec_free(&g->loops);
     vec_free(&g->cuts);
     vec_free(&g->params);
+    vec_free(&g->divisions);
     vec_free(&g->outputs);
     vec_free(&g->names);
     name_index_free(&g->index);
@@ -100,8 +101,8 @@ void graph_clear(struct graph *g)
 {
     struct graph x = {0};
 #define KEEP(v) (x.v.at = g->v.at, x.v.cap = g->v.cap)
-    KEEP(storages), KEEP(tensors), KEEP(nodes), KEEP(scopes), KEEP(loops), KEEP(cuts), KEEP(params), KEEP(outputs),
-        KEEP(names), KEEP(blob);
+    KEEP(storages), KEEP(tensors), KEEP(nodes), KEEP(scopes), KEEP(loops), KEEP(cuts), KEEP(params), KEEP(divisions),
+        KEEP(outputs), KEEP(names), KEEP(blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) KEEP(order[p].nodes);
 #undef KEEP
     name_index_free(&g->index);
@@ -128,8 +129,8 @@ void graph_copy_over(struct graph *to, const struct graph *from)
 #define OVER(v)                                                                                                        \
     (x.v.at = to->v.at, x.v.cap = to->v.cap,                                                                           \
      copy_over((void **)&x.v.at, &x.v.cap, from->v.at, from->v.n, sizeof *from->v.at))
-    OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(outputs),
-        OVER(names), OVER(blob);
+    OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(divisions),
+        OVER(outputs), OVER(names), OVER(blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) OVER(order[p].nodes);
 #undef OVER
     x.index = to->index;

@@ -29,6 +29,7 @@
 
 #include "base/base.h"
 #include "base/dtype.h"
+#include "graph/mesh.h"
 #include "graph/step.h"
 
 typedef uint32_t id; /* storage, tensor, node, scope or loop; 0 is invalid */
@@ -113,6 +114,24 @@ struct storage {
     /* enum rank_axis: each of these ranks holds `bytes` bytes of the whole, which a tensor without
      * a node describes (shard.h); 0: it is the whole */
     uint8_t shard;
+    /* 1 + the index in graph.divisions: it holds one part of the whole; 0: it is the whole */
+    uint16_t division;
+    uint16_t part; /* with `division`: the number among the parts of this rank */
+};
+
+/* How a weight, or the state of its optimizer, is divided into parts, which the ranks of
+ * AXIS_TENSOR hold (division.h). */
+enum { SECTIONS_MOST = 4 };
+struct section {
+    int64_t length; /* along the axis, of the whole */
+    int32_t copies; /* parts that follow each other and hold the same */
+};
+struct division {
+    uint8_t rank, axis, sections;
+    bool blocks;           /* of a weight of this shape a pair of numbers for each block of 8-bit state */
+    int32_t parts, here;   /* of all ranks; of each rank */
+    int64_t dim[MAX_RANK]; /* of the whole */
+    struct section section[SECTIONS_MOST];
 };
 
 struct tensor {
@@ -159,6 +178,9 @@ struct param {
     /* 1 + the index of the parameter whose values, or norms of rows (INIT_ROW_NORMS), it starts
      * with; 0: none */
     uint32_t like;
+    /* 1 + the index of the parameter whose first part this rank holds beside this one; 0: it is a
+     * parameter itself. Such parameters are the last ones, while passes run */
+    uint32_t main;
 };
 
 /* The activation functions of ACT. */
@@ -207,10 +229,6 @@ struct scope {
     id parent, name;                   /* full name, "model.layers.3.mlp" */
     uint8_t flags;                     /* enum scope_flag */
 };
-
-/* The ranks of a collective, or of a loop with an iteration on each: all of them, those of a host,
- * which follow each other, or those with the same number on their hosts. */
-enum rank_axis { AXIS_NONE, AXIS_ALL, AXIS_HOST, AXIS_ACROSS };
 
 /* How much of a whole is computed at a time: `part` of `whole` independent samples. A kernel that
  * may compute a sample otherwise among fewer samples is chosen as for all of them: a sample has the
@@ -294,12 +312,14 @@ struct graph {
     VEC(struct loop) loops;
     VEC(struct cut) cuts;              /* from element 0 */
     VEC(struct param) params;          /* from element 0 */
+    VEC(struct division) divisions;    /* from element 0 */
     VEC(struct output) outputs;        /* from element 0 */
     VEC(char) names;                   /* interned strings, each once; an id is an offset */
     struct name_index index;           /* hash index of names */
     struct output_index output_names;
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
+    struct mesh mesh;                  /* of the ranks that run it */
     id step;                           /* the tensor over struct step_block */
     /* names of the counts in it that losses are divided by; 0: the one without a name */
     id counts[STEP_COUNTS];

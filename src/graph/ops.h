@@ -85,6 +85,13 @@ const char *op_variant_name(enum op op, int variant);
 /* Returns the op whose times are used for an op that was not measured; OP_NONE: none. */
 enum op op_like(enum op op);
 
+/* Returns the dimension of the op's signature that an axis of a tensor is; -1: one without a name.
+ * A slot is that of an input, or MAX_IN + that of an output. op_axis returns the axis that has a
+ * dimension; -1: none. op_dimension_is compares it with a name, of n bytes, or "...". */
+int op_dimension(enum op op, int slot, int rank, int axis);
+int op_axis(enum op op, int slot, int rank, int dimension);
+bool op_dimension_is(enum op op, int dimension, const char *name, size_t n);
+
 /* Returns false for views and for nodes that first_sum.c silenced: they launch no kernel. */
 static inline bool node_launches(const struct node *n) { return !n->silent && !(op_table[n->op].flags & OPF_VIEW); }
 /* Returns the input that output `o` of this node updates in place; -1: none. */

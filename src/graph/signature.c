@@ -148,6 +148,37 @@ __attribute__((constructor)) static void read_table(void)
     for (enum op op = OP_NONE + 1; op < OP_COUNT; op++) read_signature(op);
 }
 
+/* --- dimensions by name -------------------------------------------------------------------- */
+
+enum { REST = NAMES_MOST }; /* dimension REST + k is the k-th of "..." */
+
+static const struct form *form_of(enum op op, int slot)
+{
+    return slot < MAX_IN ? &signatures[op].in[slot] : &signatures[op].out[slot - MAX_IN];
+}
+
+int op_dimension(enum op op, int slot, int rank, int axis)
+{
+    const struct form *f = form_of(op, slot);
+    const int rests = rank - f->rank;
+    if (!f->shaped) return -1;
+    if (f->rest == NO_REST || axis < f->rest) return f->dim[axis].name;
+    return axis < f->rest + rests ? REST + axis - f->rest : f->dim[axis - rests].name;
+}
+
+int op_axis(enum op op, int slot, int rank, int dimension)
+{
+    for (int axis = 0; axis < rank; axis++)
+        if (op_dimension(op, slot, rank, axis) == dimension) return axis;
+    return -1;
+}
+
+bool op_dimension_is(enum op op, int dimension, const char *name, size_t n)
+{
+    if (dimension >= REST) return n == 3 && !strncmp(name, "...", 3);
+    return dimension >= 0 && same_span(signatures[op].name[dimension], (struct span){name, (int)n});
+}
+
 /* --- expressions --------------------------------------------------------------------------- */
 
 /* What the inputs of a node bind. */

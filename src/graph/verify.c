@@ -88,9 +88,9 @@ static void verify_shapes(const struct verify *v, id n)
         if (x->in[i] && t->loop) HOLDS(loop_inside(g, x->loop, t->loop) || g->loops.at[t->loop].axis || !t->advance, n);
     }
     /* Ranks leave out other iterations: a collective in such a loop would wait for one that has
-     * none. */
+     * none. Ranks of one line of AXIS_TENSOR have the same batch. */
     for (id l = x->loop; l && op_table[x->op].flags & OPF_COMM; l = g->loops.at[l].parent)
-        HOLDS(!g->loops.at[l].counted, n);
+        HOLDS(!g->loops.at[l].counted || x->attr.group.axis == AXIS_TENSOR, n);
 }
 
 /* Verifies that each input may be read: a node wrote it earlier in this program, or its storage is

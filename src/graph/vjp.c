@@ -66,6 +66,16 @@ void vjp_reshape(struct vjp *v)
     v->din[0] = op_reshape(v->g, v->dout[0], x->rank, dim);
 }
 
+/* Sums the gradient over the ranks, each of which has that of its part. One rank does the same, so
+ * that what is added to the sum is added in the same way. */
+void vjp_enter(struct vjp *v)
+{
+    const bool sums = v->attr->group.ranks;
+    v->din[0] = sums ? op_apply(v->g, OP_SUM_RANKS, v->attr, (id[]){op_dense(v->g, v->dout[0])}, 1) : v->dout[0];
+}
+
+void vjp_sum_ranks(struct vjp *v) { v->din[0] = v->dout[0]; }
+
 /* Pads the gradient of a slice with zeros: it is zero around the slice. */
 void vjp_slice(struct vjp *v)
 {

@@ -141,7 +141,7 @@ void generator_join(struct generator *a, struct run *r)
     CHECK(r->planned.answers, "the run has no programs that generate");
     const struct image_batch *images = model_takes_images(&r->planned.model) ? r->planned.batch.own : NULL;
     *a = (struct generator){.run = r,
-                            .together = r->planned.plan.settings.shard == SHARD_WEIGHTS ? r->planned.ranks : NULL,
+                            .together = settings_meet(&r->planned.plan.settings) ? r->planned.ranks : NULL,
                             .texts = r->planned.prompts,
                             .cache = r->planned.batch.cache,
                             .chunk = r->planned.prompt_chunk,

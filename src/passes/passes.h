@@ -152,8 +152,9 @@ struct settings {
     /* generation: tokens that program prompt takes at once; 0: the run does not generate */
     int prompt_chunk;
     int prompts;                 /* generation: prompts that are answered at once */
-    int ranks, shares;           /* ranks of the run; shares of a step on each of them (shares.c); 0 is 1 */
+    int ranks, shares;           /* ranks that add gradients; shares of a step on each of them (shares.c); 0 is 1 */
     int per_host;                /* ranks of a host; 0: all are on one */
+    int tensor, tensor_shares;   /* ranks of AXIS_TENSOR; parts of a product on each of them (tensor.c); 0 is 1 */
     bool motions;                /* a single rank has the collectives of several: for tests and measurements */
     /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and
      * GUARD */
@@ -164,13 +165,24 @@ struct settings {
  * memory.precision. */
 enum precision scope_precision(const struct settings *s, const struct graph *g, id scope);
 
+/* Returns the parts into which products are divided, by all ranks of AXIS_TENSOR. */
+static inline int settings_tensor_parts(const struct settings *s)
+{
+    return mesh_size(s->tensor) * mesh_size(s->tensor_shares);
+}
+/* Returns the number of ranks of the run. */
+static inline int settings_world(const struct settings *s) { return mesh_size(s->ranks) * mesh_size(s->tensor); }
+static inline struct mesh settings_mesh(const struct settings *s) { return (struct mesh){.tensor = s->tensor}; }
+/* Reports whether ranks meet in the forward, so that all of them run it together. */
+static inline bool settings_meet(const struct settings *s) { return s->shard == SHARD_WEIGHTS || s->tensor > 1; }
+
 /* Returns the number of ranks that a collective is over; 0: there is none. */
 static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }
 
 /* Returns the number of ranks that hold one copy of a divided weight between them. settings_axis
  * returns their axis, and settings_copies the number of such groups. */
 static inline int settings_holders(const struct settings *s) { return s->group == GROUP_HOST ? s->per_host : s->ranks; }
-static inline int settings_axis(const struct settings *s) { return s->group == GROUP_HOST ? AXIS_HOST : AXIS_ALL; }
+static inline int settings_axis(const struct settings *s) { return s->group == GROUP_HOST ? AXIS_HOST : AXIS_DATA; }
 static inline int settings_copies(const struct settings *s) { return s->ranks / settings_holders(s); }
 
 /* Returns attr.group.host of a collective over all ranks; settings_holders_host returns that of one

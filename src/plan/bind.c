@@ -133,6 +133,7 @@ static bool attributes_alike(const struct node *x, const struct node *y)
         return !memcmp(&x->attr, &y->attr, sizeof x->attr);
     union attr a = x->attr;
     a.adamw.key = y->attr.adamw.key;
+    memcpy(a.adamw.of, y->attr.adamw.of, sizeof a.adamw.of);
     return !memcmp(&a.adamw, &y->attr.adamw, sizeof a.adamw);
 }
 

@@ -49,7 +49,7 @@ struct communication plan_communication(const struct plan *p, const struct graph
 {
     struct communication c = {.buffers = most_buffers(p, g), .host = host_bytes(g)};
     double *seconds = mem_alloc(g->nodes.n * sizeof *seconds), with = 0, without = 0;
-    for (int program = 0; program < PROGRAM_COUNT && p->settings.ranks > 1; program++) {
+    for (int program = 0; program < PROGRAM_COUNT && settings_world(&p->settings) > 1; program++) {
         if (!program_is(program, PROGRAM_TIMED) || program_is(program, PROGRAM_GENERATES)) continue;
         double own = 0;
         for (int turn = 0; turn < 2; turn++) { /* with the collectives, and without */

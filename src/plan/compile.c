@@ -67,7 +67,7 @@ static void mark_communication(struct graph *g)
     for (int p = 0; p < PROGRAM_COUNT; p++)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            if (op_table[n->op].flags & OPF_COMM && n->op != OP_ALL_REDUCE &&
+            if (op_table[n->op].flags & OPF_COMM && n->op != OP_ALL_REDUCE && n->op != OP_SUM_RANKS &&
                 storage_of(g, n->out[0])->kind == KIND_ACT)
                 storage_of(g, n->out[0])->kind = KIND_COMM;
         }
@@ -84,6 +84,7 @@ static bool is_built(enum program p, const struct settings *s)
 /* Adds the storages that every graph has, and the model's nodes. */
 static void build(struct graph *g, const struct source *source, const struct settings *s, bool verify)
 {
+    g->mesh = settings_mesh(s);
     graph_step(g);
     enum space staging = s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE;
     graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
@@ -109,7 +110,7 @@ static void run_phase(struct graph *g, enum pipeline_phase phase, const struct s
     if (phase != PIPELINE_WHOLE || g->error.code) return;
     if (s->inputs_ahead) add_next(g, s->device.separate_memory ? SPACE_HOST : SPACE_DEVICE);
     if (settings_group(s)) mark_communication(g);
-    if (settings_group(s) && s->device.separate_memory) add_exchange(g);
+    if ((settings_group(s) || s->tensor > 1) && s->device.separate_memory) add_exchange(g);
 }
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)

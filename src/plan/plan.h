@@ -318,7 +318,8 @@ struct plan_file {
     struct settings settings; /* only the members that the planner decides */
     uint64_t arena[SPACE_COUNT], smallest, digest;
     int effective_batch, threads;
-    int ranks, shares;        /* ranks, and shares of a step on each of them */
+    int ranks, shares;         /* ranks that add gradients, and shares of a step on each of them */
+    int tensor, tensor_shares; /* ranks of AXIS_TENSOR, and parts on each of them */
     int per_host;             /* with parallel.group host: ranks of a host */
     char profile[64];
 };

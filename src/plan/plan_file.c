@@ -45,6 +45,10 @@ void plan_put_settings(struct json_writer *w, const struct settings *s, int effe
         json_put_int(w, "shares", s->shares);
         if (s->group == GROUP_HOST) json_put_int(w, "group_ranks", s->per_host);
     }
+    if (settings_tensor_parts(s) > 1) {
+        json_put_int(w, "tensor", s->tensor);
+        json_put_int(w, "tensor_shares", s->tensor_shares);
+    }
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const char *name = techniques[id].name, *text = technique_print(id, s, value);
         if (techniques[id].unsaid && technique_is_off(id, s)) continue;
@@ -234,16 +238,17 @@ static void write_ranks(struct json_writer *w, const struct plan *p, const struc
 {
     char value[SETTING_ROOM];
     struct text links = {0};
-    if (p->settings.ranks < 2 || !p->settings.train) return;
+    if (settings_world(&p->settings) < 2 || !p->settings.train) return;
     const struct communication c = plan_communication(p, g, profile);
     links_print(profile, &links);
     json_begin_map(w, "ranks");
-    json_put_int(w, "world", p->settings.ranks);
-    json_put_int(w, "per_host", profile->per_host ? profile->per_host : p->settings.ranks);
+    json_put_int(w, "world", settings_world(&p->settings));
+    json_put_int(w, "per_host", profile->per_host ? profile->per_host : settings_world(&p->settings));
+    if (p->settings.tensor > 1) json_put_int(w, "tensor", p->settings.tensor);
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         if (techniques[id].class == CLASS_SHARES)
             json_put_string(w, techniques[id].name, technique_print(id, &p->settings, value));
-    json_put_int(w, "shares", p->settings.ranks * p->settings.shares);
+    json_put_int(w, "shares", mesh_size(p->settings.ranks) * mesh_size(p->settings.shares));
     json_put_string(w, "links", links.at);
     json_put_uint(w, "sent_bytes", (uint64_t)c.sent);
     json_put_uint(w, "received_bytes", (uint64_t)c.sent);
@@ -357,9 +362,11 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc) rc = value_as_map(s, "settings", e);
     if (!rc) rc = read_count(s, "effective_batch", &p->effective_batch, e);
     if (!rc) rc = read_count(s, "accumulation", &p->settings.accumulation, e);
-    p->ranks = p->shares = 1;
+    p->ranks = p->shares = p->tensor = p->tensor_shares = 1;
     if (!rc && value_get(s, "ranks")) rc = read_count(s, "ranks", &p->ranks, e);
     if (!rc && value_get(s, "shares")) rc = read_count(s, "shares", &p->shares, e);
+    if (!rc && value_get(s, "tensor")) rc = read_count(s, "tensor", &p->tensor, e);
+    if (!rc && value_get(s, "tensor_shares")) rc = read_count(s, "tensor_shares", &p->tensor_shares, e);
     if (!rc && value_get(s, "group_ranks")) rc = read_count(s, "group_ranks", &p->per_host, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = read_technique(s, id, &p->settings, e);
     p->settings.prompts = 1;

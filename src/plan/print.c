@@ -27,6 +27,9 @@ static void print_settings(const struct settings *s, struct text *out)
     if (s->ranks * s->shares > 1)
         text_printf(out, "%d %s with %d %s each, ", s->ranks, s->ranks == 1 ? "rank" : "ranks", s->shares,
                     s->shares == 1 ? "share" : "shares");
+    if (s->tensor > 1) text_printf(out, "%d ranks to a product, ", s->tensor);
+    if (s->tensor_shares > 1)
+        text_printf(out, "products in %d parts%s, ", s->tensor_shares, s->tensor > 1 ? " on each" : "");
     settings_print(s, out);
     text_printf(out, "\n");
 }
@@ -70,12 +73,27 @@ static void print_weights(const struct plan *p, const struct graph *g, struct te
     if (w.quantized) print_row(out, "  frozen, NF4", w.quantized, plan_arena(p));
 }
 
+/* Prints how much of the weights is divided among the ranks of a product. */
+static void print_division(const struct plan *p, const struct graph *g, struct text *out)
+{
+    double all = 0, divided = 0;
+    if (settings_tensor_parts(&p->settings) < 2) return;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const id t = g->params.at[i].tensor;
+        if (storage_of(g, t)->kind != KIND_PARAM) continue;
+        all += (double)tensor_elements(tensor_at(g, t));
+        divided += storage_of(g, t)->division ? (double)tensor_elements(tensor_at(g, t)) : 0;
+    }
+    text_printf(out, "  %.0f %% of the weights are in %d parts, the others are whole\n",
+                all > 0 ? 100 * divided / all : 0, settings_tensor_parts(&p->settings));
+}
+
 /* Prints what a rank sends; nothing for one rank. */
 static void print_communication(const struct plan *p, const struct graph *g, const struct profile *profile,
                                 struct text *out)
 {
     char sent[32], time[32], hidden[32];
-    if (p->settings.ranks < 2 || !p->settings.train) return;
+    if (settings_world(&p->settings) < 2 || !p->settings.train) return;
     const struct communication c = plan_communication(p, g, profile);
     text_printf(out, "  a rank sends %s in a step, which takes %s", size_print((uint64_t)c.sent, sent),
                 duration_print(c.seconds, time));
@@ -159,6 +177,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
                     duration_print(p->program_seconds[PROGRAM_NEXT], time));
     else text_printf(out, "  predicted step time %s", duration_print(p->seconds, time));
     print_source(profile, out);
+    print_division(p, g, out);
     print_communication(p, g, profile, out);
     struct text missing = {0};
     plan_print_missing(p, &missing);

@@ -27,10 +27,15 @@ struct settings planned_base_settings(struct planned *r, const struct run_option
     s.inputs_ahead = s.pipelined && c->data_train.n;
     groups_settings(c, &r->memory, &s);
     s.micro_batch = planned_share_samples(r);
-    s.ranks = planned_parallel_ranks(r);
+    s.ranks = planned_data_ranks(r);
     s.shares = r->shares / s.ranks;
     if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
-    if (s.ranks > 1) s.per_host = r->profile.per_host;
+    if (s.ranks > 1) s.per_host = mesh_on_host(planned_mesh(r), planned_world(r), AXIS_DATA, r->profile.per_host);
+    const int64_t parts = c->parallel_tensor_shares > 0 ? c->parallel_tensor_shares : c->parallel_tensor;
+    if (o->train && parts > 1) {
+        s.tensor = (int)c->parallel_tensor;
+        s.tensor_shares = (int)(parts / c->parallel_tensor);
+    }
     s.motions = r->ranks && r->ranks->motions;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
@@ -185,6 +190,11 @@ int planned_follow_plan(struct planned *r, struct settings s, const char *path, 
     if (!rc && (f.ranks * f.shares > 1 ? f.ranks != s.ranks || f.shares != s.shares : s.ranks * s.shares > 1))
         rc = error_set(e, PL_USAGE, "%s: made for ranks %d, shares of each %d; this run has %d and %d; plan again",
                        path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
+    if (!rc && (f.tensor != mesh_size(s.tensor) || f.tensor_shares != mesh_size(s.tensor_shares)))
+        rc = error_set(e, PL_USAGE,
+                       "%s: made for parallel.tensor %d with %d parts on each; this run has %d and %d; plan "
+                       "again",
+                       path, f.tensor, f.tensor_shares, mesh_size(s.tensor), mesh_size(s.tensor_shares));
     if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
     if (r->answers && r->config->train_eval_batch && r->config->train_eval_batch != f.settings.prompts)

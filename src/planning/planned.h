@@ -64,6 +64,7 @@ struct planned {
     bool no_files;               /* run_options.no_files */
     bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
     bool forward;                /* run_options.forward */
+    bool trains;                 /* run_options.train */
     bool answers;                /* it trains, and its evaluations answer prompts (train.eval_samples) */
     /* what it is planned for */
     enum device_kind kind;
@@ -250,6 +251,13 @@ int planned_share_samples(const struct planned *r);
 int64_t planned_share_rows(const struct planned *r);
 int planned_own_shares(const struct planned *r);
 int planned_first_share(const struct planned *r);
+/* Returns the mesh of the ranks, the place of this rank among those that have other samples, and
+ * their number. */
+struct mesh planned_mesh(const struct planned *r);
+int planned_data_place(const struct planned *r);
+int planned_data_ranks(const struct planned *r);
+/* Reports whether this rank counts what it reads: one of those that read the same samples does. */
+bool planned_speaks(const struct planned *r);
 /* The samples of a whole step that this rank has. */
 struct planned_part {
     int64_t first, n;

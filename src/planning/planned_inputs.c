@@ -16,27 +16,68 @@
 
 /* --- ranks and shares ----------------------------------------------------------------------- */
 
-int planned_parallel_ranks(const struct planned *r)
+int planned_world(const struct planned *r)
 {
-    return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1;
+    return r->ranks ? r->ranks->n : r->trains && r->config->parallel_ranks > 0 ? (int)r->config->parallel_ranks : 1;
+}
+
+struct mesh planned_mesh(const struct planned *r)
+{
+    return (struct mesh){.tensor = r->trains ? (int32_t)r->config->parallel_tensor : 1};
+}
+
+int planned_data_ranks(const struct planned *r) { return mesh_line(planned_mesh(r), planned_world(r), AXIS_DATA); }
+
+/* Returns the place of this rank among those that have other samples. */
+static int data_place(const struct planned *r)
+{
+    return r->ranks ? mesh_place(planned_mesh(r), r->ranks->rank, AXIS_DATA) : 0;
+}
+
+bool planned_speaks(const struct planned *r)
+{
+    return !r->ranks || mesh_place(planned_mesh(r), r->ranks->rank, AXIS_TENSOR) == 0;
 }
 
 int planned_host_ranks(const struct planned *r)
 {
-    const int n = planned_parallel_ranks(r);
+    const int n = planned_world(r);
     return r->ranks                           ? (int)max_i64(1, r->ranks->local)
            : r->config->parallel_per_host > 0 ? (int)min_i64(n, r->config->parallel_per_host)
                                               : n;
 }
 
+/* Checks that the ranks are a mesh. */
+static int check_mesh(const struct config *c, int64_t ranks, struct error *e)
+{
+    const int64_t tensor = c->parallel_tensor,
+                  parts = c->parallel_tensor_shares > 0 ? c->parallel_tensor_shares : tensor;
+    if (ranks % tensor) {
+        error_set(e, PL_USAGE,
+                  "parallel.tensor is %lld, which does not divide the %lld ranks: every group of ranks "
+                  "that compute together has the same number of them",
+                  (long long)tensor, (long long)ranks);
+        return config_at_key(c, KEY_parallel_tensor, e);
+    }
+    if (parts % tensor) {
+        error_set(e, PL_USAGE,
+                  "parallel.tensor_shares is %lld, which is not divisible by parallel.tensor %lld: every "
+                  "rank has the same number of parts",
+                  (long long)parts, (long long)tensor);
+        return config_at_key(c, KEY_parallel_tensor_shares, e);
+    }
+    return PL_OK;
+}
+
 int planned_open_shares(struct planned *r, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
-    const int64_t ranks = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks),
-                  shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
+    const int64_t all = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks);
     r->shares = 1;
     if (!o->train) return PL_OK;
-    if (o->whole && (ranks > 1 || shares > 1))
+    TRY(check_mesh(c, all, e));
+    const int64_t ranks = all / c->parallel_tensor, shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
+    if (o->whole && (all > 1 || shares > 1 || c->parallel_tensor_shares > 1))
         return error_set(e, PL_USAGE, "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its "
                          "own data; leave them out");
     if (shares % ranks) {
@@ -45,6 +86,7 @@ int planned_open_shares(struct planned *r, const struct run_options *o, struct e
         return config_at_key(c, KEY_parallel_shares, e);
     }
     r->ranks = o->ranks;
+    r->trains = true;
     r->shares = (int)shares;
     if (shares > c->train_effective_batch && !o->probe && (!o->ranks || !o->ranks->rank))
         log_warn("train.effective_batch %lld has fewer samples than the step has shares (%lld): some of them, and "
@@ -55,7 +97,7 @@ int planned_open_shares(struct planned *r, const struct run_options *o, struct e
 int planned_open_links(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
-    const int n = planned_parallel_ranks(r);
+    const int n = planned_world(r);
     const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
     if (n < 2) return PL_OK;
     if (host > n || n % host) {
@@ -85,7 +127,8 @@ int64_t planned_share_rows(const struct planned *r)
     return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation;
 }
 int planned_own_shares(const struct planned *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
-int planned_first_share(const struct planned *r) { return r->ranks ? r->ranks->rank * planned_own_shares(r) : 0; }
+int planned_first_share(const struct planned *r) { return data_place(r) * planned_own_shares(r); }
+int planned_data_place(const struct planned *r) { return data_place(r); }
 struct planned_part planned_part(const struct planned *r)
 {
     const int64_t first = min_i64(r->effective_batch, (int64_t)planned_first_share(r) * planned_share_samples(r));

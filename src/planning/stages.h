@@ -33,7 +33,7 @@ stage planned_check_names;
 /* Sets the number of shares of a step. `plan` may be asked for ranks that are not there. */
 stage planned_open_shares;
 /* Returns the number of ranks that the plan is for. */
-int planned_parallel_ranks(const struct planned *r);
+int planned_world(const struct planned *r);
 /* Returns the number of ranks that share the memory and the disk of a host. Those that are only
  * planned for are on one host unless parallel.per_host says otherwise. */
 int planned_host_ranks(const struct planned *r);

@@ -41,6 +41,7 @@ void query_fill(struct query *q, const struct graph *g, const struct node *n, co
     q->nin = n->nin;
     q->nout = n->nout;
     q->profile = p;
+    q->mesh = g->mesh;
     q->portion = g->loops.at[n->loop].portion;
     for (int i = 0; i < n->nin; i++) q->in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
     for (int o = 0; o < n->nout; o++) q->out[o] = n->out[o] ? tensor_at(g, n->out[o]) : NULL;

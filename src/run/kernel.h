@@ -61,6 +61,7 @@ struct query {
     int nin, nout;
     bool crosses;              /* copy between device and host */
     struct portion portion;    /* of the loop around the node */
+    struct mesh mesh;          /* of the ranks */
     const struct profile *profile;
     const struct kernel *kernel; /* the chosen kernel; NULL: none yet */
 };
@@ -88,6 +89,7 @@ struct launch {
     struct portion portion;    /* of that loop */
     struct portion extent;     /* of a sequence: the entries that there are, of those planned (sequence.h) */
     struct ranks *ranks;       /* NULL: this process is the only one (run/ranks.h) */
+    struct mesh mesh;          /* in which these are */
     int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
 
@@ -101,6 +103,36 @@ static inline int64_t launch_whole(const struct launch *l, int64_t rows)
 /* Returns the first element, in the whole, of the shard that a launch works on, which has `part`
  * elements; 0: it works on the whole. */
 static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->shard * part; }
+
+/* Returns the place of this rank on AXIS_TENSOR. */
+static inline int launch_place(const struct launch *l)
+{
+    return l->ranks ? mesh_place(l->mesh, l->ranks->rank, AXIS_TENSOR) : 0;
+}
+/* Reports whether a part that the launch works on is the first of its copies. */
+static inline bool launch_is_first(const struct launch *l, const int32_t number[3])
+{
+    const struct part_number of = part_number_read(number);
+    return !of.here || (launch_place(l) * of.here + of.part) % mesh_size(of.copies) == 0;
+}
+/* Returns the key of the random numbers of a part; copies have the same. */
+static inline uint64_t launch_key(const struct launch *l, uint64_t key, const int32_t number[3])
+{
+    return key + (uint64_t)part_index(part_number_read(number), launch_place(l)) * 0x9e3779b97f4a7c15ull;
+}
+
+/* Returns the n ranks, of those of a collective (attr.group), that this rank is one of. */
+static inline struct rank_group launch_group(const struct launch *l, int n, bool across)
+{
+    return ranks_group(l->mesh, l->ranks->n, l->ranks->rank, (enum rank_axis)l->attr->group.axis, n, across);
+}
+/* Reports whether there are the ranks that a collective is for: all of its line, or some. */
+static inline bool launch_group_fits(const struct launch *l)
+{
+    const int line = l->ranks ? mesh_line(l->mesh, l->ranks->n, (enum rank_axis)l->attr->group.axis) : 1,
+              n = l->attr->group.ranks;
+    return l->attr->group.axis > AXIS_DATA ? line % n == 0 : line == n;
+}
 
 /* A kernel that is several GPU functions, or algorithms, under one name. The plan chooses one by
  * the node; a launch that it does not fit is an error. */

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "base/base.h"
+#include "graph/mesh.h"
 
 enum { RANK_HOST = 64 };
 
@@ -29,17 +30,32 @@ struct move {
     bool send;
 };
 
-/* Returns member i of the n ranks of a group that this rank belongs to; and this rank's place among
- * them. Such groups are ranks that follow each other, all or those of a host, or, `across` hosts,
- * those with the same number on theirs. */
-static inline int ranks_member(int ranks, int rank, int n, bool across, int i)
+/* n ranks of a line of a mesh, to which a rank belongs: all of the line, ranks that follow each
+ * other on it, or, `across` hosts, those with the same number on theirs. */
+struct rank_group {
+    struct mesh mesh;
+    enum rank_axis axis;
+    int rank, line, at; /* the rank, the ranks of its line, and its place on it */
+    int n;
+    bool across;
+};
+
+static inline struct rank_group ranks_group(struct mesh mesh, int all, int rank, enum rank_axis axis, int n,
+                                            bool across)
 {
-    const int host = ranks / n;
-    return across ? i * host + rank % host : rank / n * n + i;
+    const struct rank_group g = {mesh, axis, rank, mesh_line(mesh, all, axis), mesh_place(mesh, rank, axis), n, across};
+    return g;
 }
-static inline int ranks_place(int ranks, int rank, int n, bool across)
+
+/* Returns member i of the group, and the place of its rank among them. */
+static inline int ranks_member(const struct rank_group *g, int i)
 {
-    return across ? rank / (ranks / n) : rank % n;
+    const int host = g->line / g->n, place = g->across ? i * host + g->at % host : g->at / g->n * g->n + i;
+    return mesh_rank(g->mesh, g->rank, g->axis, place);
+}
+static inline int ranks_place(const struct rank_group *g)
+{
+    return g->across ? g->at / (g->line / g->n) : g->at % g->n;
 }
 
 /* Returns the shard that the member at a place of a group holds, one for each of the n members.

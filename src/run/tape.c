@@ -24,8 +24,9 @@ static void find_holders(struct tape *t)
         const struct loop *loop = &t->graph->loops.at[l];
         if (loop->axis) t->holders = (int)loop->trip, t->host = (int)loop->host;
     }
-    t->shard =
-        t->ranks ? ranks_shard(t->holders, t->host, ranks_place(t->ranks->n, t->ranks->rank, t->holders, false)) : 0;
+    if (!t->ranks) return;
+    const struct rank_group g = ranks_group(t->graph->mesh, t->ranks->n, t->ranks->rank, AXIS_DATA, t->holders, false);
+    t->shard = ranks_shard(t->holders, t->host, ranks_place(&g));
 }
 
 static void bind_operand(const struct tape *t, struct entry *e, int slot, struct operand *x, id tensor)
@@ -94,9 +95,17 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     const struct binding *b = &t->placement->binding[node];
     struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
                       .kernel = b->kernel};
-    e.launch = (struct launch){.attr = &n->attr, .nin = n->nin, .nout = n->nout, .threads = threads,
-                               .work_bytes = b->work_bytes, .access = b->access, .form = b->form, .ranks = t->ranks,
-                               .shard = t->shard, .portion = t->graph->loops.at[n->loop].portion};
+    e.launch = (struct launch){.attr = &n->attr,
+                               .nin = n->nin,
+                               .nout = n->nout,
+                               .threads = threads,
+                               .work_bytes = b->work_bytes,
+                               .access = b->access,
+                               .form = b->form,
+                               .ranks = t->ranks,
+                               .mesh = t->graph->mesh,
+                               .shard = t->shard,
+                               .portion = t->graph->loops.at[n->loop].portion};
     e.advances = n->op == OP_FOLD;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);

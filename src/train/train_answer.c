@@ -73,7 +73,7 @@ uint64_t trainer_prompts(const struct trainer *t)
 {
     const struct questions *q = &t->answering.held.questions;
     uint64_t h = 0;
-    if (!t->answering.open || t->run.planned.plan.settings.shard != SHARD_WEIGHTS) return 0;
+    if (!t->answering.open || !settings_meet(&t->run.planned.plan.settings)) return 0;
     for (uint32_t i = 0; i < q->at.n; i++) {
         const struct prompt *p = &q->at.at[i].prompt;
         h = hash_bytes(p->ids, (size_t)p->n * sizeof *p->ids, h);

@@ -44,16 +44,25 @@ static int refuse_change(const struct config *c, const struct config *stored, en
     return rc;
 }
 
+/* Keeps the shares of a run that is resumed, unless they are given, or n ranks cannot have the same
+ * number of them. */
+static void adopt_shares(int64_t *now, int64_t stored, int64_t n, const char *what)
+{
+    if (*now > 0 || stored <= 0) return;
+    if (stored % n == 0) *now = stored;
+    else
+        log_note("resume: the %lld %s of the run cannot be divided among %lld ranks; it continues with %lld, which is "
+                 "another order of the same sums",
+                 (long long)stored, what, (long long)n, (long long)n);
+}
+
 /* Adopts what was decided for data keys that are auto (feed_resolve): a resumed run keeps the
  * decision. */
 static void adopt_decisions(struct config *c, const struct config *stored, const struct ranks *ranks)
 {
     const int64_t n = ranks ? ranks->n : 1;
-    if (c->parallel_shares <= 0 && stored->parallel_shares > 0 && stored->parallel_shares % n == 0)
-        c->parallel_shares = stored->parallel_shares;
-    else if (c->parallel_shares <= 0 && stored->parallel_shares > 0)
-        log_note("resume: the %lld shares of the run cannot be divided among %lld ranks; it continues with %lld, which "
-                 "is another order of the same sums", (long long)stored->parallel_shares, (long long)n, (long long)n);
+    adopt_shares(&c->parallel_shares, stored->parallel_shares, max_i64(1, n / c->parallel_tensor), "shares");
+    adopt_shares(&c->parallel_tensor_shares, stored->parallel_tensor_shares, c->parallel_tensor, "parts of products");
     if (c->data_labels == LABELS_AUTO && stored->data_labels != LABELS_AUTO) {
         c->data_labels = stored->data_labels;
         if (!config_given(c, KEY_data_ignore)) c->data_ignore = stored->data_ignore;
@@ -251,9 +260,20 @@ static uint64_t hash_config(const struct config *c)
     return h;
 }
 
+/* Prints how many ranks compute together, and the parts of products; "": none do. */
+static const char *mesh_words(const struct trainer *t, char *out, size_t room)
+{
+    const struct settings *s = &t->run.planned.plan.settings;
+    out[0] = 0;
+    if (s->tensor > 1)
+        snprintf(out, room, ", products in %d parts on %d ranks each", settings_tensor_parts(s), s->tensor);
+    return out;
+}
+
 /* Checks, before memory is taken, that all ranks are to run the same. */
 static int agree_to_start(struct trainer *t, int rc, struct error *e)
 {
+    char words[128];
     struct ranks *r = t->o->ranks;
     rc = agree_on(r, rc, e);
     if (rc || !r) return rc;
@@ -266,7 +286,8 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
          {"the list of prompts of train.eval_samples, without those whose images cannot be read,", trainer_prompts(t)}};
     rc = agree_same(r, same, COUNT(same), e);
     if (!rc)
-        log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.planned.shares,
+        log_note("%d ranks, %d on this host, %d shares of a step's batch%s%s", r->n, r->local, t->run.planned.shares,
+                 mesh_words(t, words, sizeof words),
                  t->run.planned.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
     struct text keys = {0};
     if (!rc && planned_print_order(&t->run.planned, &keys))
@@ -355,6 +376,8 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) rc = trainer_read_prompts(t, e);
     /* a resumed run keeps them */
     if (!rc && t->run.planned.shares > 1) t->resolved.parallel_shares = t->run.planned.shares;
+    if (!rc && settings_tensor_parts(&t->run.planned.plan.settings) > 1)
+        t->resolved.parallel_tensor_shares = settings_tensor_parts(&t->run.planned.plan.settings);
     rc = agree_to_start(t, rc, e);
     if (!rc && leads)
         rc = folder_open(&t->folder, t->c->train_out,

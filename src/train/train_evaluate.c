@@ -24,8 +24,8 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
     float l = 0;
     b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     int rc = feed_put(&t->validation, &(struct batch_target){0}, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-    /* no rank enters the program, which gathers weights, without the others */
-    if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e);
+    /* no rank enters the program, in which ranks meet, without the others */
+    if (settings_meet(&t->run.planned.plan.settings)) rc = agree_on(t->o->ranks, rc, e);
     if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
     if (!rc && !isfinite(l))
         rc = error_set(e, PL_FAIL,
@@ -92,13 +92,13 @@ static int list_retrieval(struct trainer *t, struct eval_part *mine, struct erro
  * weights in shards all ranks run the program together: one that has no batch runs another's. */
 static int evaluate_own(struct trainer *t, int64_t first, struct eval_part *mine, struct error *e)
 {
-    const int64_t at = first + t->run.planned.plan.settings.micro_batch * t->o->ranks->rank;
+    const int64_t at = first + t->run.planned.plan.settings.micro_batch * planned_data_place(&t->run.planned);
     const struct feed_left left = t->validation.left;
     struct loss_sums ignored = {0};
     *mine = (struct eval_part){0};
     int rc = PL_OK;
     if (at >= (int64_t)t->validation.samples) {
-        if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = evaluate_batch(t, first, &ignored, e);
+        if (settings_meet(&t->run.planned.plan.settings)) rc = evaluate_batch(t, first, &ignored, e);
         t->validation.left = left;
     } else {
         rc = evaluate_batch(t, at, &mine->sums, e);
@@ -126,13 +126,19 @@ static void take_part(struct trainer *t, const struct eval_part *x, struct loss_
     if (t->has_scores) mask_scores_take(&t->scores, x->records, x->n_records);
 }
 
+/* Returns the part of a rank with batches of its own: the i-th one. */
+static const struct eval_part *own_part(const struct trainer *t, int i)
+{
+    return part_of(t, mesh_rank(planned_mesh(&t->run.planned), 0, AXIS_DATA, i));
+}
+
 /* Sums what all ranks omitted from the pass. */
 static void add_left(struct trainer *t)
 {
     struct feed_left *to = &t->validation.left;
     *to = (struct feed_left){.cells = part_of(t, 0)->left.cells};
-    for (int i = 0; i < t->o->ranks->n; i++) {
-        const struct feed_left *x = &part_of(t, i)->left;
+    for (int i = 0; i < planned_data_ranks(&t->run.planned); i++) {
+        const struct feed_left *x = &own_part(t, i)->left;
         to->images += x->images;
         to->small += x->small;
         to->malformed += x->malformed;
@@ -141,22 +147,24 @@ static void add_left(struct trainer *t)
     }
 }
 
-/* Runs one pass of an evaluation on all ranks: batch j is evaluated by rank j modulo their number.
- * All ranks add in the order of batches, which gives the bits of one rank. */
+/* Runs one pass of an evaluation on all ranks: batch j is evaluated by rank j modulo the number of
+ * those that have other samples, with the ranks that compute together with it. All ranks add in the
+ * order of batches, which gives the bits of one rank. */
 static int evaluate_together(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     struct ranks *r = t->o->ranks;
     const int64_t B = t->run.planned.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    const int groups = planned_data_ranks(&t->run.planned);
     t->validation.left = (struct feed_left){0};
-    for (int64_t at = 0; at < n; at += B * r->n) {
+    for (int64_t at = 0; at < n; at += B * groups) {
         struct error waiting = {0};
         const int rc = evaluate_own(t, at, part_of(t, r->n), e);
         if (rc && r->ended) return rc; /* all ranks know */
         if (r->gather(r, part_of(t, r->n), t->parts, part_bytes(t), &waiting)) r->abort(r, PL_FAIL, waiting.text);
         for (int i = 0; i < r->n; i++)
             if (part_of(t, i)->failed) return agree_on(r, rc, e);
-        for (int i = 0; i < r->n; i++) take_part(t, part_of(t, i), sums);
-        if (t->o->progress) progress_add(p, (uint64_t)min_i64(r->n, ceil_div(n - at, B)));
+        for (int i = 0; i < groups; i++) take_part(t, own_part(t, i), sums);
+        if (t->o->progress) progress_add(p, (uint64_t)min_i64(groups, ceil_div(n - at, B)));
     }
     add_left(t);
     return PL_OK;

@@ -34,7 +34,7 @@ static bool is_divided(const struct trainer *t)
 {
     const struct graph *g = &t->run.planned.graph;
     for (id s = 1; s < g->storages.n && t->o->ranks; s++)
-        if (g->storages.at[s].shard) return true;
+        if (g->storages.at[s].shard || g->storages.at[s].division) return true;
     return false;
 }
 

@@ -213,6 +213,8 @@ static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, st
     *a = (struct agreement){.units = batch->units, .busy = t->busy, .seen = feed_seen(&t->data) - t->seen,
                             .broken = samples->broken - t->broken, .stop = t->o->signals && signals_received()};
     for (int k = 0; k < FEED_COUNTS; k++) a->count[k] = batch->count[k];
+    if (!planned_speaks(&t->run.planned)) /* another rank has the same samples */
+        *a = (struct agreement){.busy = a->busy, .stop = a->stop};
     r->step = (int64_t)trainer_steps_submitted(t) + 1;
     rc = agree(r, a, rc, e);
     for (int k = 0; k < FEED_COUNTS; k++) batch->count[k] = a->count[k];

@@ -130,11 +130,11 @@ struct trainer {
 /* Reports whether this process writes the run's files and messages: it is the only one, or rank
  * 0. */
 static inline bool trainer_leads(const struct trainer *t) { return !t->o->ranks || !t->o->ranks->rank; }
-/* Reports whether this rank answers prompts: rank 0, and with weights in shards all of them, which
- * gather weights together. */
+/* Reports whether this rank answers prompts: rank 0, and where ranks meet in the forward all of
+ * them. */
 static inline bool trainer_answers(const struct trainer *t)
 {
-    return t->answering.open && (trainer_leads(t) || t->run.planned.plan.settings.shard == SHARD_WEIGHTS);
+    return t->answering.open && (trainer_leads(t) || settings_meet(&t->run.planned.plan.settings));
 }
 
 /* --- train_begin.c -------------------------------------------------------------------------- */

@@ -27,8 +27,8 @@ static void put_weight(const struct launch *l, struct update_slots at, int w_out
 {
     if (l->in[0].dtype == DT_BF16) {
         const int64_t first = launch_first(l, l->attr->adamw.part);
-        uint64_t bits =
-            random_bits(round_key(l->in[at.step].data, l->attr->adamw.key), (uint64_t)(first + i) / 4) >> 16 * (i % 4);
+        const uint64_t key = launch_key(l, l->attr->adamw.key, l->attr->adamw.of);
+        uint64_t bits = random_bits(round_key(l->in[at.step].data, key), (uint64_t)(first + i) / 4) >> 16 * (i % 4);
         p = bf16_to_f32(round_at_random((float)p, (uint32_t)bits));
     }
     ref_put(&l->out[0], i, p);

@@ -88,6 +88,14 @@ static int64_t squares_elements(const struct launch *l)
     return l->attr->squares.part ? max_i64(0, min_i64(n, l->attr->squares.n - squares_first(l))) : n;
 }
 
+/* Returns the first cell of the part of a weight that x belongs to. */
+static int64_t squares_at(const struct launch *l)
+{
+    const struct attr_squares *a = &l->attr->squares;
+    const int64_t n = a->part ? a->n : operand_elements(&l->in[0]);
+    return a->at + part_index(part_number_read(a->of), launch_place(l)) * ceil_div(n, a->cell);
+}
+
 /* Makes eight sums over the elements with the same index modulo 8, then their tree: the order
  * depends only on the cell. */
 static double squares_of(const struct operand *x, int64_t from, int64_t to)
@@ -109,8 +117,9 @@ static void squares_run(const struct launch *l)
 {
     const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l),
                   cells = ceil_div(n, cell);
-    double *to = (double *)l->out[0].data + l->attr->squares.at + first / cell;
+    double *to = (double *)l->out[0].data + squares_at(l) + first / cell;
     CHECK(l->in[1].data == l->out[0].data, "the cells are updated in place");
+    if (!launch_is_first(l, l->attr->squares.of)) return;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 32768)
     for (int64_t c = 0; c < cells; c++) to[c] = squares_of(&l->in[0], c * cell, min_i64(n, (c + 1) * cell));
 }
@@ -118,11 +127,11 @@ static void squares_run(const struct launch *l)
 static void ref_squares(const struct launch *l)
 {
     const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l);
-    for (int64_t c = 0; c < ceil_div(n, cell); c++) {
+    for (int64_t c = 0; c < ceil_div(n, cell) && launch_is_first(l, l->attr->squares.of); c++) {
         double sum = 0;
         for (int64_t i = c * cell; i < min_i64(n, (c + 1) * cell); i++)
             sum += ref_get(&l->in[0], i) * ref_get(&l->in[0], i);
-        ref_put(&l->out[0], l->attr->squares.at + first / cell + c, sum);
+        ref_put(&l->out[0], squares_at(l) + first / cell + c, sum);
     }
 }
 
@@ -199,11 +208,9 @@ static uint64_t reduce_bytes(int64_t part, int ranks, size_t size)
 struct collective {
     const char *name;
     struct ranks *ranks;
-    /* ranks that take part, on this host if there are several levels, and this one's place among
-     * them */
-    int n, self;
-    int hosts, host;     /* levels: the hosts, and this one's number; else 1 and 0 */
-    bool across;         /* the n ranks are on different hosts */
+    struct rank_group group, beyond; /* ranks that take part, of this host if there are several levels; of this place */
+    int n, self;                     /* the number of those of `group`, and this one's place among them */
+    int hosts, host;                 /* levels: the hosts, and this one's number; else 1 and 0 */
     enum dtype dtype;
     size_t size;         /* of an element */
     char *x, *pieces;
@@ -216,15 +223,27 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     const int all = l->attr->group.ranks, host = l->attr->group.host, n = host ? host : all;
-    const bool some = l->attr->group.axis > AXIS_ALL, across = l->attr->group.axis == AXIS_ACROSS;
-    CHECK(all < 2 || (l->ranks && (some ? l->ranks->n % all == 0 : l->ranks->n == all)), "the plan is for %d ranks",
-          all);
-    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .hosts = all / n, .across = across,
-                           .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
-                           .pieces = (char *)l->work + moves_bytes(all), .elements = operand_elements(x),
-                           .part = part, .threads = l->threads};
-    if (n > 1) c.self = ranks_place(l->ranks->n, l->ranks->rank, n, across);
-    if (host) c.host = ranks_place(l->ranks->n, l->ranks->rank, c.hosts, true);
+    struct collective c = {.name = name,
+                           .ranks = l->ranks,
+                           .n = n,
+                           .hosts = all / n,
+                           .dtype = x->dtype,
+                           .size = dtype_size(x->dtype),
+                           .x = x->data,
+                           .moves = l->work,
+                           .pieces = (char *)l->work + moves_bytes(all),
+                           .elements = operand_elements(x),
+                           .part = part,
+                           .threads = l->threads};
+    if (n > 1) {
+        CHECK(launch_group_fits(l), "the plan is for %d ranks", all);
+        c.group = launch_group(l, n, l->attr->group.axis == AXIS_ACROSS);
+        c.self = ranks_place(&c.group);
+    }
+    if (host) {
+        c.beyond = launch_group(l, c.hosts, true);
+        c.host = ranks_place(&c.beyond);
+    }
     c.piece = piece_of(part, all, c.size);
     return c;
 }
@@ -260,14 +279,8 @@ static void add_move(const struct collective *c, int *n, int peer, void *at, int
 
 /* Returns the rank at a place of this host, or of those that take part; and the rank of this place
  * on another host. */
-static int inside(const struct collective *c, int place)
-{
-    return ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, place);
-}
-static int beyond(const struct collective *c, int host)
-{
-    return ranks_member(c->ranks->n, c->ranks->rank, c->hosts, true, host);
-}
+static int inside(const struct collective *c, int place) { return ranks_member(&c->group, place); }
+static int beyond(const struct collective *c, int host) { return ranks_member(&c->beyond, host); }
 
 /* Exchanges n moves; also without moves of this rank: others may have some. */
 static void exchange(const struct collective *c, int n)
@@ -375,11 +388,11 @@ static uint64_t all_reduce_workspace(const struct query *q)
     return reduce_bytes(part_of(tensor_elements(q->in[0]), n), n, dtype_size(q->in[0]->dtype));
 }
 
-static void all_reduce_run(const struct launch *l)
+/* Replaces the output by its sum over ranks. */
+static void reduce_all(const struct launch *l, const char *name)
 {
     const struct operand *x = &l->out[0];
-    CHECK(l->in[0].data == x->data, "x is updated in place");
-    struct collective c = begin(l, "ALL_REDUCE", x, part_of(operand_elements(x), l->attr->group.ranks));
+    struct collective c = begin(l, name, x, part_of(operand_elements(x), l->attr->group.ranks));
     for (c.at = 0; c.at < c.part && c.n > 1; c.at += c.piece) {
         int64_t mine;
         const char *sum = reduce_round(&c, &mine);
@@ -388,9 +401,29 @@ static void all_reduce_run(const struct launch *l)
     }
 }
 
+static void all_reduce_run(const struct launch *l)
+{
+    CHECK(l->in[0].data == l->out[0].data, "x is updated in place");
+    reduce_all(l, "ALL_REDUCE");
+}
+
 CPU_KERNEL_WORK(ALL_REDUCE, all_reduce);
 /* The order of the sum is the result: there is no other one to compare with. */
 REF_KERNEL_AS_WORK(ALL_REDUCE, all_reduce);
+
+/* The output may be another tensor than x, which is then read again. */
+static bool sum_ranks_match(const struct query *q) { return is_summed(q->in[0]) && tensor_is_dense(q->out[0]); }
+static uint64_t sum_ranks_workspace(const struct query *q) { return all_reduce_workspace(q); }
+
+static void sum_ranks_run(const struct launch *l)
+{
+    if (l->in[0].data != l->out[0].data)
+        memcpy(l->out[0].data, l->in[0].data, (size_t)operand_elements(&l->out[0]) * dtype_size(l->out[0].dtype));
+    reduce_all(l, "SUM_RANKS");
+}
+
+CPU_KERNEL_WORK(SUM_RANKS, sum_ranks);
+REF_KERNEL_AS_WORK(SUM_RANKS, sum_ranks);
 
 /* --- REDUCE_SCATTER --------------------------------------------------------------------------- */
 

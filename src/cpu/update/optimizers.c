@@ -64,7 +64,7 @@ void update_store(const struct launch *l, struct update_slots at, int64_t from, 
 {
     if (l->in[0].dtype == DT_BF16)
         round_store(l->in[0].data, from, launch_first(l, l->attr->adamw.part), n, p,
-                    round_key(l->in[at.step].data, l->attr->adamw.key));
+                    round_key(l->in[at.step].data, launch_key(l, l->attr->adamw.key, l->attr->adamw.of)));
     if (!launch_has(l, at.w)) return;
     float scratch[TILE];
     row_store(&l->in[at.w], from, n, row_view(&l->in[0], from, n, scratch));

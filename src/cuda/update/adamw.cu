@@ -330,7 +330,7 @@ static adam_weight adam_weight_of(const struct launch *l)
 {
     const auto &a = l->attr->adamw;
     return {l->in[0].data, l->in[1].data, l->in[2].data, l->in[3].data, data_in(l, 6), operand_elements(&l->in[0]),
-            a.weight_decay, a.lr_scale, a.key};
+            a.weight_decay, a.lr_scale, launch_key(l, a.key, a.of)};
 }
 
 /* Returns an empty batch with the parameters of this launch. */

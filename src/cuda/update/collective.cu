@@ -46,11 +46,10 @@ static __global__ void __launch_bounds__(TREE_BLOCK)
 struct collective {
     struct transport *transport;  /* NULL: the only rank, which sends nothing, not even to itself */
     const char *name;
-    /* ranks that take part, on this host if there are several levels, and this one's place among
-     * them */
-    int n, self;
+    /* ranks that take part, of this host if there are several levels; and those of this place */
+    struct rank_group group, beyond;
+    int n, self;                  /* the number of those of `group`, and this one's place among them */
     int hosts, host;              /* levels: the hosts, and this one's number; else 1 and 0 */
-    bool across;                  /* the n ranks are on different hosts */
     bool whole;                   /* a round has whole parts */
     enum dtype dtype;
     int64_t size, elements, part, piece;
@@ -63,12 +62,18 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     struct transport *t = (struct transport *)l->state;
-    const int n = l->attr->group.ranks, host = l->attr->group.host, all = t ? t->ranks->n : 1;
-    CHECK(l->attr->group.axis > AXIS_ALL ? all % n == 0 : all == n, "the plan is for %d ranks", n);
-    struct collective c = {t, name, host ? host : n};
-    c.hosts = n / c.n, c.across = l->attr->group.axis == AXIS_ACROSS;
-    if (t) c.self = ranks_place(all, t->ranks->rank, c.n, c.across);
-    if (host) c.host = ranks_place(all, t->ranks->rank, c.hosts, true);
+    const int n = l->attr->group.ranks, host = l->attr->group.host;
+    CHECK(t ? launch_group_fits(l) : n == 1, "the plan is for %d ranks", n);
+    struct collective c = {t, name};
+    c.n = host ? host : n, c.hosts = n / c.n;
+    if (t) {
+        c.group = launch_group(l, c.n, l->attr->group.axis == AXIS_ACROSS);
+        c.self = ranks_place(&c.group);
+    }
+    if (host) {
+        c.beyond = launch_group(l, c.hosts, true);
+        c.host = ranks_place(&c.beyond);
+    }
     c.dtype = x->dtype, c.size = (int64_t)dtype_size(x->dtype), c.elements = operand_elements(x), c.part = part;
     c.piece = piece_elements(part, n, c.size), c.whole = c.piece == part;
     c.x = (char *)x->data, c.leaves = (char *)l->work, c.stream = (cudaStream_t)l->stream;
@@ -102,12 +107,11 @@ static char *leaf_of(const struct collective *c, int number) { return c->leaves 
  * place on another host. */
 static int inside(const struct collective *c, int place)
 {
-    const struct ranks *r = c->transport ? c->transport->ranks : NULL;
-    return r ? ranks_member(r->n, r->rank, c->n, c->across, place) : 0;
+    return c->transport ? ranks_member(&c->group, place) : 0;
 }
 static int beyond(const struct collective *c, int host)
 {
-    return ranks_member(c->transport->ranks->n, c->transport->ranks->rank, c->hosts, true, host);
+    return ranks_member(&c->beyond, host);
 }
 
 /* Adds a move. Parts that follow each other are one move of NCCL's, where a round has all of them.
@@ -238,19 +242,35 @@ static int gather_round(const struct collective *c, int64_t at, struct error *e)
     return transport_exchange(c->transport, c->moves, n, c->name, c->stream, e);
 }
 
-static int launch_all_reduce(const struct launch *l, struct error *e)
+/* Replaces the output by its sum over ranks. */
+static int reduce_all(const struct launch *l, const char *name, struct error *e)
 {
     const struct operand *x = &l->out[0];
     int64_t mine;
     int rc = PL_OK;
-    CHECK(l->in[0].data == x->data, "x is updated in place");
-    const struct collective c = begin(l, "ALL_REDUCE", x, part_elements(operand_elements(x), l->attr->group.ranks));
+    const struct collective c = begin(l, name, x, part_elements(operand_elements(x), l->attr->group.ranks));
     for (int64_t at = 0; at < c.part && !rc; at += c.piece) {
         rc = reduce_round(&c, at, NULL, false, &mine, e);
         if (!rc) rc = gather_round(&c, at, e);
     }
     mem_free(c.moves);
     return rc;
+}
+
+static int launch_all_reduce(const struct launch *l, struct error *e)
+{
+    CHECK(l->in[0].data == l->out[0].data, "x is updated in place");
+    return reduce_all(l, "ALL_REDUCE", e);
+}
+
+/* Sums an activation, which may be read again. */
+static int launch_sum_ranks(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    if (x->data != y->data)
+        TRY_CUDA(cudaMemcpyAsync(y->data, x->data, (size_t)operand_elements(x) * dtype_size(x->dtype),
+                                 cudaMemcpyDeviceToDevice, (cudaStream_t)l->stream));
+    return reduce_all(l, "SUM_RANKS", e);
 }
 
 /* Clears a part behind the end of x. */
@@ -323,5 +343,6 @@ static int prepare(const struct cuda_state *s, struct entry *entry, struct error
 static void release(void *state) { (void)state; }
 
 CUDA_KERNEL(cuda_all_reduce, .prepare = prepare, .launch = launch_all_reduce, .release = release);
+CUDA_KERNEL(cuda_sum_ranks, .prepare = prepare, .launch = launch_sum_ranks, .release = release);
 CUDA_KERNEL(cuda_reduce_scatter, .prepare = prepare, .launch = launch_reduce_scatter, .release = release);
 CUDA_KERNEL(cuda_all_gather, .prepare = prepare, .release = release, .batch = batch_all_gather, .meets = true);

@@ -59,8 +59,11 @@ static int launch_squares(const struct launch *l, struct error *e)
     /* without the padding of a shard */
     const int64_t n = part ? max_i64(0, min_i64(operand_elements(&l->in[0]), l->attr->squares.n - first))
                            : operand_elements(&l->in[0]);
-    double *cells = (double *)l->out[0].data + l->attr->squares.at + first / cell;
-    if (!n) return PL_OK;
+    const auto &a = l->attr->squares;
+    const int64_t each = (part ? a.n : operand_elements(&l->in[0])) + cell - 1;
+    const int64_t of = part_index(part_number_read(a.of), launch_place(l));
+    double *cells = (double *)l->out[0].data + a.at + of * (each / cell) + first / cell;
+    if (!n || !launch_is_first(l, a.of)) return PL_OK;
     TRY_CUDA(by_type(store_of(l->in[0].dtype), [&](auto zero) {
         using T = decltype(zero);
         squares_kernel<<<(unsigned)((n + cell - 1) / cell), FOLD_BLOCK, 0, (cudaStream_t)l->stream>>>(

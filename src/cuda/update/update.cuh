@@ -29,8 +29,8 @@ static inline update update_of(const struct launch *l, int step, int clip, int w
 {
     const auto &a = l->attr->adamw;
     return {typed_of(&l->in[0]), typed_of(&l->in[1]), typed_in(l, w), in_as<step_block>(l, step), in_as<float>(l, clip),
-            operand_elements(&l->in[0]), a.beta1, a.beta2, a.eps, a.weight_decay, a.lr_scale, a.key,
-            launch_first(l, a.part)};
+            operand_elements(&l->in[0]), a.beta1, a.beta2, a.eps, a.weight_decay, a.lr_scale,
+            launch_key(l, a.key, a.of), launch_first(l, a.part)};
 }
 
 /* Reports whether the update changes nothing: with step.found_inf, or a gradient norm that is not

@@ -219,6 +219,9 @@ bool fused_step_excluded(const struct settings *s, const struct step_limits *l, 
     else if (settings_group(s) || s->shares > 1)
         text_printf(why, "the gradients of a weight are complete only after all shares of the step (parallel.ranks, "
                          "parallel.shares); set memory.fused_step off");
+    else if (settings_tensor_parts(s) > 1)
+        text_printf(why, "the gradients of a weight are complete only when its ranks have added them "
+                         "(parallel.tensor); set memory.fused_step off");
     else if (settings_scale_loss(s))
         text_printf(why, "memory.precision f16 skips steps whose gradients overflow, which is known only after the "
                          "first weights are updated; use bf16 or f32, or memory.fused_step off");

@@ -32,6 +32,7 @@
  */
 #include <math.h>
 
+#include "graph/division.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "passes/passes.h"
@@ -87,12 +88,18 @@ static bool rule_matches(const struct update_rule *r, const char *name)
     return false;
 }
 
-/* Returns the attributes of a weight's update; `depth` is the layer's factor on the learning
- * rate. */
-static union attr attributes(const struct settings *s, const char *name, double depth)
+/* Returns the attributes of a weight's update; `depth` is the layer's factor on the learning rate,
+ * `of` which part of the weight it is. */
+static union attr attributes(const struct settings *s, const char *name, double depth, struct part_number of)
 {
-    union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1, s->beta2, s->eps, s->weight_decay,
-                              depth, hash_bytes(name, strlen(name), 0)}};
+    union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1,
+                              s->beta2,
+                              s->eps,
+                              s->weight_decay,
+                              depth,
+                              hash_bytes(name, strlen(name), 0),
+                              0,
+                              {of.part, of.here, of.copies}}};
     for (uint32_t i = 0; i < s->n_rules; i++) {
         const struct update_rule *r = &s->rules[i];
         if (!rule_matches(r, name)) continue;
@@ -102,8 +109,9 @@ static union attr attributes(const struct settings *s, const char *name, double 
     return a;
 }
 
-/* Makes a state tensor "weight.which" of the given dtype and shape. */
-static id state(struct graph *g, const char *weight, const char *which, enum dtype t, int rank, const int64_t *dim)
+/* Makes a state tensor "weight.which" of the given dtype and shape, for a master weight. */
+static id state(struct graph *g, const char *weight, id master, const char *which, enum dtype t, int rank,
+                const int64_t *dim)
 {
     char name[300];
     struct tensor x = {.dtype = (uint8_t)t, .rank = (uint8_t)rank};
@@ -113,6 +121,11 @@ static id state(struct graph *g, const char *weight, const char *which, enum dty
     x.storage = graph_storage(g, name, KIND_STATE, SPACE_DEVICE, tensor_bytes(&x));
     x.name = g->storages.at[x.storage].name;
     vec_push(&g->tensors, x);
+    if (!division_copy(g, x.storage, tensor_at(g, master)->storage, !strcmp(which, "absmax")))
+        graph_fail(g,
+                   "memory.optimizer adamw-8bit: blocks of %d elements of %s would lie on two ranks with "
+                   "parallel.tensor %d; use adamw, or another number",
+                   STATE_BLOCK, weight, division_of(g, master)->parts);
     return g->tensors.n - 1;
 }
 
@@ -130,8 +143,8 @@ struct update {
 
 static void emit_adamw(const struct update *u, enum dtype t)
 {
-    id m = state(u->g, u->name, "exp_avg", t, u->shape.rank, u->shape.dim);
-    id v = state(u->g, u->name, "exp_avg_sq", t, u->shape.rank, u->shape.dim);
+    id m = state(u->g, u->name, u->p.master, "exp_avg", t, u->shape.rank, u->shape.dim);
+    id v = state(u->g, u->name, u->p.master, "exp_avg_sq", t, u->shape.rank, u->shape.dim);
     graph_emit(u->g, OP_ADAMW, &u->attr, (id[]){u->p.master, u->p.grad, m, v, u->step, u->clip, u->w}, u->w ? 7 : 6);
 }
 
@@ -143,16 +156,17 @@ static void emit_adamw_8bit(const struct update *u)
         emit_adamw(u, DT_F32);
         return;
     }
-    id m = state(u->g, u->name, "exp_avg", DT_U8, u->shape.rank, u->shape.dim);
-    id v = state(u->g, u->name, "exp_avg_sq", DT_U8, u->shape.rank, u->shape.dim);
-    id absmax = state(u->g, u->name, "absmax", DT_F32, 2, blocks);
+    id m = state(u->g, u->name, u->p.master, "exp_avg", DT_U8, u->shape.rank, u->shape.dim);
+    id v = state(u->g, u->name, u->p.master, "exp_avg_sq", DT_U8, u->shape.rank, u->shape.dim);
+    id absmax = state(u->g, u->name, u->p.master, "absmax", DT_F32, 2, blocks);
     graph_emit(u->g, OP_ADAMW_8BIT, &u->attr, (id[]){u->p.master, u->p.grad, m, v, absmax, u->step, u->clip, u->w},
                u->w ? 8 : 7);
 }
 
 static void emit_sgd(const struct update *u)
 {
-    id m = u->s->momentum ? state(u->g, u->name, "momentum_buffer", DT_F32, u->shape.rank, u->shape.dim) : 0;
+    id m =
+        u->s->momentum ? state(u->g, u->name, u->p.master, "momentum_buffer", DT_F32, u->shape.rank, u->shape.dim) : 0;
     graph_emit(u->g, OP_SGD, &u->attr, (id[]){u->p.master, u->p.grad, u->step, u->clip, u->w, m}, m ? 6 : u->w ? 5 : 4);
 }
 
@@ -166,10 +180,10 @@ static void emit_adafactor(const struct update *u)
     if (rank >= 2) {
         memcpy(columns, u->shape.dim, sizeof columns);
         columns[rank - 2] = columns[rank - 1];
-        r = state(u->g, u->name, "exp_avg_sq_row", DT_F32, rank - 1, u->shape.dim);
-        c = state(u->g, u->name, "exp_avg_sq_col", DT_F32, rank - 1, columns);
+        r = state(u->g, u->name, u->p.master, "exp_avg_sq_row", DT_F32, rank - 1, u->shape.dim);
+        c = state(u->g, u->name, u->p.master, "exp_avg_sq_col", DT_F32, rank - 1, columns);
     } else {
-        r = state(u->g, u->name, "exp_avg_sq", DT_F32, rank, u->shape.dim);
+        r = state(u->g, u->name, u->p.master, "exp_avg_sq", DT_F32, rank, u->shape.dim);
     }
     graph_emit(u->g, OP_ADAFACTOR, &u->attr, (id[]){u->p.master, u->p.grad, r, u->step, u->clip, u->w, c},
                c      ? 7
@@ -187,7 +201,7 @@ static void update_one(struct graph *g, const struct settings *s, const struct p
                        *p,
                        *tensor_at(g, p->master),
                        name,
-                       attributes(s, name, depth),
+                       attributes(s, name, depth, division_number(g, p->master)),
                        graph_step(g),
                        clip,
                        p->tensor == p->master ? 0 : p->tensor,

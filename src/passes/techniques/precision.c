@@ -33,6 +33,8 @@ static id working_copy(struct graph *g, const struct tensor *master, enum dtype 
     struct tensor x = *master;
     x.dtype = t;
     id storage = graph_storage(g, name, KIND_PARAM, SPACE_DEVICE, tensor_bytes(&x));
+    g->storages.at[storage].division = g->storages.at[master->storage].division;
+    g->storages.at[storage].part = g->storages.at[master->storage].part;
     return graph_tensor(g, graph_name(g, g->storages.at[storage].name), storage, t, x.rank, x.dim, 0);
 }
 

@@ -52,7 +52,7 @@ static struct node recipe(const struct graph *g, id made, id t)
 static bool is_cheap(const struct graph *g, const struct node *n)
 {
     const struct op_row *row = &op_table[n->op];
-    if (n->phase != PHASE_FORWARD || row->flags & (OPF_EFFECT | OPF_GRAD)) return false;
+    if (n->phase != PHASE_FORWARD || row->flags & (OPF_EFFECT | OPF_GRAD | OPF_COMM)) return false;
     const struct tensor *in[MAX_IN] = {0}, *out[MAX_OUT] = {0};
     double frees = 0;
     for (int i = 0; i < n->nin; i++) in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;

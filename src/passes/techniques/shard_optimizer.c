@@ -51,6 +51,9 @@ struct shards {
 
 static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op == OP_ADAMW_8BIT || n->op == OP_SGD; }
 
+/* Reports whether a node is a sum over the ranks that add gradients. */
+static bool is_over_data(const struct node *n) { return n->op == OP_ALL_REDUCE && n->attr.group.axis <= AXIS_DATA; }
+
 /* Makes a dense vector of `n` elements over a storage, with the name and dtype of `like`. */
 static id vector_on(struct graph *g, id storage, id like, int64_t n)
 {
@@ -203,7 +206,7 @@ static void scatter_all(struct shards *x)
     id *reduces = mem_alloc(x->tensors * sizeof *reduces); /* by gradient: its ALL_REDUCE */
     for (uint32_t k = 0; k < x->old.n; k++) {
         const struct node *n = node_at(x->g, x->old.at[k]);
-        if (n->op == OP_ALL_REDUCE) reduces[n->in[0]] = x->old.at[k];
+        if (is_over_data(n)) reduces[n->in[0]] = x->old.at[k];
     }
     for (uint32_t i = 0; i < x->g->params.n; i++) {
         const id node = reduces[x->g->params.at[i].grad];
@@ -230,7 +233,7 @@ static void rewrite_update(struct shards *x)
             node_at(g, node)->in[0] = cells;
         }
         n = node_at(g, node);
-        if (n->op == OP_ALL_REDUCE) continue;
+        if (is_over_data(n)) continue;
         if (!same_block(x, n)) gather_pending(x);
         n = node_at(g, node);
         if (n->op == OP_SQUARES) square(x, node);
