@@ -122,7 +122,7 @@ static const char everything[] =
     "  max_images: 0\n"
     "  too_many_images: split\n"
     "  outside_images: true\n"
-  "  max_frames: 32\n"
+    "  max_frames: 32\n"
     "  frames: 8\n"
     "  fps: 0.5\n"
     "  tokens_per_frame: 16\n"
@@ -207,8 +207,8 @@ static const char everything[] =
     "bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
-    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, timeout: 30, "
-    "crowd: true}\n"
+    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, tensor: 2, "
+    "tensor_shares: 4, timeout: 30, crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 TEST(test_every_key)
@@ -291,8 +291,8 @@ TEST(test_every_key)
     assert_string_equal(c.parallel_shard.value, "optimizer");
     assert_string_equal(c.parallel_group.value, "host");
     assert_string_equal(c.parallel_links, "nvlink4,ib-ndr");
-    assert_true(c.parallel_ranks == 2 && c.parallel_per_host == 2 && c.parallel_shares == 8 &&
-                c.parallel_timeout == 30 && c.parallel_crowd);
+    assert_true(c.parallel_ranks == 2 && c.parallel_per_host == 2 && c.parallel_shares == 8 && c.parallel_tensor == 2 &&
+                c.parallel_tensor_shares == 4 && c.parallel_timeout == 30 && c.parallel_crowd);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);

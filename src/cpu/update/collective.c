@@ -411,7 +411,7 @@ CPU_KERNEL_WORK(ALL_REDUCE, all_reduce);
 /* The order of the sum is the result: there is no other one to compare with. */
 REF_KERNEL_AS_WORK(ALL_REDUCE, all_reduce);
 
-/* The output may be another tensor than x, which is then read again. */
+/* Sums x over ranks into the output, which may be x itself. */
 static bool sum_ranks_match(const struct query *q) { return is_summed(q->in[0]) && tensor_is_dense(q->out[0]); }
 static uint64_t sum_ranks_workspace(const struct query *q) { return all_reduce_workspace(q); }
 
