@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "batch/model_images.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "io/file.h"
@@ -27,7 +28,7 @@ static inline void folder_open_with(struct folder *f, const char *path, const ch
     if (!rc) rc = tokenizer_open(&f->tokenizer, path, &e);
     if (!rc) rc = template_open(&f->template, path, template, NULL, &e);
     if (!rc)
-        rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template,
+        rc = model_images_open(&f->images, &f->model, f->tokenizer, f->template,
                                &(struct image_scope){.where = media, .anywhere = true, .room = RECORD_MOST}, &e);
     if (rc) fail_msg("%s: %s", path, e.text);
     f->options = (struct tokenize_options){

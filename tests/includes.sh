@@ -35,6 +35,14 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
 
 check 'inputs: only the batch writer writes them' "$(grep -rnE '\brun_write_(input|batch|bytes)\(' src --include=*.c | grep -vE '^src/(batch|engine)/' | sed 's/^/      /')"
 
+# What the others know of a model is its ports, what its samples hold (contents.h) and of which kind
+# it is (model_kinds). The sizes of merged layers, checkpoint files, the memories of a video and the
+# classes of a head are those of a family.
+check 'families: only models and batch know them' "$(awk '
+    $2 ~ /^models\// && $1 !~ /^(models|batch)\// && $2 !~ /^models\/(model|contents|modalities|catalogue)\.h$/ &&
+        $1 !~ /^(adapter\/merge|folder\/checkpoint|infer\/tracker|infer\/classifier)\.c$/ { print "      src/" $1 " includes " $2 }' <<<"$edges"
+    grep -rnE -e '\<(m|model)->(images|masks|ground)->|\<(m|model)\.(images|masks|ground)(\>|->)' src --include=*.[ch] | grep -vE '^src/(models|batch)/' | sed 's/^/      /')"
+
 # Tables (.def) are left out: a table and its rows name each other.
 check 'files: no circle of headers' "$(grep -E '^[^ ]+\.(h|cuh|inc) ' <<<"$edges" | grep -E '\.(h|cuh|inc)$' | tsort 2>&1 >/dev/null | sed 's/^/      /')"
 

@@ -7,7 +7,6 @@
 #include "data/formats/packed.h"
 #include "io/file.h"
 #include "batch/embed.h"
-#include "infer/embed_make.h"
 
 #include "loader_fixture.h"
 

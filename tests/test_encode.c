@@ -79,9 +79,9 @@ static int describe_images(const struct config *c, const struct model *m, const 
                            struct bump *memory, struct run_batches *out, struct error *e)
 {
     (void)c, (void)m, (void)o, (void)e;
-    struct image_batch *own = bump_alloc(memory, sizeof *own);
-    *own = (struct image_batch){.images = room - frames, .frames = frames, .tokens_per_frame = FRAME_TOKENS};
-    out->own = own;
+    struct contents *own = bump_alloc(memory, sizeof *own);
+    own->media = (struct media){.images = room - frames, .frames = frames, .tokens_per_frame = FRAME_TOKENS};
+    out->holds = own;
     return PL_OK;
 }
 

@@ -97,14 +97,14 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
     struct error e;
     char micro[64];
     int64_t size[OPEN_LETTERS] = {0};
-    const struct image_batch own = {.images = room};
+    const struct contents own = {.media = {.images = room}};
     size['N'] = IMAGES;
     config_init(&c);
     for (size_t i = 0; i < COUNT(sets); i++) must(config_set(&c, sets[i], &e), &e);
     snprintf(micro, sizeof micro, "memory.micro_batch=%d", micro_batch);
     must(config_set(&c, micro, &e), &e);
     must(run_plan(&r, &c,
-                  &(struct run_options){.train = true, .own = room ? &own : NULL, .own_bytes = sizeof own,
+                  &(struct run_options){.train = true, .holds = room ? &own : NULL,
                                         .size = room ? NULL : size},
                   &e),
          &e);
@@ -167,8 +167,7 @@ TEST(test_no_images)
     must(config_set(&c, "data.sequence=14", &e), &e);
     must(run_plan(&r, &c,
                   &(struct run_options){.train = true,
-                                        .own = &(struct image_batch){0},
-                                        .own_bytes = sizeof(struct image_batch)},
+                                        .holds = &(struct contents){0}},
                   &e),
          &e);
     assert_false(planned_input(&r.planned, "image_index", &x));
@@ -189,8 +188,7 @@ TEST(test_generation)
     must(config_set(&c, "device.kind=cpu", &e), &e);
     must(run_plan(&r, &c,
                   &(struct run_options){.forward = true, .B = 1, .T = 16, .generate = &generation,
-                                        .own = &(struct image_batch){2},
-                                        .own_bytes = sizeof(struct image_batch)},
+                                        .holds = &(struct contents){.media = {.images = 2}}},
                   &e),
          &e);
     assert_true(has_op(&r.planned.graph, PROGRAM_PROMPT, OP_CONV) &&

@@ -351,8 +351,9 @@ static void build_masks(void *context, struct graph *g, int micro_batch)
     const struct source_model *m = context;
     m->model.family->build(&m->model, g,
                            &(struct batch){.B = micro_batch, .bn_group = m->model.batch_norm ? 1 : 0,
-                                           .own = &(struct prompting){
-                                               .masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
+                                           .holds = &(struct contents){
+                                               .prompts = {.masks = 4, .points = 4, .rounds = 2, .slots = true,
+                                                           .targets = true}}});
 }
 
 static void check_masks(struct source_model *m, const char *preset, enum precision precision, const char *pattern)

@@ -45,8 +45,8 @@ static int plan_with(struct run *r, struct config *c, int model, const char *wor
     for (; sets && *sets && !rc; sets++) rc = config_set(c, *sets, e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
     struct run_options o = {.train = true};
-    const struct prompting prompts = {.masks = MASKS, .points = 2, .targets = true};
-    if (model != LLAMA) o.own = &prompts, o.own_bytes = sizeof prompts;
+    const struct contents prompts = {.prompts = {.masks = MASKS, .points = 2, .targets = true}};
+    if (model != LLAMA) o.holds = &prompts;
     return rc ? rc : run_plan(r, c, &o, e);
 }
 

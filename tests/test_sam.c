@@ -43,17 +43,18 @@ static void put_batch(struct run *r)
     put_input(r, "gt_valid", area);
 }
 
-static const struct prompting by_points = {.masks = MASKS, .points = POINTS, .targets = true};
+static const struct contents by_points = {.prompts = {.masks = MASKS, .points = POINTS, .targets = true}};
 
 /* The loss, followed by the step's gradients in the order of the parameters. */
-static float *gradients(const struct prompting *p, void (*put)(struct run *), const char *const *sets, int64_t *count)
+static float *gradients(const struct contents *holds, void (*put)(struct run *), const char *const *sets,
+                        int64_t *count)
 {
     struct config c;
     struct run r = {0};
     struct error e = {0};
     begin(&c, "model.path=tests/golden/sam_target", sets);
     must(run_plan(&r, &c,
-                  &(struct run_options){.train = true, .describe = feed_describe, .own = p, .own_bytes = sizeof *p},
+                  &(struct run_options){.train = true, .describe = feed_describe, .holds = holds},
                   &e),
          &e);
     must(run_start(&r, NULL, true, &e), &e);
@@ -141,7 +142,8 @@ static void put_rounds(struct run *r)
     put_input(r, "gt_valid", area);
     put_input(r, "prompt_keys", identity);
 }
-static const struct prompting in_rounds = {.masks = MASKS, .points = ROUND_SLOTS, .rounds = ROUNDS, .targets = true};
+static const struct contents in_rounds = {
+    .prompts = {.masks = MASKS, .points = ROUND_SLOTS, .rounds = ROUNDS, .targets = true}};
 
 /* A round draws its point by the mask's key, so micro-batches and chunks of the masks see the same
  * rounds. A pixel whose logit is near 0 may change its side by rounding, which would change the
@@ -214,8 +216,8 @@ static void put_slots(struct run *r)
 TEST(test_slots)
 {
     static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
-    const struct prompting apart = {.masks = MASKS, .points = 1, .boxes = true, .targets = true};
-    const struct prompting slots = {.masks = MASKS, .points = SLOTS, .slots = true, .targets = true};
+    const struct contents apart = {.prompts = {.masks = MASKS, .points = 1, .boxes = true, .targets = true}};
+    const struct contents slots = {.prompts = {.masks = MASKS, .points = SLOTS, .slots = true, .targets = true}};
     int64_t n, k;
     float *want = gradients(&apart, put_apart, sets, &n), *got = gradients(&slots, put_slots, sets, &k);
     assert_int_equal(n, k);

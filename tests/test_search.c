@@ -443,17 +443,18 @@ TEST(test_ranks)
     check_model("llama-tiny", (struct batch){.T = 48}, GPU_RANKS_FREE);
 }
 
+static const struct contents slot_prompts = {
+    .prompts = {.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}};
+
 TEST(test_sam)
 {
-    check_model("sam-tiny",
-                (struct batch){
-                    .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
-                SOME_FREE);
+    check_model("sam-tiny", (struct batch){.holds = &slot_prompts}, SOME_FREE);
 }
 
 TEST(test_images)
 {
-    check_model("llava-tiny", (struct batch){.T = 24, .own = &(struct image_batch){.images = 3}}, IMAGES_FREE);
+    check_model("llava-tiny", (struct batch){.T = 24, .holds = &(struct contents){.media = {.images = 3}}},
+                IMAGES_FREE);
 }
 
 /* Each head has its own number of chunks. */
@@ -473,18 +474,12 @@ TEST(test_heads)
 
 TEST(test_tinysam)
 {
-    check_model("tinysam-tiny",
-                (struct batch){
-                    .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
-                SOME_FREE);
+    check_model("tinysam-tiny", (struct batch){.holds = &slot_prompts}, SOME_FREE);
 }
 
 TEST(test_sam2)
 {
-    check_model("sam2-tiny",
-                (struct batch){
-                    .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
-                SOME_FREE);
+    check_model("sam2-tiny", (struct batch){.holds = &slot_prompts}, SOME_FREE);
 }
 
 TEST(test_random)

@@ -20,7 +20,7 @@ static void open_folder(struct folder *f, double fps, uint32_t max_frames, bool 
     struct error e = {0};
     const struct video_options o = {.fps = fps, .max_frames = max_frames, .room = 16 << 20};
     folder_open(f, MODEL, GOLDEN);
-    if (image_source_take_videos(&f->images, &f->model, &o, 0, own, &e)) fail_msg("%s", e.text);
+    if (model_images_take_videos(&f->images, &f->model, &o, 0, own, &e)) fail_msg("%s", e.text);
 }
 
 static int64_t whole(const struct value *list, uint32_t i)
@@ -194,8 +194,8 @@ TEST(test_idefics3)
     struct error e = {0};
     assert_int_equal(model_open(&m, "tests/golden/idefics3", &e), 0);
     assert_int_equal(
-        image_source_open(&s, &m, NULL, NULL, &(struct image_scope){.anywhere = true, .room = 64 << 20}, &e), 0);
-    assert_int_equal(image_source_take_videos(&s, &m, &(struct video_options){.max_frames = 8}, 0, false, &e),
+        model_images_open(&s, &m, NULL, NULL, &(struct image_scope){.anywhere = true, .room = 64 << 20}, &e), 0);
+    assert_int_equal(model_images_take_videos(&s, &m, &(struct video_options){.max_frames = 8}, 0, false, &e),
                      PL_USAGE);
     assert_non_null(strstr(e.text, "idefics3 takes no videos: set it to 0, and give frames as images"));
     image_source_close(&s);

@@ -136,12 +136,11 @@ static floats gradients(const struct task *t)
     struct config c;
     struct run r = {0};
     struct error e = {0};
-    const struct prompting asked = {.image = SIDE, .masks = t->masks, .points = 2 + t->rounds - 1, .rounds = t->rounds,
-                                    .slots = true, .targets = true};
+    const struct contents asked = {.prompts = {.image = SIDE, .masks = t->masks, .points = 2 + t->rounds - 1,
+                                               .rounds = t->rounds, .slots = true, .targets = true}};
     configure(&c, t);
     must(run_plan(&r, &c,
-                  &(struct run_options){.train = true, .describe = feed_describe, .own = t->masks ? &asked : NULL,
-                                        .own_bytes = sizeof asked},
+                  &(struct run_options){.train = true, .describe = feed_describe, .holds = t->masks ? &asked : NULL},
                   &e),
          &e);
     assert_int_equal(r.planned.plan.settings.micro_batch, t->micro_batch);

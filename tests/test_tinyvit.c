@@ -51,12 +51,11 @@ static void put_images(struct run *r)
 static void start(struct trial *t, const char *model, const char *const *sets)
 {
     struct error e = {0};
-    const struct prompting asked = {.image = 32, .masks = 1, .points = 1, .targets = true};
+    const struct contents asked = {.prompts = {.image = 32, .masks = 1, .points = 1, .targets = true}};
     *t = (struct trial){0};
     must(configure(&t->c, model, sets, &e), &e);
     must(run_plan(&t->r, &t->c,
-                  &(struct run_options){.train = true, .describe = feed_describe, .own = &asked,
-                                        .own_bytes = sizeof asked},
+                  &(struct run_options){.train = true, .describe = feed_describe, .holds = &asked},
                   &e),
          &e);
     must(run_start(&t->r, NULL, true, &e), &e);

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "data/text/conversations.h"
-#include "data/images/image_source.h"
+#include "batch/model_images.h"
 #include "batch/embed.h"
 #include "batch/feed.h"
 #include "graph/emit.h"
@@ -107,37 +107,23 @@ static bool batch_moves(const struct config *c)
     return augment_moves(&a);
 }
 
-struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
+/* Returns the options of a loader of images with masks that do not depend on the model. */
+static struct loader_options any_loader(const struct config *c, int64_t masks)
 {
-    int64_t side = c->data_image_size ? c->data_image_size : m->image;
-    return (struct loader_options){.side = (uint32_t)side, .stretched = masks_stretch(m),
-                                   .cells = (uint32_t)m->masks->side(m, side),
-                                   .masks = (uint32_t)c->data_max_masks, .threads = (uint32_t)c->data_threads,
-                                   .slots = slots_of(c), .room = batch_room(c),
+    return (struct loader_options){.masks = (uint32_t)masks, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
+                                   .room = batch_room(c),
                                    .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
-                                   .least = c->data_scale, .moves = batch_moves(c),
-                                   .embedding = x->type ? packed_embedding_bytes(x) : 0};
+                                   .least = c->data_scale, .moves = batch_moves(c)};
 }
 
-struct mask_batches *mask_batches(const struct run *r)
+struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
-    return r->planned.model.masks ? r->planned.batches.feed : NULL;
-}
-struct ground_batches *ground_batches(const struct run *r)
-{
-    return r->planned.model.ground ? r->planned.batches.feed : NULL;
-}
-struct image_batches *image_batches(const struct run *r)
-{
-    return r->planned.model.images && !prs_model(&r->planned.model) ? r->planned.batches.feed : NULL;
-}
-struct head_batches *head_batches(const struct run *r)
-{
-    return r->planned.model.head ? r->planned.batches.feed : NULL;
-}
-struct prs_batches *prs_batches(const struct run *r)
-{
-    return prs_model(&r->planned.model) ? r->planned.batches.feed : NULL;
+    struct loader_options o = any_loader(c, c->data_max_masks);
+    struct mask_canvas canvas;
+    CHECK(model_canvas(m, c->data_image_size, &canvas), "a %s predicts no masks", m->family->model_type);
+    o.side = (uint32_t)canvas.side, o.cells = (uint32_t)canvas.cells, o.stretched = canvas.stretched;
+    o.embedding = x->type ? packed_embedding_bytes(x) : 0;
+    return o;
 }
 
 int64_t batch_images(const struct config *c, int64_t features)
@@ -177,7 +163,7 @@ static float given_or(const struct config *c, enum config_key key, double value,
 /* Checks the loss of a mask model, whose prompts have several candidates. */
 static int check_loss(const struct config *c, const struct model *m, struct error *e)
 {
-    if (c->loss_preset == LOSS_SAM2 && !model_predicts_objects(m))
+    if (c->loss_preset == LOSS_SAM2 && !m->masks->objects)
         error_set(e, PL_USAGE, "loss.preset is sam2, the loss of a model that predicts objects; a %s takes sam or "
                   "equal-weights", m->family->model_type);
     else if (c->loss_preset == LOSS_STRUCTURE)
@@ -189,30 +175,32 @@ static int check_loss(const struct config *c, const struct model *m, struct erro
 
 /* Sets the loss: a key that was given overrides binary cross-entropy + dice, and so does
  * loss.preset. */
-void batch_prs(const struct config *c, struct prs_batch *out)
+void batch_prs(const struct config *c, struct contents *out)
 {
     enum { WINDOW = 31 };
-    struct mask_loss_options o = prs_usual_batch.loss;
+    struct mask_loss_options o = prs_usual_contents.prompts.loss;
     const double edge = c->loss_edge, bce_edge = c->loss_edge_terms == EDGE_BOTH ? edge : 0;
     if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
     if (c->loss_preset == LOSS_STRUCTURE)
-        out->structure = (struct structure_loss_options){(float)edge, (float)bce_edge, (float)c->loss_smooth, WINDOW};
+        out->answer.structure =
+            (struct structure_loss_options){(float)edge, (float)bce_edge, (float)c->loss_smooth, WINDOW};
     o.iou = 0; /* its decoders predict no IoU */
-    out->loss = (struct mask_loss_options){.focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal),
-                                           .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
-                                           .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha),
-                                           .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
-                                           .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth),
-                                           .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
-    out->mask_weight = c->loss_masks;
-    out->text_weight = c->loss_text;
-    out->class_weight = c->loss_classes;
+    out->prompts.loss =
+        (struct mask_loss_options){.focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal),
+                                   .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
+                                   .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha),
+                                   .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
+                                   .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth),
+                                   .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
+    out->answer.mask = c->loss_masks;
+    out->answer.text = c->loss_text;
+    out->answer.class = c->loss_classes;
 }
 
 /* --- the description -------------------------------------------------------------------------- */
 
 /* Describes clips of videos instead of images. */
-static int describe_clips(const struct config *c, const struct model *m, struct mask_batches *b, struct error *e)
+static int describe_clips(const struct config *c, const struct model *m, struct feed_plan *b, struct error *e)
 {
     const enum config_key moves = batch_augments(c);
     enum config_key at = KEY_data_frames;
@@ -228,9 +216,9 @@ static int describe_clips(const struct config *c, const struct model *m, struct 
     else if (moves != (enum config_key)CONFIG_KEYS)
         error_set(e, PL_USAGE, "%s is given: the frames of clips stay as they are", config_key_name(moves)), at = moves;
     else {
-        b->clips = (struct clip_options){b->options, (uint32_t)c->data_frames};
-        b->prompts.frames = c->data_frames;
-        b->prompts.prompted = 1;
+        b->clips = (struct clip_options){b->masks, (uint32_t)c->data_frames};
+        b->holds.prompts.frames = c->data_frames;
+        b->holds.prompts.prompted = 1;
         b->reading = (struct feed_reading){&clips_kind, &b->clips};
         return PL_OK;
     }
@@ -240,7 +228,7 @@ static int describe_clips(const struct config *c, const struct model *m, struct 
 /* Describes images with masks: their prompts, the loader and the stored embeddings that will be
  * read. */
 static int describe_images(const struct config *c, const struct model *m, const struct run_options *options,
-                           struct mask_batches *b, struct run_batches *out, struct error *e)
+                           struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     struct loader_options o = batch_loader(c, m, &b->embeddings);
     if (o.side % m->masks->patch || o.cells > GRID_MAX_CELLS) {
@@ -254,14 +242,13 @@ static int describe_images(const struct config *c, const struct model *m, const 
         return e->code;
     const uint32_t type = b->embeddings.type;
     o = batch_loader(c, m, &b->embeddings);
-    b->prompts = (struct prompting){.part = type ? PART_REST : PART_ALL, .embeddings = packed_dtype(type),
-                                    .image = o.side, .masks = o.masks,
-                                    .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
-                                    .slots = true, .targets = true};
-    b->options = o;
-    b->reading = (struct feed_reading){&loader_kind, &b->options};
+    b->holds = (struct contents){.part = type ? PART_REST : PART_ALL, .embeddings = packed_dtype(type),
+                                 .prompts = {.image = o.side, .masks = o.masks,
+                                             .points = FIRST_SLOTS + c->prompts_iterations - 1,
+                                             .rounds = c->prompts_iterations, .slots = true, .targets = true}};
+    b->masks = o;
+    b->reading = (struct feed_reading){&loader_kind, &b->masks};
     if (c->data_frames) TRY(describe_clips(c, m, b, e));
-    out->loader_bytes = reading_bytes(&b->reading);
     out->size = KEY_data_max_masks;
     out->least = 1;
     return PL_OK;
@@ -270,15 +257,15 @@ static int describe_images(const struct config *c, const struct model *m, const 
 /* Describes embeddings instead of the images of conversations: then the vision tower is not
  * built. */
 static int describe_embeddings(const struct config *c, const struct model *m, const struct run_options *options,
-                               struct image_batches *b, struct run_batches *out, struct error *e)
+                               struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     if (options->embedded ? embed_assume(c, m, m->image, &b->embeddings, e)
                           : embed_choose_images(c, m, options->train, &b->embeddings, e))
         return e->code;
-    b->whole = b->batch;
+    b->whole = b->holds;
     if (!b->embeddings.type) return PL_OK;
-    b->batch.part = PART_REST;
-    b->batch.embeddings = packed_dtype(b->embeddings.type);
+    b->holds.part = PART_REST;
+    b->holds.embeddings = packed_dtype(b->embeddings.type);
     b->rows.embedding = packed_embedding_bytes(&b->embeddings);
     out->partial = true;
     out->whole = &b->whole;
@@ -309,7 +296,7 @@ static int find_most_patches(const struct config *c, const struct model *m, cons
 
 /* Describes rows of text with images of any size, of which each has as many tokens: a row has room
  * for data.max_images of the largest ones. */
-static int describe_shared(const struct config *c, const struct model *m, struct image_batches *b,
+static int describe_shared(const struct config *c, const struct model *m, struct feed_plan *b,
                            struct run_batches *out, struct error *e)
 {
     const bool room = config_text(c) || (c->data_max_images > 0 && !c->data_train.n);
@@ -319,52 +306,43 @@ static int describe_shared(const struct config *c, const struct model *m, struct
         return config_at_key(c, KEY_data_max_frames, e);
     }
     const struct patch_rules *p = &b->patches;
+    struct media *holds = &b->holds.media;
     uint64_t most;
-    b->batch.images = room ? batch_images(c, m->images->features) : 0;
-    out->feed = b;
-    out->own = &b->batch;
-    if (!b->batch.images) return PL_OK;
+    holds->images = room ? batch_images(c, m->images->features) : 0;
+    out->holds = &b->holds;
+    if (!holds->images) return PL_OK;
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
                                           .max_pixels = (uint64_t)c->data_max_pixels};
-    TRY(image_source_patches(&b->patches, m, false, &sizes, e));
+    TRY(model_images_patches(&b->patches, m, false, &sizes, e));
     TRY(find_most_patches(c, m, p, &most, e));
-    b->batch.patches = b->batch.images * (int64_t)most;
+    holds->patches = holds->images * (int64_t)most;
     if (!config_text(c)) return PL_OK;
-    b->rows = (struct image_rows_options){
-        .sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .most_patches = (uint32_t)most,
-        .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-        .reader = {.patches = p, .range = feed_range(c), .room = batch_room(c),
-                   .processor = image_source_normalisation(p)}};
+    b->rows.images = (uint32_t)holds->images, b->rows.most_patches = (uint32_t)most;
+    b->rows.reader.patches = p, b->rows.reader.processor = image_source_normalisation(p);
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
-    out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
 }
 
 /* Describes rows of text with images of any size. Without data, and without data.max_patches, there
  * is only text. */
 static int describe_patches(const struct config *c, const struct model *m, const struct run_options *options,
-                            struct image_batches *b, struct run_batches *out, struct error *e)
+                            struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     const int64_t unit = m->images->grids->merge * m->images->grids->merge;
     if (m->images->grids->tokens) return describe_shared(c, m, b, out, e);
-    if (config_text(c) || (c->data_max_patches > 0 && !c->data_train.n)) b->batch.patches = batch_patches(c, unit);
-    out->feed = b;
-    out->own = &b->batch;
-    if (!config_text(c) || !b->batch.patches) return PL_OK;
+    const bool room = config_text(c) || (c->data_max_patches > 0 && !c->data_train.n);
+    b->holds.media.patches = room ? batch_patches(c, unit) : 0;
+    out->holds = &b->holds;
+    if (!config_text(c) || !b->holds.media.patches) return PL_OK;
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
                                           .max_pixels = (uint64_t)c->data_max_pixels},
                                  frames = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
-    TRY(image_source_patches(&b->patches, m, false, &sizes, e));
-    if (c->data_max_frames) TRY(image_source_patches(&b->video_patches, m, true, &frames, e));
-    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
-                                          .images = (uint32_t)(b->batch.patches / unit),
-                                          .threads = (uint32_t)c->data_threads,
-                                          .slots = slots_of(c),
-                                          .reader = {.patches = &b->patches, .video_patches = &b->video_patches,
-                                                     .range = feed_range(c), .room = batch_room(c)}};
+    TRY(model_images_patches(&b->patches, m, false, &sizes, e));
+    if (c->data_max_frames) TRY(model_images_patches(&b->video_patches, m, true, &frames, e));
+    b->rows.images = (uint32_t)(b->holds.media.patches / unit);
+    b->rows.reader.patches = &b->patches, b->rows.reader.video_patches = &b->video_patches;
     TRY(describe_embeddings(c, m, options, b, out, e));
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
-    out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
 }
 
@@ -393,20 +371,21 @@ static int check_new_modalities(const struct config *c, const struct model *m, s
 /* Describes rows of text with images. Without data, and without data.max_images, the model's
  * default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options,
-                               struct bump *memory, struct run_batches *out, struct error *e)
+                               struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     const bool conversations = config_text(c),
                given = c->data_max_images >= 0 || c->data_max_frames || config_given(c, KEY_data_max_volumes),
                room = conversations || (given && !c->data_train.n);
-    struct image_batches *b = bump_alloc(memory, sizeof *b);
+    struct media *holds = &b->holds.media;
+    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .slots = slots_of(c),
+                                          .threads = (uint32_t)c->data_threads,
+                                          .reader = {.range = feed_range(c), .room = batch_room(c)}};
     if (m->images->grids) return describe_patches(c, m, options, b, out, e);
     if (options->train) TRY(check_new_modalities(c, m, e));
-    *b = (struct image_batches){.batch = {.images = m->images->single ? 1
-                                                    : room            ? batch_images(c, m->images->features)
-                                                                      : 0,
-                                          .frames = room && !m->images->single ? c->data_max_frames : 0}};
+    holds->images = m->images->single ? 1 : room ? batch_images(c, m->images->features) : 0;
+    holds->frames = room && !m->images->single ? c->data_max_frames : 0;
     for (int k = 0; k < m->images->modalities.n && room && c->data_format != FORMAT_TEXT; k++)
-        b->batch.volumes[k] = c->data_max_volumes;
+        holds->volumes[k] = c->data_max_volumes;
     if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
         const enum config_key key = c->data_max_frames ? KEY_data_max_frames : KEY_data_max_images;
         error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key),
@@ -416,51 +395,46 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
     if (m->images->single && !conversations && c->data_train.n)
         return error_set(e, PL_USAGE, "a %s takes conversations with images: set data.format to conversations",
                          m->family->model_type);
-    out->feed = b;
-    if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e))
+    if (holds->frames && images_frame_tokens(m, c->data_tokens_per_frame, &holds->tokens_per_frame, e))
         return config_at_key(c, KEY_data_tokens_per_frame, e);
-    if (conversations || given || c->data_train.n) out->own = &b->batch;
-    if (!conversations || !images_any(&b->batch)) return PL_OK;
-    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images,
-                                          .frames = (uint32_t)b->batch.frames, .volumes = (uint32_t)b->batch.volumes[0],
-                                          .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-                                          .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps,
-                                                     .max_frames = (uint32_t)c->data_max_frames,
-                                                     .modalities = &m->images->modalities,
-                                                     .volumes = batch_volumes(c)}};
-    if (image_source_processor(&b->rows.reader.processor, m, e) ||
-        image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
+    if (conversations || given || c->data_train.n) out->holds = &b->holds;
+    if (!conversations || !media_any(holds)) return PL_OK;
+    struct image_reader_options *reader = &b->rows.reader;
+    b->rows.images = (uint32_t)holds->images, b->rows.frames = (uint32_t)holds->frames;
+    b->rows.volumes = (uint32_t)holds->volumes[0];
+    reader->fps = c->data_fps, reader->max_frames = (uint32_t)c->data_max_frames;
+    reader->modalities = &m->images->modalities, reader->volumes = batch_volumes(c);
+    if (model_images_processor(&reader->processor, m, e) ||
+        model_images_frame_processor(&reader->frame_processor, m, e) ||
         describe_embeddings(c, m, options, b, out, e))
         return e->code;
-    if (b->embeddings.type && images_volumes(&b->batch)) {
+    if (b->embeddings.type && media_volumes(holds)) {
         error_set(e, PL_USAGE, "data.images is a store of embeddings, and volumes are read from files: set data.images "
                   "to the folder of the images and volumes, or data.max_volumes to 0");
         return config_at_key(c, KEY_data_images, e);
     }
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
-    out->loader_bytes = reading_bytes(&b->reading);
     return PL_OK;
 }
 
 /* Describes images with masks and queries. A mask has a bit for each pixel of the image; the feed
  * computes its shares of patches. */
-static int describe_ground(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out,
+static int describe_ground(const struct config *c, const struct model *m, struct feed_plan *b, struct run_batches *out,
                            struct error *e)
 {
-    struct ground_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct ground_batches){
-        .batch = {config_given(c, KEY_data_max_masks) ? c->data_max_masks : GROUND_MASKS, c->data_max_queries}};
+    const int64_t masks = config_given(c, KEY_data_max_masks) ? c->data_max_masks : GROUND_MASKS;
+    b->holds = (struct contents){.prompts = {.masks = masks}, .queries = c->data_max_queries};
     if (config_tokens(c) && c->data_train.n) return batch_refuse_tokens(c, m, e);
-    if (b->batch.masks > GROUND_MASKS) {
-        error_set(e, PL_USAGE, "data.max_masks is %" PRId64 "; a query chooses among at most %d masks", b->batch.masks,
+    if (masks > GROUND_MASKS) {
+        error_set(e, PL_USAGE, "data.max_masks is %" PRId64 "; a query chooses among at most %d masks", masks,
                   GROUND_MASKS);
         return config_at_key(c, KEY_data_max_masks, e);
     }
-    if (b->batch.queries > b->batch.masks) {
+    if (b->holds.queries > masks) {
         error_set(e, PL_USAGE,
                   "data.max_queries is %" PRId64 ", and a sample has %" PRId64
                   " masks (data.max_masks), of which every query may need another",
-                  b->batch.queries, b->batch.masks);
+                  b->holds.queries, masks);
         return config_at_key(c, KEY_data_max_queries, e);
     }
     if (c->data_image_size && c->data_image_size != m->image) {
@@ -470,18 +444,13 @@ static int describe_ground(const struct config *c, const struct model *m, struct
                   c->data_image_size, m->image);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    b->options = (struct loader_options){.side = (uint32_t)m->image, .cells = (uint32_t)m->image,
-                                         .masks = (uint32_t)b->batch.masks, .threads = (uint32_t)c->data_threads,
-                                         .slots = slots_of(c), .room = batch_room(c),
-                                         .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
-                                         .least = c->data_scale, .moves = batch_moves(c)};
-    out->own = &b->batch;
-    out->feed = b;
+    b->masks = any_loader(c, masks);
+    b->masks.side = b->masks.cells = (uint32_t)m->image;
+    out->holds = &b->holds;
     out->packed = true; /* a row of queries */
-    b->reading = (struct feed_reading){&loader_kind, &b->options};
-    out->loader_bytes = config_tokens(c) ? 0 : reading_bytes(&b->reading);
+    if (!config_tokens(c)) b->reading = (struct feed_reading){&loader_kind, &b->masks};
     out->size = KEY_data_max_masks;
-    out->least = b->batch.queries;
+    out->least = b->holds.queries;
     return PL_OK;
 }
 
@@ -498,16 +467,14 @@ static int refuse_augmentation(const struct config *c, struct error *e)
 /* Describes tables of images, masks, questions and answers. Without data one such sample is
  * planned. */
 static int describe_questions(const struct config *c, const struct model *m, const struct run_options *o,
-                              struct bump *memory, struct run_batches *out, struct error *e)
+                              struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     const struct prs_model *x = prs_model(m);
-    struct prs_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct prs_batches){.batch = prs_usual_batch};
-    batch_prs(c, &b->batch);
-    b->batch.drops = o->train;
-    b->batch.statistics = o->evaluate;
-    out->own = &b->batch;
-    out->feed = b;
+    b->holds = prs_usual_contents;
+    batch_prs(c, &b->holds);
+    b->holds.answer.drops = o->train;
+    b->holds.prompts.statistics = o->evaluate;
+    out->holds = &b->holds;
     out->sparse_labels = true;
     if (c->data_format != FORMAT_CSV && (c->data_train.n || !config_tokens(c)))
         return error_set(
@@ -524,21 +491,20 @@ static int describe_questions(const struct config *c, const struct model *m, con
         return config_at_key(c, KEY_data_sequence, e);
     }
     if (c->data_format != FORMAT_CSV) return PL_OK;
-    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence,
-                                             .reader = {.range = feed_range(c), .room = batch_room(c)},
-                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask,
-                                                       .masks = 1, .threads = (uint32_t)c->data_threads,
-                                                       .slots = slots_of(c), .room = batch_room(c)}};
-    const struct model llava = prs_text_model(m);
-    if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
-    b->reading = (struct feed_reading){&question_rows_kind, &b->rows};
-    out->loader_bytes = reading_bytes(&b->reading);
+    b->questions = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence,
+                                                  .reader = {.range = feed_range(c), .room = batch_room(c)},
+                                                  .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask,
+                                                            .masks = 1, .threads = (uint32_t)c->data_threads,
+                                                            .slots = slots_of(c), .room = batch_room(c)}};
+    const struct model llava = model_reader(m);
+    if (model_images_processor(&b->questions.reader.processor, &llava, e)) return e->code;
+    b->reading = (struct feed_reading){&question_rows_kind, &b->questions};
     return PL_OK;
 }
 
 /* Describes texts. Rows are as long as the text tower takes, unless data.sequence says it. */
 static int describe_texts(const struct config *c, const struct model *m, const struct run_options *o,
-                          struct head_batches *b, struct run_batches *out, struct error *e)
+                          struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     if (config_given(c, KEY_data_sequence) && c->data_sequence > m->longest) {
         error_set(e, PL_USAGE,
@@ -546,8 +512,8 @@ static int describe_texts(const struct config *c, const struct model *m, const s
                   c->data_sequence, m->longest);
         return config_at_key(c, KEY_data_sequence, e);
     }
-    b->batch.padded = true;
-    out->own = &b->batch;
+    b->holds.padded = true;
+    out->holds = &b->holds;
     out->tokens = config_given(c, KEY_data_sequence) ? c->data_sequence : m->longest;
     out->indivisible = true;
     const int64_t shares = max_i64(1, c->parallel_shares > 0 ? c->parallel_shares : c->parallel_ranks);
@@ -572,13 +538,11 @@ static int check_adapter(const struct config *c, const struct model *m, struct e
 
 /* Describes images with a class or a text each. Without data only the batches are planned. */
 static int describe_head(const struct config *c, const struct model *m, const struct run_options *o,
-                         struct bump *memory, struct run_batches *out, struct error *e)
+                         struct feed_plan *b, struct run_batches *out, struct error *e)
 {
-    struct head_batches *b = bump_alloc(memory, sizeof *b);
     char takes[256];
-    *b = (struct head_batches){.list = {.threads = (uint32_t)c->data_threads,
-                                        .slots = slots_of(c),
-                                        .reader = {.range = feed_range(c), .room = batch_room(c)}}};
+    b->list = (struct image_list_options){.threads = (uint32_t)c->data_threads, .slots = slots_of(c),
+                                          .reader = {.range = feed_range(c), .room = batch_room(c)}};
     const bool contrastive = m->head->kind == HEAD_CONTRASTIVE,
                fits = c->data_format == (contrastive ? FORMAT_CAPTIONS : FORMAT_CLASSES);
     if (!fits && (c->data_train.n || c->data_validation.n || !config_tokens(c)))
@@ -588,24 +552,20 @@ static int describe_head(const struct config *c, const struct model *m, const st
     if (!*m->head->folder) image_processor_default(&b->list.reader.processor, family, (uint32_t)m->image);
     else if (image_processor_read(&b->list.reader.processor, m->head->folder, family, (uint32_t)m->image, e))
         return e->code;
-    out->feed = b;
-    b->reading = (struct feed_reading){&image_list_kind, &b->list};
-    out->loader_bytes = fits ? reading_bytes(&b->reading) : 0;
+    if (fits) b->reading = (struct feed_reading){&image_list_kind, &b->list};
     out->size = KEY_train_effective_batch; /* nothing of a sample can be made smaller */
     out->least = INT64_MAX;
     if (contrastive) return describe_texts(c, m, o, b, out, e);
     return o->train ? check_adapter(c, m, e) : PL_OK;
 }
 
-int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory,
-                  struct run_batches *out, struct error *e)
+/* Describes text, with or without images among its tokens, or images with masks. */
+static int describe_rest(const struct config *c, const struct model *m, const struct run_options *o,
+                         struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     char takes[256];
-    if (prs_model(m)) return describe_questions(c, m, o, memory, out, e);
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
-    if (m->ground) return describe_ground(c, m, memory, out, e);
-    if (m->head) return describe_head(c, m, o, memory, out, e);
     if (config_tokens(c) && m->masks && c->file) return batch_refuse_tokens(c, m, e);
     if (!config_tokens(c) && !m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
@@ -615,20 +575,30 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     out->sparse_labels =
         config_text(c) &&
         ((c->data_format == FORMAT_CONVERSATIONS && c->data_train_on != TRAIN_ON_ALL) || !c->data_packing);
-    if (m->images && describe_image_rows(c, m, o, memory, out, e)) return e->code;
+    if (m->images) return describe_image_rows(c, m, o, b, out, e);
     if (!m->masks) return PL_OK;
-    struct mask_batches *b = bump_alloc(memory, sizeof *b);
-    *b = (struct mask_batches){.prompts = out->own ? *(const struct prompting *)out->own : (struct prompting){0}};
-    if (!config_tokens(c) && describe_images(c, m, o, b, out, e)) return e->code;
-    if (check_loss(c, m, e)) return e->code;
-    b->prompts.loss = batch_loss(c);
-    b->prompts.statistics = o->evaluate;
-    b->prompts.picks = o->picks;
-    b->whole = b->prompts;
+    if (out->holds) b->holds = *out->holds;
+    if (!config_tokens(c)) TRY(describe_images(c, m, o, b, out, e));
+    TRY(check_loss(c, m, e));
+    b->holds.prompts.loss = batch_loss(c);
+    b->holds.prompts.statistics = o->evaluate;
+    b->holds.prompts.picks = o->picks;
+    b->whole = b->holds;
     b->whole.part = PART_ALL;
-    out->own = &b->prompts;
-    out->partial = b->prompts.part != PART_ALL;
+    out->holds = &b->holds;
+    out->partial = b->holds.part != PART_ALL;
     out->whole = b->embeddings.type ? &b->whole : NULL;
-    out->feed = b;
+    return PL_OK;
+}
+
+int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory,
+                  struct run_batches *out, struct error *e)
+{
+    struct feed_plan *b = out->feed = bump_alloc(memory, sizeof *b);
+    TRY(prs_model(m) ? describe_questions(c, m, o, b, out, e)
+        : m->ground  ? describe_ground(c, m, b, out, e)
+        : m->head    ? describe_head(c, m, o, b, out, e)
+                     : describe_rest(c, m, o, b, out, e));
+    out->loader_bytes = b->reading.kind ? reading_bytes(&b->reading) : 0;
     return PL_OK;
 }

@@ -207,7 +207,7 @@ static int refuse_pixels(const struct config *c, const struct model *m, bool tra
                   path);
         return config_at_key(c, KEY_data_embeddings, e);
     }
-    if (image_chooses(m))
+    if (m->whole == WHOLE_CHOOSES)
         return error_set(e, PL_USAGE,
                          "%s has embeddings, and a %s also looks at the pixels of its images: set data.images to the "
                          "folder or tar of the images",
@@ -281,19 +281,19 @@ static int check_weights(struct run *r, int64_t side, const struct packed_embedd
 
 int embed_check(struct run *r, const struct dataset *set, struct error *e)
 {
-    struct mask_batches *b = mask_batches(r);
+    struct feed_plan *b = r->planned.batches.feed;
     const struct packed_embeddings *x = dataset_embeddings(set), *planned = &b->embeddings;
     if (!x || x->type != planned->type || x->layers != planned->layers)
         return error_set(e, PL_USAGE,
                          "not all of its files have the embeddings that this run was planned for (%s, made with %s): "
                          "pack all of them with the same --embeddings, %s",
                          dtype_name(packed_dtype(planned->type)), planned->model, or_images(&r->planned.model));
-    return check_weights(r, b->prompts.image, x, &b->encoder, e);
+    return check_weights(r, b->holds.prompts.image, x, &b->encoder, e);
 }
 
 int embed_check_images(struct run *r, const struct dataset *store, const char *key, struct error *e)
 {
-    struct image_batches *b = image_batches(r);
+    struct feed_plan *b = r->planned.batches.feed;
     const struct packed_embeddings *x = store ? dataset_embeddings(store) : NULL, *planned = &b->embeddings;
     if (!x && !planned->type) return PL_OK;
     if (!planned->type)

@@ -4,38 +4,31 @@
  */
 #include "batch/embed.h"
 
-#include "data/images/image_source.h"
+#include "batch/model_images.h"
 #include "planning/parameter_groups.h"
 #include "folder/weights_4bit.h"
 #include "batch/feed.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
+#include "models/images.h"
 
 enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once */
 
 /* --- the encoder ------------------------------------------------------------------------- */
 
-struct encoder_batch embed_batch(const struct model *m, int64_t side)
+struct contents embed_contents(const struct model *m, int64_t side)
 {
-    struct encoder_batch b = {
-        .prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE},
-        .images = {.images = 1, .part = PART_IMAGE},
-        .of_images = m->images};
-    if (images_grids(m)) b.images.patches = max_i64(side, m->images->tokens);
-    return b;
-}
-
-const void *embed_own(const struct encoder_batch *b, size_t *bytes)
-{
-    *bytes = b->of_images ? sizeof b->images : sizeof b->prompts;
-    return b->of_images ? (const void *)&b->images : &b->prompts;
+    struct contents x = {.part = PART_IMAGE};
+    if (m->images) x.media.images = 1;
+    else x.prompts = (struct prompting){.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true};
+    if (images_grids(m)) x.media.patches = max_i64(side, m->images->tokens);
+    return x;
 }
 
 int embed_build(const struct model *m, int64_t side, struct graph *g, struct error *e)
 {
-    const struct encoder_batch own = embed_batch(m, side);
-    size_t bytes;
-    struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "", .own = embed_own(&own, &bytes)};
+    const struct contents holds = embed_contents(m, side);
+    struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "", .holds = &holds};
     graph_init(g);
     m->family->build(m, g, &b);
     if (g->error.code) *e = g->error;
@@ -159,7 +152,7 @@ static int hash_patches(const struct config *c, const struct model *m, uint64_t 
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
                                           .max_pixels = (uint64_t)c->data_max_pixels};
     struct patch_rules rules;
-    TRY(image_source_patches(&rules, m, false, &sizes, e));
+    TRY(model_images_patches(&rules, m, false, &sizes, e));
     const struct image_processor p = image_source_normalisation(&rules);
     *h = hash_processor(&p, *h ^ patch_rules_hash(&rules));
     return PL_OK;
@@ -171,11 +164,11 @@ static int hash_reading(const struct config *c, const struct model *m, uint64_t 
     const struct pixel_range r = feed_range(c);
     struct image_processor p;
     if (images_grids(m)) TRY(hash_patches(c, m, h, e));
-    else if (image_source_processor(&p, m, e)) return e->code;
+    else if (model_images_processor(&p, m, e)) return e->code;
     else *h = hash_processor(&p, *h);
     *h = hash_numbers((const double[]){r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]}, 5, *h);
     if (!c->data_max_frames || images_grids(m)) return PL_OK;
-    if (image_source_frame_processor(&p, m, e)) return e->code;
+    if (model_images_frame_processor(&p, m, e)) return e->code;
     *h = hash_numbers((const double[]){c->data_fps, (double)c->data_max_frames}, 2, hash_processor(&p, *h));
     return PL_OK;
 }

@@ -70,7 +70,7 @@ int feed_prepare(struct feed *f, struct run *r, const char *folder, struct error
 /* Starts reading. The first feed of a run opens the reader. */
 static int start_reading(struct feed *f, struct run *r, struct error *e)
 {
-    struct feed_reading *b = r->planned.batches.feed;
+    struct feed_reading *b = &r->planned.batches.feed->reading;
     f->order->counts.seen = b->kind->seen ? b->kind->seen(f->order, f->start) : f->start;
     f->order->counts.broken = f->broken;
     if (!b->reader) TRY(reader_open(&b->reader, b->kind, b->options, run_loader_memory(r), e));
@@ -129,7 +129,7 @@ static int put_slots(struct feed *f, const struct batch_target *t, uint64_t posi
                      struct feed_batch *out, struct error *e)
 {
     struct sample_order *o = f->order;
-    struct reader *r = ((struct feed_reading *)f->run->planned.batches.feed)->reader;
+    struct reader *r = f->run->planned.batches.feed->reading.reader;
     struct feed_row x = {.position = position};
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && feed_begins(position, o->each, o->every))
@@ -192,7 +192,7 @@ int feed_empty(const struct feed *f, struct error *e)
 void feed_close(struct feed *f)
 {
     if (f->ops && f->order) { /* before what it reads is closed */
-        struct feed_reading *b = f->run->planned.batches.feed;
+        struct feed_reading *b = &f->run->planned.batches.feed->reading;
         reader_close(b->reader);
         b->reader = NULL;
     }

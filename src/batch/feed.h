@@ -53,6 +53,15 @@ struct feed_queries {
     const bool *is_mask;        /* [rows][M]; NULL: all are candidates */
 };
 
+/* What the queries of a feed's samples are matched with, in words. */
+struct feed_matches {
+    const char *output;         /* of the program: similarities [rows,Q,M]; of classes [rows,M] */
+    const char *word;           /* before "accuracy": "retrieval " */
+    const char *found;          /* "queries find their mask" */
+    const char *model;          /* of a model: "matches masks with texts" */
+    bool queries;               /* a sample has any number of queries */
+};
+
 /* A row of a batch that is written. */
 struct feed_row {
     int64_t at;                 /* in the batch */
@@ -105,6 +114,7 @@ struct feed {
     struct feed_left left;
     const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
     const struct feed_queries *queries; /* of the last feed_put; NULL: no queries */
+    const struct feed_matches *matches; /* NULL: there are none */
     void *state;                /* the format's own */
 };
 
@@ -188,3 +198,16 @@ extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questi
  * feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
 uint64_t question_number(const struct feed *f, uint64_t sample);
+
+/* --- images and videos that are added to the rows of a planned run (added_media.c) ----------- */
+
+/* pixels along images of any size whose size is not given */
+enum { IMAGE_SIDE = 1024 };
+
+struct added_media {
+    int64_t images, frames;      /* of a row; 0: as the run has them */
+    uint32_t width, height;
+    bool sized;                  /* the size was given */
+};
+/* Adds them to the sequence. A model that takes images plans these: their tokens, and its tower. */
+int batch_add_media(struct config *c, const struct added_media *x, struct error *e);

@@ -42,7 +42,7 @@ static void clip_close(struct feed *f)
 static int clip_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
-    struct mask_batches *b = mask_batches(r);
+    struct feed_plan *b = r->planned.batches.feed;
     struct dataset *set;
     CHECK(b && b->clips.frames && r->planned.batches.loader_bytes, "the run was not planned for clips");
     TRY(feed_open_dataset(&set, c, role, e));

@@ -23,7 +23,7 @@ struct conversation_feed {
     struct token_row row;
     bool open;                    /* `set` */
     /* of a model that takes images: */
-    struct image_batches *images; /* NULL: rows are only text */
+    const struct feed_plan *images; /* NULL: rows are only text */
     struct image_files *files;
     struct image_rows_source rows;
     struct image_run *runs;       /* which features the tokens of a row with videos or volumes take */
@@ -68,10 +68,10 @@ static int check_model(const struct run *r, struct error *e)
 }
 
 /* Returns the run's images, if its rows have room for any. */
-static struct image_batches *images_of(const struct run *r)
+static const struct feed_plan *images_of(const struct run *r)
 {
-    struct image_batches *b = image_batches(r);
-    return b && images_any(&b->batch) ? b : NULL;
+    const struct feed_plan *b = r->planned.batches.feed;
+    return b && media_any(&b->holds.media) ? b : NULL;
 }
 
 static int check_images(const struct text_source *s, const struct config *c, enum feed_role role, struct run *r,
@@ -224,11 +224,11 @@ static uint32_t find_runs(const struct feed *f, const struct image_row *x)
 {
     const struct conversation_feed *s = f->state;
     const int32_t *ids = x->tokens.ids;
-    int64_t image = 0, frame = s->images->batch.images * s->set.o.images.features, at = 0, end = 0,
+    int64_t image = 0, frame = s->images->holds.media.images * s->set.o.images.features, at = 0, end = 0,
             volume[MODALITIES] = {0};
     uint32_t n = 0;
     for (int k = 0; k < s->set.o.images.modalities.n; k++)
-        volume[k] = images_volume_row(&f->run->planned.model, &s->images->batch, k);
+        volume[k] = images_volume_row(&f->run->planned.model, &s->images->holds.media, k);
     for (uint32_t k = 0; k < x->n_media; k++) {
         const struct row_media v = x->media[k];
         int64_t *row = v.modality < 0 ? &frame : &volume[v.modality];

@@ -124,18 +124,21 @@ static void grounding_close(struct feed *f)
     mem_free(s);
 }
 
+static const struct feed_matches matches = {"similarity", "retrieval ", "queries find their mask",
+                                            "matches masks with texts", .queries = true};
+
 static int grounding_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
-    struct ground_batches *batches = ground_batches(r);
+    struct feed_plan *batches = r->planned.batches.feed;
     if (config_tokens(c)) return batch_refuse_tokens(c, &r->planned.model, e);
     CHECK(batches && r->planned.batches.loader_bytes, "the run was not planned for images");
     const struct ground_model *m = r->planned.model.ground;
     struct grounding_feed *s = mem_alloc(sizeof *s);
-    *s = (struct grounding_feed){.options = &batches->options,
+    *s = (struct grounding_feed){.options = &batches->masks,
                                  .model = m,
-                                 .M = batches->batch.masks,
-                                 .Q = batches->batch.queries,
+                                 .M = batches->holds.prompts.masks,
+                                 .Q = batches->holds.queries,
                                  .T = c->data_sequence,
                                  .patches = m->side * m->side};
     f->state = s;
@@ -149,6 +152,7 @@ static int grounding_open(struct feed *f, struct run *r, enum feed_role role, st
     s->source = make_source(c, s, role);
     f->order = &s->source.order;
     f->cells = s->options->cells;
+    f->matches = &matches;
     f->samples = dataset_count(s->set);
     f->fingerprint = dataset_fingerprint(s->set);
     return PL_OK;

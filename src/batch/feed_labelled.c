@@ -115,16 +115,21 @@ static void labelled_feed_close(struct feed *f)
     mem_free(s);
 }
 
+static const struct feed_matches
+    classes = {"logits", "", "images get their class", "with a head predicts none"},
+    texts = {"logits_per_image", "retrieval ", "images find their text among those of a batch",
+             "with a head predicts none"};
+
 static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
-    struct head_batches *b = head_batches(r);
+    struct feed_plan *b = r->planned.batches.feed;
     CHECK(b && r->planned.batches.loader_bytes, "the run was not planned for images");
     struct labelled_feed *s = mem_alloc(sizeof *s);
     f->state = s;
     int rc = open_list(&s->set, c, role, e);
     if (!rc) rc = open_files(s, c, role, e);
-    s->T = b->batch.padded ? r->planned.batch.T : 0;
+    s->T = b->holds.padded ? r->planned.batch.T : 0;
     if (!rc) rc = s->T ? tokenize(s, c, &r->planned.model, e) : find_classes(s, r->planned.model.head, e);
     if (rc) {
         labelled_feed_close(f);
@@ -132,6 +137,7 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
     }
     s->source = (struct image_list_source){.order = feed_order(c, role), .set = &s->set, .files = s->files};
     f->order = &s->source.order;
+    f->matches = s->T ? &texts : &classes;
     f->samples = s->set.samples.n;
     f->fingerprint = s->set.fingerprint;
     const char *key = role == FEED_TRAIN ? "data.train" : "data.validation";

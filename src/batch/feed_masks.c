@@ -201,7 +201,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     const struct config *c = f->config;
     struct dataset *set;
     if (config_tokens(c)) return batch_refuse_tokens(c, &r->planned.model, e);
-    struct mask_batches *batches = mask_batches(r);
+    struct feed_plan *batches = r->planned.batches.feed;
     CHECK(batches && r->planned.batches.loader_bytes, "the run was not planned for images");
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
@@ -215,7 +215,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     size_t M = (size_t)c->data_max_masks;
     *m = (struct mask_feed){.set = set,
                             .source = feed_source(c, set, role),
-                            .o = &batches->options,
+                            .o = &batches->masks,
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o->side, .cells = m->o->cells, .masks = m->o->masks,
                                         .key = random_key((uint64_t)c->train_seed, "first prompts"),

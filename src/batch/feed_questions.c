@@ -50,7 +50,7 @@ static int check_classes(const struct dataset *set, int64_t classes, struct erro
 static int question_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
-    struct prs_batches *b = prs_batches(r);
+    struct feed_plan *b = r->planned.batches.feed;
     struct dataset *set;
     CHECK(b && r->planned.batches.loader_bytes, "the run was not planned for questions");
     int rc = feed_open_questions(&set, c, role, e);
@@ -63,7 +63,7 @@ static int question_open(struct feed *f, struct run *r, enum feed_role role, str
     s->source.masks.sampler.max_masks = 1;
     s->source.masks.augment = (struct loader_augment){0};
     f->order = &s->source.masks.order;
-    f->cells = b->rows.masks.cells;
+    f->cells = b->questions.masks.cells;
     f->samples = dataset_count(set);
     f->state = s;
     return PL_OK;
@@ -117,13 +117,14 @@ static void configure(struct question_feed *s, const struct config *c, const str
     if (!c->data_tokenizer && *llava->path) s->text.data_tokenizer = (char *)llava->path;
 }
 
-/* Opens the texts; without a template of the folder, with that of the program. */
-static int open_texts(struct question_feed *s, const struct model *llava, struct text_source *source, struct error *e)
+/* Opens the texts; without a template of the folder, with the family's. */
+static int open_texts(struct question_feed *s, const char *template, const struct model *llava,
+                      struct text_source *source, struct error *e)
 {
     int rc = text_source_open(source, &s->text, FEED_TRAIN, llava, e);
     if (rc || source->template) return rc;
     text_source_close(source);
-    s->text.data_template = (char *)prs_usual_template;
+    s->text.data_template = (char *)template;
     return text_source_open(source, &s->text, FEED_TRAIN, llava, e);
 }
 
@@ -166,13 +167,13 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     struct question_feed *s = f->state;
     struct text_source source = {0};
     struct text path = {0};
-    const struct model llava = prs_text_model(&r->planned.model);
+    const struct model llava = model_reader(&r->planned.model);
     text_printf(&path, "%s/%s.questions.jsonl", folder, f->role == FEED_TRAIN ? "train" : "validation");
     s->file = mem_string(path.at);
     path.n = 0;
     configure(s, f->config, &llava);
     int rc = write_conversations(s, e);
-    if (!rc) rc = open_texts(s, &llava, &source, e);
+    if (!rc) rc = open_texts(s, r->planned.model.template, &llava, &source, e);
     if (rc) {
         text_free(&path);
         return rc;

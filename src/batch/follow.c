@@ -482,13 +482,14 @@ static void follow_candidates(struct follow *f, struct batch_record *x)
 static void follow_clip(struct follow *f, struct batch_record *x)
 {
     struct clip_rows rows = {f->room[ROW_MEMORY_ROWS], f->room[ROW_POINTER_ROWS], f->room[ROW_POINTER_TIMES]};
-    clip_rows(f->model, prompting_of(f->batch), x->is[ROW_FRAME_TIMES].at, &rows);
+    clip_rows(f->model, &contents_of(f->batch)->prompts, x->is[ROW_FRAME_TIMES].at, &rows);
     x->is[ROW_POINTER_TIMES].at = rows.time;
 }
 
 static void follow_shown(struct follow *f, struct batch_record *x)
 {
-    const int64_t n = (int64_t)(f->bytes[ROW_MASK_SHOWN] / sizeof(int32_t)), side = prompting_of(f->batch)->image;
+    const int64_t n = (int64_t)(f->bytes[ROW_MASK_SHOWN] / sizeof(int32_t)),
+                  side = contents_of(f->batch)->prompts.image;
     const float *masks = x->is[ROW_GIVEN_MASKS].at;
     int32_t *shown = f->room[ROW_MASK_SHOWN];
     for (int64_t i = 0; i < n; i++) {

@@ -331,7 +331,7 @@ int step_check_images(struct step *s, const struct model *m, struct error *e)
     if (m->images->anyres) return check_shapes(s, m, e);
     TRY(count_tokens(s, m, &tokens, &none, e));
     const int64_t images = s->size['N'], frames = s->size['F'];
-    if (frames) TRY(images_frame_tokens(m, s->frames.tokens_per_frame, &each, e));
+    if (frames) TRY(images_frame_tokens(m, s->holds.media.tokens_per_frame, &each, e));
     int64_t expected = images * m->images->features + frames * each;
     if (m->images->modalities.n) TRY(find_runs(s, m, expected, &expected, e));
     if (tokens == expected) return PL_OK;

@@ -58,7 +58,7 @@ static int check_times(struct step *s, const struct st_entry *times, struct erro
  * are. */
 static int find_clip(struct step *s, const struct model *m, struct error *e)
 {
-    struct prompting *p = &s->prompts;
+    struct prompting *p = &s->holds.prompts;
     const char *given = st_metadata(&s->in, "prompted_frames");
     const bool images = step_tensor(s, m, "pixel_values"), clips = step_tensor(s, m, "pixel_values_videos");
     const int64_t M = max_i64(1, s->size['M']);
@@ -93,24 +93,25 @@ static int find_clip(struct step *s, const struct model *m, struct error *e)
     return PL_OK;
 }
 
+/* Reports whether there are targets for the masks of questions. */
+static bool answers_with_mask(const struct step *s) { return s->reasons && s->holds.prompts.targets; }
+
 /* Fills in the prompts. The size of the masks follows from that of the images by m->masks->side. */
 static int find_prompts(struct step *s, const struct model *m, struct error *e)
 {
-    struct prompting *p = &s->prompts;
+    struct prompting *p = &s->holds.prompts;
     bool several = true;
     p->image = s->size['S'];
     s->prompted = m->masks;
-    s->objects = model_predicts_objects(m);
     s->reasons = prs_model(m);
-    s->prs.targets = s->reasons && step_tensor(s, m, "gt_masks");
-    s->prs.classes = s->reasons && step_tensor(s, m, "class_labels");
+    s->holds.answer.classes = s->reasons && step_tensor(s, m, "class_labels");
+    p->targets = step_tensor(s, m, "gt_masks");
     if (!model_port(m, "input_points")) return PL_OK;
     if (m->masks->clips) TRY(find_clip(s, m, e));
     p->masks = (s->size['M'] ? s->size['M'] : max_i64(1, p->prompted)) / max_i64(1, p->prompted);
     p->points = step_tensor(s, m, "input_points") ? s->size['P'] : 0;
     p->boxes = step_tensor(s, m, "input_boxes");
     p->mask_inputs = s->size['N'];
-    p->targets = step_tensor(s, m, "gt_masks");
     TRY(parse_bool(s, "multimask_output", &several, e));
     p->single = !several;
     TRY(parse_bool(s, "hq_token_only", &p->hq_only, e));
@@ -152,12 +153,12 @@ static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
     s->has_loss = m->loss_output || is_contrastive(m) || step_tensor(s, m, "labels") ||
-                  step_tensor(s, m, "target_masks") || s->prs.targets;
+                  step_tensor(s, m, "target_masks") || answers_with_mask(s);
     if (!wanted) return PL_OK;
     if (!m->loss_output)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path,
                          wanted, m->family->model_type, m->ground ? "target_masks" : "labels");
-    if (s->prompts.targets)
+    if (s->holds.prompts.targets)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks both define a loss: give one of them",
                          s->in.path, wanted);
     if (!model_has_output(m, wanted)) return unknown_output(s, m, wanted, e);
@@ -286,7 +287,7 @@ static int convert_reals(struct step *s, const struct port *p, const struct st_e
             return error_set(e, PL_USAGE, "%s: %s, %s %lld: element %lld is %g", s->in.path, p->name,
                              p->dim[0] == OPEN('B') ? "sample" : "row", (long long)r, (long long)i, (double)out[i]);
     if (p->values != VALUES_COORDS) return PL_OK;
-    const float side = (float)(m->masks->extent * (double)s->prompts.image / (double)m->image);
+    const float side = (float)(m->masks->extent * (double)s->holds.prompts.image / (double)m->image);
     for (int64_t i = 0; i < b->n; i++) out[i] = (out[i] + 0.5f) / side;
     return PL_OK;
 }
@@ -600,7 +601,7 @@ static double count(const struct step *s)
 {
     const struct graph *g = &s->run.planned.graph;
     const struct model *m = &s->run.planned.model;
-    if (s->prompts.targets) return (double)(s->B * s->prompts.masks);
+    if (s->prompted && s->holds.prompts.targets) return (double)(s->B * s->holds.prompts.masks);
     if (is_contrastive(m)) return (double)s->B;
     if (!m->loss_output) return s->labels;
     const char *name = s->loss_output ? s->loss_output : m->loss_output;
@@ -632,7 +633,7 @@ int step_put_inputs(struct step *s, struct error *e)
     batch_writer_free(w);
     if (rc) return rc;
     s->counted = count(s);
-    if (s->has_loss && !s->prs.targets && !(s->counted > 0))
+    if (s->has_loss && !answers_with_mask(s) && !(s->counted > 0))
         return error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);
     return PL_OK;
 }

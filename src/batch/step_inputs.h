@@ -31,13 +31,11 @@ struct step {
     const struct st_entry *given[MODEL_PORTS]; /* by port; NULL: not given */
     int64_t size[OPEN_LETTERS];  /* by the letter of a dimension (model.h); 0: no tensor has it */
     int64_t B, T;                /* T: 1 for a model without sequences */
-    struct prompting prompts;    /* of a mask model... */
-    bool prompted;               /* ...which it is */
-    bool objects;                /* it predicts whether there is an object */
-    struct prs_batch prs;        /* of a PRS-Med model... */
-    bool reasons;                /* ...which it is */
+    /* of a mask model its prompts; how frames of videos are pooled, of a model that takes images */
+    struct contents holds;
+    bool prompted;               /* it is a mask model */
+    bool reasons;                /* it is a PRS-Med model */
     bool packed;                 /* the batch has padding or position_ids (batch.packed) */
-    struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
     /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
     int64_t *image_at;
     /* images in tiles with a map (anyres.h), then videos, and the next of each that is written */

@@ -155,9 +155,7 @@ static int run_once(struct step *s, const struct config *c, const char *out, str
 {
     struct run_options ro =
         {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .size = s->size};
-    if (s->prompted) ro.own = &s->prompts, ro.own_bytes = sizeof s->prompts;
-    if (s->reasons) ro.own = &s->prs, ro.own_bytes = sizeof s->prs;
-    if (!ro.own && s->frames.tokens_per_frame) ro.own = &s->frames, ro.own_bytes = sizeof s->frames;
+    if (s->prompted || s->reasons || s->holds.media.tokens_per_frame) ro.holds = &s->holds;
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
@@ -179,21 +177,22 @@ static int open_batch(struct step *s, const struct config *c, const char *batch,
     struct model m;
     TRY(config_open_model(c, &m, e));
     int rc = step_open(s, &m, batch, e);
+    const bool masks = s->prompted && s->holds.prompts.targets;
+    if (!rc && masks && c->loss_preset == LOSS_STRUCTURE)
+        rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
+    if (!rc && masks && c->loss_preset == LOSS_SAM2 && !model_is(&m, "objects"))
+        rc = error_set(e, PL_USAGE, "loss.preset is sam2, the loss of a model that predicts objects: use sam or "
+                       "equal-weights");
     model_close(&m);
     return rc;
 }
 
 int step_run(const struct config *c, const char *batch, const char *out, struct error *e)
 {
-    struct step s = {.in = {.fd = -1}, .frames.tokens_per_frame = c->data_tokens_per_frame};
+    struct step s = {.in = {.fd = -1}, .holds.media.tokens_per_frame = c->data_tokens_per_frame};
     int rc = open_batch(&s, c, batch, e);
-    if (!rc && s.prompts.targets && c->loss_preset == LOSS_STRUCTURE)
-        rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
-    if (!rc && s.prompts.targets && c->loss_preset == LOSS_SAM2 && !s.objects)
-        rc = error_set(e, PL_USAGE, "loss.preset is sam2, the loss of a model that predicts objects: use sam or "
-                       "equal-weights");
-    s.prompts.loss = batch_loss(c);
-    batch_prs(c, &s.prs);
+    if (s.reasons) batch_prs(c, &s.holds);
+    else s.holds.prompts.loss = batch_loss(c);
     if (!rc) rc = run_once(&s, c, out, e);
     step_close(&s);
     return rc;

@@ -171,7 +171,7 @@ static void put_train(const struct suggestion *r, const char *out_folder, struct
     if (r->held_out)
         text_printf(out, "  eval_every: %" PRIu64 "                # %s an epoch; the best model is kept\n", each,
                     r->samples % batch ? "about once" : "once");
-    const bool answers = r->model.family->generates && !image_chooses(&r->model);
+    const bool answers = r->model.family->generates && r->model.whole != WHOLE_CHOOSES;
     if (r->held_out && answers && (r->max_images || r->max_patches || r->max_volumes))
         text_printf(out, "  eval_samples: 12               # held-out questions that each evaluation answers; "
                          "report.html shows them with their images\n");
@@ -205,6 +205,7 @@ void suggestion_write(const struct suggestion *r, const char *data, const char *
 int suggestion_try(const struct suggestion *r, const char *yaml, struct error *e)
 {
     struct config c;
+    if (!r->model.masks) return PL_OK;
     config_init(&c);
     int rc = config_read_text(&c, yaml, "the configuration", e);
     if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);

@@ -4,6 +4,7 @@
 #include "batch/text_source.h"
 
 #include "batch/batch_plan.h"
+#include "batch/model_images.h"
 #include "io/json.h"
 
 /* --- tokenizer and template ---------------------------------------------------------------- */
@@ -77,7 +78,7 @@ int text_take_videos(struct image_source *s, const struct config *c, const struc
     const struct video_options o = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames,
                                     .room = batch_room(c),
                                     .image = {.range = feed_range(c)}};
-    if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, c->data_template, e))
+    if (!o.max_frames || !model_images_take_videos(s, m, &o, c->data_tokens_per_frame, c->data_template, e))
         return PL_OK;
     return config_at_key(c, KEY_data_max_frames, e);
 }
@@ -87,7 +88,7 @@ static int open_images(struct text_source *s, const struct config *c, enum feed_
 {
     struct text_scope x;
     int rc = text_scope_open(&x, c, role, e);
-    if (!rc && image_source_open(&s->images, m, s->tokenizer, s->template, &x.scope, e))
+    if (!rc && model_images_open(&s->images, m, s->tokenizer, s->template, &x.scope, e))
         rc = c->data_images && !s->images.files ? error_prepend(e, "data.images") : e->code;
     text_scope_close(&x);
     if (!rc) rc = text_take_videos(&s->images, c, m, e);
@@ -147,6 +148,27 @@ int text_image_model(struct model *m, const char *folder, const struct model_cho
     if (m->images) *out = m;
     else model_close(m);
     return PL_OK;
+}
+
+int text_images_open(struct image_source *s, bool *has, const struct config *c, const struct tokenizer *t,
+                     const struct template *template, const struct image_scope *scope, struct error *e)
+{
+    struct model own;
+    const struct model *m = NULL;
+    const struct model_choices chosen = text_choices(c);
+    *has = false;
+    if (c->model_path) TRY(text_image_model(&own, c->model_path, &chosen, &m, e));
+    else if (c->model_preset && !model_preset_with(&own, c->model_preset, &chosen, e)) m = &own;
+    if (!m) return PL_OK;
+    int rc = PL_OK;
+    if (m->images) {
+        const struct model reader = model_reader(m);
+        rc = model_images_open(s, &reader, t, template, scope, e);
+        if (!rc && !m->images->single) rc = text_take_videos(s, c, m, e);
+        *has = !rc;
+    }
+    model_close(&own);
+    return rc;
 }
 
 void text_source_close(struct text_source *s)

@@ -40,6 +40,10 @@ int text_image_model(struct model *m, const char *folder, const struct model_cho
                      struct error *e);
 /* Returns what a configuration chooses for it. */
 struct model_choices text_choices(const struct config *c);
+/* Opens the images and videos of a user's own prompts, where the configuration's model takes some:
+ * *has. `t` and `template` may be NULL. */
+int text_images_open(struct image_source *s, bool *has, const struct config *c, const struct tokenizer *t,
+                     const struct template *template, const struct image_scope *scope, struct error *e);
 /* Lets the images' source take videos, if data.max_frames is set: those frames that training
  * takes. */
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e);

@@ -114,3 +114,13 @@ void follow_set_pixels(struct follow *f, const struct image_processor *p);
 /* Adds to the record what follows from it; pointers into `f`, valid until the next call. Returns
  * false if its image tokens and its images do not match. */
 bool follow_record(struct follow *f, const bool used[ROW_INPUTS], struct batch_record *x);
+
+/* --- synthetic batches (synthetic.c) -----------------------------------------------------------
+ *
+ * Random pixels, tokens and prompts, of the shapes and shares of labels for which a plan's times
+ * are predicted. */
+/* Fills all inputs but "samples", which run_start fills. They depend only on train.seed. */
+int batch_synthesize(struct run *r, struct error *e);
+/* Returns the divisor of such a batch's loss: labels, masks, or the elements that a vision tower's
+ * loss is the mean of. */
+double batch_synthetic_count(const struct run *r);

@@ -40,7 +40,7 @@ static int ask_model(struct fits *f, struct error *e)
     struct text folder = {0}, download = {0};
     TRY(model_find(&f->model, name, e));
     const bool preset = !*f->model.path;
-    if (!model_predicts_masks(&f->model) && !f->model.vocabulary)
+    if (!model_is(&f->model, "masks") && !f->model.vocabulary)
         return error_set(e, PL_USAGE, "%s is a %s, which trains with a head over it: give a RUN.yaml, as `plimsoll "
                          "init --model %s --data DIR` writes it", name, f->model.family->model_type, name);
     o->run = NULL;
@@ -50,7 +50,7 @@ static int ask_model(struct fits *f, struct error *e)
     if (!f->tokens && f->model.vocabulary)
         f->tokens = f->model.longest ? min_u64(TOKENS, (uint64_t)f->model.longest) : TOKENS;
     if (!f->batch) f->batch = BATCH;
-    if (model_takes_images(&f->model) && !f->sizes.images) f->sizes.images = "1";
+    if (f->model.vocabulary && f->model.encoder && !f->sizes.images) f->sizes.images = "1";
     a->run = "run.yaml";
     text_free(&folder);
     text_free(&download);
@@ -71,10 +71,10 @@ static int ask(struct fits *f, struct error *e)
     TRY(plan_source_read(&f->sizes.source, &f->config, e));
     if (file) TRY(config_check(&f->config, CONFIG_NEEDS_MODEL, e));
     if (file) TRY(config_open_model(&f->config, &f->model, e));
-    a->tokens = f->model.vocabulary && !model_predicts_masks(&f->model) ? f->config.data_sequence : 0;
+    a->tokens = f->model.vocabulary ? f->config.data_sequence : 0;
     if (a->tokens && (!file || f->tokens || f->sizes.images)) {
         text_printf(&a->keys, " --set data.sequence=%lld", (long long)a->tokens);
-        if (model_takes_images(&f->model) && f->config.data_max_images > 0)
+        if (f->config.data_max_images > 0)
             text_printf(&a->keys, " --set data.max_images=%lld", (long long)f->config.data_max_images);
         if (f->config.data_max_patches > 0)
             text_printf(&a->keys, " --set data.max_patches=%lld", (long long)f->config.data_max_patches);

@@ -22,7 +22,7 @@ static int init(struct suggestion *r, const char *model, const char *data, bool 
     if (!rc && r->model.tower) rc = suggest_labelled(r, data, folder, &out, e);
     else if (!rc && !(rc = suggest_data(r, data, bytes, given, e))) {
         suggestion_write(r, data, folder, &out);
-        if (model_predicts_masks(&r->model) && suggestion_try(r, out.at, e))
+        if (suggestion_try(r, out.at, e))
             rc = error_prepend(e, "%s (%s)", data, r->data.what);
     }
     if (!rc) fputs(out.at, stdout);

@@ -8,7 +8,7 @@
 
 #include "batch/embed.h"
 #include "batch/feed.h"
-#include "models/masks.h"
+#include "models/contents.h"
 
 int examined_config(const struct examined *x, struct config *c, bool pinned, struct error *e)
 {
@@ -118,7 +118,7 @@ static void plan_encoder(const struct examined *x, const struct config *c, bool 
     if (!planned_open(
             &r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored},
             &e)) {
-        const char *way = model_takes_images(&x->run->model) ? TOWER : stored ? STORED : FROZEN;
+        const char *way = !*x->run->model.encoder ? TOWER : stored ? STORED : FROZEN;
         const struct advice a = compare(x, &r, change, way);
         if (a.saves > 0 && (r.batches.partial || !stored)) out->at[out->n++] = a;
     }
@@ -134,8 +134,8 @@ static void try_encoder(const struct examined *x, bool stored, struct advices *o
     char pattern[64], change[96] = "data.images=FILE.pack";
     progress_add(&out->progress, 1);
     if (out->n == ADVICE_MOST || examined_config(x, &c, false, &e)) return;
-    const bool tower = model_takes_images(&x->run->model);
-    int rc = tower ? PL_OK : embed_pattern(&x->run->model, prompting_of(&x->run->batch)->image, pattern, &e);
+    const bool tower = !*x->run->model.encoder;
+    int rc = tower ? PL_OK : embed_pattern(&x->run->model, contents_of(&x->run->batch)->prompts.image, pattern, &e);
     if (!rc && !tower) {
         snprintf(change, sizeof change, "model.freeze=%s", pattern);
         rc = config_set(&c, change, &e);
@@ -225,10 +225,12 @@ static void try_others(const struct examined *x, struct advices *out)
 void advise(const struct examined *x, struct advices *out)
 {
     const struct settings *s = &x->run->plan.settings;
-    const int64_t masks = model_predicts_masks(&x->run->model) ? prompting_of(&x->run->batch)->masks : 0;
+    const char *pattern = x->run->model.encoder;
+    const bool whole = pattern && !x->run->batches.partial;
+    const int64_t masks = pattern && *pattern ? contents_of(&x->run->batch)->prompts.masks : 0;
     const bool encoder =
-        masks && !config_given(x->run->config, KEY_model_freeze) && !x->run->has_adapter && !x->run->batches.partial;
-    const bool tower = model_takes_images(&x->run->model) && !x->run->batches.partial;
+        whole && masks && !config_given(x->run->config, KEY_model_freeze) && !x->run->has_adapter;
+    const bool tower = whole && !*pattern;
     uint32_t plans = (uint32_t)(masks > 1) + 2 * encoder + tower + OTHERS_MOST;
     char change[96], value[SETTING_ROOM];
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;

@@ -462,7 +462,7 @@ static int show_ranks(const struct plan_request *o, struct error *e)
 
 /* --- a request ------------------------------------------------------------------------------ */
 
-static int read_size(const char *text, struct plan_source *s, struct error *e)
+static int read_size(const char *text, struct added_media *s, struct error *e)
 {
     int n = 0;
     s->sized = text;
@@ -474,9 +474,9 @@ static int read_size(const char *text, struct plan_source *s, struct error *e)
 int plan_request_read(struct plan_request *o, bool several, struct error *e)
 {
     struct plan_source *s = &o->source;
-    if (!several) TRY(option_count("--images", o->images, 1, IMAGES_MOST, &s->images, e));
-    if (!several) TRY(option_count("--frames", o->frames, 1, FRAMES_MOST, &s->frames, e));
-    TRY(read_size(o->image_size, s, e));
+    if (!several) TRY(option_count("--images", o->images, 1, IMAGES_MOST, &s->media.images, e));
+    if (!several) TRY(option_count("--frames", o->frames, 1, FRAMES_MOST, &s->media.frames, e));
+    TRY(read_size(o->image_size, &s->media, e));
     return option_count("--masks", o->masks, 1, 1024, &s->masks, e);
 }
 

@@ -248,9 +248,9 @@ static int gpu_rows(const struct plan_source *s, const char *gpu, const struct c
     struct plan_source one = *s;
     for (uint32_t i = 0; i < max_i64(1, images->list.n); i++)
         for (uint32_t f = 0; f < max_i64(1, frames->list.n); f++) {
-            if (images->list.n) one.images = images->list.at[i];
-            if (frames->list.n) one.frames = frames->list.at[f];
-            struct plan_row row = {.images = one.images, .frames = one.frames};
+            if (images->list.n) one.media.images = images->list.at[i];
+            if (frames->list.n) one.media.frames = frames->list.at[f];
+            struct plan_row row = {.images = one.media.images, .frames = one.media.frames};
             TRY(gpu_row(&one, gpu, &row, e));
             add_label(&row, images->list.n > 1, row.images, "image");
             add_label(&row, frames->list.n > 1, row.frames, "frame");

@@ -7,22 +7,17 @@
  */
 #pragma once
 
+#include "batch/feed.h"
 #include "plan/plan.h"
 #include "planning/planned.h"
-
-/* pixels along images of any size whose size is not given */
-enum { IMAGE_SIDE = 1024 };
 
 /* The run that is compared. */
 struct plan_source {
     /* reads a new copy of its configuration, which the caller frees; not after a failure */
     int (*read)(const void *of, struct config *c, struct error *e);
     const void *of;
-    /* images and frames that are added to a sequence, their size, and masks of an image; 0: as the
-     * run has them */
-    int64_t images, frames, masks;
-    uint32_t width, height;
-    bool sized;                  /* the size was given */
+    struct added_media media;    /* images and frames that are added to a sequence */
+    int64_t masks;               /* of an image; 0: as the run has them */
 };
 /* Reads the configuration, with the images, frames and masks. */
 int plan_source_read(const struct plan_source *s, struct config *c, struct error *e);

@@ -35,7 +35,7 @@ static bool way_differs(const struct way *w, const struct config *c, const struc
 {
     const bool adapter = adapter_given(c), quantized = strcmp(c->memory_quantize.value, "none") != 0;
     switch (w - ways) {
-    case FROZEN: return (model_takes_images(m) || model_predicts_masks(m)) && !c->model_freeze.n && !adapter;
+    case FROZEN: return m->encoder && !c->model_freeze.n && !adapter;
     case LORA_16: return !adapter;
     case LORA_4: return !quantized;
     default: return true;

@@ -10,46 +10,9 @@
 #include "config/config_rows.h"
 
 #include "data/images/range.h"
-#include "models/heads.h"
-#include "models/images.h"
 #include "models/model.h"
-#include "models/prs_med.h"
 
 /* --- keys without effect ---------------------------------------------------------------------- */
-
-static bool takes_tokens(const struct model *m) { return model_port(m, "input_ids"); }
-static bool takes_any_size(const struct model *m) { return images_grids(m); }
-static bool takes_one_size(const struct model *m)
-{
-    return model_takes_images(m) && !takes_any_size(m) && !prs_model(m);
-}
-static bool shares_tokens(const struct model *m) { return takes_any_size(m) && !image_own_tokens(m); }
-static bool answers_questions(const struct model *m) { return prs_model(m); }
-static bool has_head(const struct model *m) { return m->head; }
-static bool has_classes(const struct model *m) { return m->head && m->head->kind == HEAD_CLASSES; }
-static bool normalizes_batches(const struct model *m) { return m->batch_norm; }
-static bool balances_experts(const struct model *m) { return m->balances; }
-
-/* The words of model=WORD. */
-static const struct {
-    const char *word, *means;
-    bool (*is)(const struct model *m);
-} kinds[] = {
-    {"tokens", "a model that takes tokens", takes_tokens},
-    {"images", "one that takes images of one size among its tokens (llava)", takes_one_size},
-    {"grids", "one whose images have any size (qwen2_vl)", takes_any_size},
-    {"sizes", "one whose images have any size, and tokens by it (qwen2_vl)", image_own_tokens},
-    {"shares", "one that shares tokens among patches (arr_coc_qwen2_vl)", shares_tokens},
-    {"modalities", "one that takes volumes among its tokens (model.modalities)", images_have_volumes},
-    {"masks", "a mask model (sam, tinysam, sam2)", model_predicts_masks},
-    {"objects", "one that predicts whether there is an object (sam2)", model_predicts_objects},
-    {"ground", "arr_coc", model_matches_texts},
-    {"questions", "prs_med", answers_questions},
-    {"head", "a vision tower with a head (clip, siglip)", has_head},
-    {"classes", "one with a head for classes", has_classes},
-    {"experts", "a mixture of experts with output_router_logits in its config.json", balances_experts},
-    {"batch_norm", "one with batch normalization (tinysam, prs_med)", normalizes_batches},
-};
 
 /* Copies the text up to a separator and moves *at past it; false: nothing is left. */
 static bool next_part(const char **at, const char *separator, char out[256])
@@ -64,8 +27,8 @@ static bool next_part(const char **at, const char *separator, char out[256])
 
 static bool is_kind(const struct model *m, const char *words)
 {
-    for (size_t i = 0; i < COUNT(kinds); i++)
-        if (config_word_index(words, kinds[i].word) >= 0 && kinds[i].is(m)) return true;
+    for (const struct model_kind *k = model_kinds; k->word; k++)
+        if (config_word_index(words, k->word) >= 0 && k->is(m)) return true;
     return false;
 }
 
@@ -144,8 +107,8 @@ static void print_words(const char *words, bool of_model, struct text *out)
     for (bool first = true; more; first = false) {
         more = next_part(&words, "|", later);
         const char *shown = word;
-        for (size_t i = 0; of_model && i < COUNT(kinds); i++)
-            if (!strcmp(kinds[i].word, word)) shown = kinds[i].means;
+        for (const struct model_kind *k = model_kinds; of_model && k->word; k++)
+            if (!strcmp(k->word, word)) shown = k->means;
         text_printf(out, "%s%s", first ? "" : more ? ", " : " or ", shown);
         strcpy(word, later);
     }

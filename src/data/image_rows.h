@@ -22,7 +22,7 @@
 #include "data/loader.h"
 #include "data/reader.h"
 #include "data/text/conversations.h"
-#include "models/image_grid.h"
+#include "models/contents.h"
 
 /* The options that determine the memory. */
 struct image_rows_options {

@@ -228,7 +228,8 @@ static int open_folder_model(const char *in, struct model *m, bool *has, struct 
     if (!*has) return PL_OK;
     if (model_open(m, in, e)) return error_prepend(e, "%s", PURPOSE);
     const char *type = m->family->model_type;
-    if (model_predicts_masks(m) && (!strncmp(type, "sam", 3) || !strcmp(type, "tinysam"))) return PL_OK;
+    struct mask_canvas x;
+    if (model_canvas(m, 0, &x) && (!strncmp(type, "sam", 3) || !strcmp(type, "tinysam"))) return PL_OK;
     error_set(e, PL_USAGE, "%s; %s is a %s", PURPOSE, in, type);
     model_close(m);
     return e->code;
@@ -239,9 +240,10 @@ static int open_folder_model(const char *in, struct model *m, bool *has, struct 
 static int check_config(const char *in, struct sam_names *n, const struct model *m, struct error *e)
 {
     struct pixel_norm usual;
+    struct mask_canvas x = {0};
     int rc = n->second ? sam2_config_check(n, m, e) : sam_config_check(n, m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
-    if (!rc && memcmp(&usual, masks_norm(m), sizeof usual))
+    if (!rc && model_canvas(m, 0, &x) && memcmp(&usual, &x.norm, sizeof usual))
         log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep "
                  "preprocessor_config.json",
                  in);

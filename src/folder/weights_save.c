@@ -244,7 +244,7 @@ static int copy_files_of(const struct weights *part, const struct model *m, cons
 {
     if (!*part->in.dir) return PL_OK;
     if (m->vocabulary) TRY(model_files_copy_others(&part->in, part->in.dir, dir, is_text_file, e));
-    if (model_predicts_masks(m) || (!model_takes_images(m) && m->vocabulary)) return PL_OK;
+    if (!model_port(m, "pixel_values") || model_port(m, "input_points")) return PL_OK;
     return model_files_copy_others(&part->in, part->in.dir, dir, is_image_file, e);
 }
 

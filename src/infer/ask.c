@@ -9,7 +9,6 @@
 #include "models/model.h"
 #include "data/images/image_processor.h"
 #include "infer/sample.h"
-#include "models/prs_med.h"
 
 /* --- the question ----------------------------------------------------------------------------- */
 
@@ -21,13 +20,14 @@ static int check_model(struct ask *a, const struct config *c, struct error *e)
     const char *name = c->model_path ? c->model_path : c->model_preset;
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
-    if (!prs_model(&m))
+    if (!model_is(&m, "questions"))
         rc = error_set(
             e, PL_USAGE,
             "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box",
             name, m.family->model_type);
-    else if (!c->data_tokenizer && *prs_text_model(&m).path)
-        a->config.data_tokenizer = a->tokenizer = mem_string(prs_text_model(&m).path);
+    else if (!c->data_tokenizer && *model_reader(&m).path)
+        a->config.data_tokenizer = a->tokenizer = mem_string(model_reader(&m).path);
+    a->template = m.template;
     model_close(&m);
     return rc;
 }
@@ -50,7 +50,7 @@ int ask_open(struct ask *a, const struct config *c, const char *path, const char
     int rc = prompts_open(&a->prompts, &a->config, &scope, e);
     if (!rc && !a->prompts.template) {
         prompts_close(&a->prompts);
-        a->config.data_template = (char *)prs_usual_template;
+        a->config.data_template = (char *)a->template;
         rc = prompts_open(&a->prompts, &a->config, &scope, e);
     }
     if (!rc) rc = ask_again(a, path, question, e);
@@ -59,7 +59,7 @@ int ask_open(struct ask *a, const struct config *c, const char *path, const char
 
 int ask_again(struct ask *a, const char *path, const char *question, struct error *e)
 {
-    struct image_batch slots;
+    struct media slots;
     names_free(&a->images);
     token_list_free(&a->tokens);
     a->ids.n = 0;
@@ -133,9 +133,8 @@ static int put_row(struct run *r, const struct ask *a, int64_t T, const struct i
 
 int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e)
 {
-    struct prs_batch own = prs_usual_batch;
-    own.targets = false;
-    const struct run_options o = {.forward = true, .B = 1, .T = T, .own = &own, .own_bytes = sizeof own};
+    const struct contents holds = {.media = {.images = 1}};
+    const struct run_options o = {.forward = true, .B = 1, .T = T, .holds = &holds};
     *m = (struct ask_masks){.T = T};
     int rc = run_plan(&m->run, &a->config, &o, e);
     return rc ? rc : run_start(&m->run, NULL, true, e);
@@ -152,12 +151,13 @@ int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct image *
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
     struct run *r = &m->run;
-    const struct prs_model *model = prs_model(&r->planned.model);
+    const id logits = graph_find_output(&r->planned.graph, PROGRAM_STEP, "pred_masks");
+    const int64_t side = model_port(&r->planned.model, "images")->dim[1];
     *out = (struct predictor){.w = image->width,
                               .h = image->height,
                               .candidates = 1,
-                              .shape = {.side = model->image},
-                              .mask_side = model->mask};
+                              .shape = {.side = side},
+                              .canvas = {.side = side, .cells = tensor_at(&r->planned.graph, logits)->dim[1]}};
     int rc = put_row(r, a, m->T, image, out, e);
     if (!rc) rc = run_put_step(r, &b, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
@@ -203,7 +203,7 @@ int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
     const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most};
     struct generator g = {0};
-    int rc = generator_plan(&g, &a->config, &o, &(struct image_batch){.images = 1}, e);
+    int rc = generator_plan(&g, &a->config, &o, &(struct media){.images = 1}, e);
     if (!rc) rc = generator_start(&g, e);
     if (!rc) {
         const struct generate_options options = ask_options(a, most);

@@ -18,7 +18,8 @@
 #include "infer/prompts.h"
 
 struct ask {
-    struct config config;     /* with the template of the program, if there is no other */
+    struct config config;     /* with the template of the family, if there is no other */
+    const char *template;     /* of the family, for folders without one */
     char *tokenizer;          /* folder of the LLaVA model, whose tokenizer is used unless another is given */
     struct prompts prompts;
     struct names images;

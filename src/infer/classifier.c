@@ -31,7 +31,7 @@ struct classifier {
 
 static int open_reader(struct classifier *x, const struct config *c, struct error *e)
 {
-    const struct head_batches *b = head_batches(&x->run);
+    const struct feed_plan *b = x->run.planned.batches.feed;
     struct image_reader_options o = b->list.reader;
     o.room = batch_room(c);
     x->room = mem_alloc(image_reader_bytes(&o) + 64);

@@ -256,49 +256,6 @@ static int put_answers(struct generate *g, struct error *e)
 
 /* --- prompts ---------------------------------------------------------------------------------- */
 
-/* Checks the image tokens of a prompt whose ids tell the shapes of its images. */
-static int check_tiles(const struct anyres *a, const struct prompt *p, struct image_batch own, struct error *e)
-{
-    struct anyres_shape shape;
-    for (int64_t i = 0; i < p->n;) {
-        const bool image = anyres_is_token(a, p->ids[i]);
-        if (image && !anyres_find(a, p->ids + i, p->n - i, &shape))
-            return error_set(e, PL_USAGE, "image tokens of this model follow from the sizes of images: give the prompt "
-                                          "as text or as a chat");
-        if (image) own.images -= anyres_images(shape), own.frames -= shape.frames;
-        i += image ? anyres_tokens(a, shape) : 1;
-    }
-    if (!own.images && !own.frames) return PL_OK;
-    return error_set(e, PL_USAGE, "the image tokens of the prompt do not match its images");
-}
-
-/* Checks that each feature of an image has its token in the prompt. Images of any size are checked
- * where their positions are found. */
-static int check_images(const struct generate *g, const struct prompt *p, struct error *e)
-{
-    const struct generator *a = g->generator;
-    const struct image_model *m = a->run->planned.model.images;
-    int64_t tokens = 0;
-    if (m && m->grids) return PL_OK;
-    if (m && m->anyres && p->n_images) return check_tiles(m->anyres, p, a->images, e);
-    for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
-    const int64_t need = generator_image_tokens(a);
-    if (!p->n_images || tokens == need) return PL_OK;
-    if (images_volumes(&a->images))
-        return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images and volumes need %lld",
-                         (long long)tokens, m->token, (long long)need);
-    if (a->images.frames)
-        return error_set(e, PL_USAGE,
-                         "the prompt has %lld image tokens (id %d), and its images and videos need %lld: %lld for each "
-                         "of %lld images, and those of %lld frames",
-                         (long long)tokens, m->token, (long long)need, (long long)m->features,
-                         (long long)a->images.images, (long long)a->images.frames);
-    return error_set(e, PL_USAGE,
-                     "the prompt has %lld image tokens (id %d), and its images need %lld: %lld for each of %lld %s",
-                     (long long)tokens, m->token, (long long)need, (long long)m->features, (long long)a->images.images,
-                     image_is_tiled(m->layout) ? "tiles and images" : "images");
-}
-
 /* Reads the images of a prompt that begins in a text, and checks its tokens. */
 static int read_prompt(struct generate *g, int64_t text, const struct prompt *p, struct error *e)
 {
@@ -306,9 +263,9 @@ static int read_prompt(struct generate *g, int64_t text, const struct prompt *p,
     if (!p->n) return error_set(e, PL_USAGE, "the prompt has no tokens");
     generator_begin(a, text);
     enter_pool(g);
-    int rc = generator_images(a, g->options.images, p->images, p->n_images, e);
+    int rc = text_media_read(&a->media, g->options.images, p->images, p->n_images, e);
     leave_pool(g);
-    if (!rc) rc = check_images(g, p, e);
+    if (!rc) rc = text_media_check(&a->media, p->ids, p->n, p->n_images, e);
     return rc ? rc : generator_check(a, &(struct text_tokens){text, p->ids, p->n}, e);
 }
 
@@ -354,7 +311,7 @@ static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct er
     if (!found && !g->more) return PL_OK;
     const uint64_t prompt = g->begun++;
     const struct model *m = &g->generator->run->planned.model;
-    const bool alone = p.n_images || g->generator->whole || images_both(m) == BOTH_PROMPT;
+    const bool alone = p.n_images || m->whole >= WHOLE_PROMPT;
     struct held_answer *h = &g->held[prompt % g->n_held];
     h->ended = h->lost = false;
     h->answer.ids.n = 0;

@@ -19,20 +19,18 @@
  */
 #pragma once
 
-#include "batch/writer.h"
-#include "data/images/image_source.h"
+#include "batch/text_media.h"
 #include "infer/sample.h"
-#include "models/image_grid.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* --- generator ------------------------------------------------------------------------------- */
 
 /* A language model that continues texts, several at once, with a KV cache.
  *
- *     generator_plan(&a, &config, &o, &images, &error)   the plan: weights, KV cache, both programs
+ *     generator_plan(&a, &config, &o, &media, &error)    the plan: weights, KV cache, both programs
  *     generator_start(&a, &error)
  *     generator_begin(&a, text)                    a new text, one of a.texts
- *     generator_images(&a, &source, paths, n, &error)   its images, before their tokens
+ *     text_media_read(&a.media, &source, paths, n, &error)   its images, before their tokens
  *     generator_put(&a, tokens, n, &error)         appends tokens to texts
  *     generator_logits(&a, text)                   of the token after the last one of a text
  *     generator_close(&a)
@@ -56,12 +54,6 @@ struct text_tokens {
     int64_t n;
 };
 
-/* A token in a run of a program; of text -1: padding. */
-struct row_token {
-    int64_t text;
-    int32_t id, position;
-};
-
 struct generator {
     struct run own;       /* planned by generator_plan; else empty */
     struct run *run;      /* `own`, or that of generator_join */
@@ -69,12 +61,7 @@ struct generator {
     int64_t texts;        /* at once */
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t *length;      /* [texts] tokens so far */
-    struct image_batch room;   /* images and frames for the vision tower, at most... */
-    /* ...of the text that was begun last, whose image tokens come before any other text's... */
-    struct image_batch images;
-    struct image_run *runs;    /* [room] the tokens of its images and videos, in their order */
-    uint32_t n_runs;
-    int64_t feature[2];   /* the image token that comes next: the first is 0 (batch_record.feature) */
+    struct text_media media; /* images, videos and volumes among the tokens */
     id output[PROGRAM_COUNT]; /* the logits of each program */
     float *logits;        /* [vocabulary], of one text */
     char *raw;            /* [texts,vocabulary], in the model's dtype */
@@ -83,24 +70,13 @@ struct generator {
     struct row_token *row; /* of a run of a program: the tokens that it takes... */
     int64_t *rest;        /* ...those that are left of each text in generator_put... */
     int32_t *last;        /* ...and where the last token of each text is; below 0: not in this run */
-    /* the pixels of the image, of a model that chooses its tokens by the whole prompt
-     * (allocator.h); NULL: of any other */
-    float *whole;
-    /* With images of any size: of the text that was begun last, their grids and patches... */
-    struct image_grid *grids;
-    int64_t n_grids;
-    struct grid_row grid;
-    float *patches;       /* [room.patches][grid_values] */
-    struct grid_walk *walk; /* ...and [texts] where each text has come to in its own, */
-    /* [texts,cache] the positions and the features of its tokens, and [chunk] those of a run */
-    int32_t (*three)[3], *index, (*row_three)[3], *row_index;
 };
 
 /* Opens the model of the configuration and finds the plan, for prompts with at most these images
  * and frames; NULL: they are only text. PL_USAGE: the model generates no text; PL_NOFIT: the
  * smallest plan is in a->run. After any result generator_close is called. `a` must not move. */
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o,
-                   const struct image_batch *images, struct error *e);
+                   const struct media *media, struct error *e);
 /* Warns if the tokens that `what` may have are more than those that the model was made for. */
 void generator_warn_longest(const struct generator *a, int64_t tokens, const char *what);
 int generator_start(struct generator *a, struct error *e);
@@ -112,13 +88,9 @@ void generator_join(struct generator *a, struct run *r);
 int generator_enter(struct generator *a, struct error *e);
 void generator_close(struct generator *a);
 
+/* Begins a text. The tokens of its images and videos (a.media) are put before another text is
+ * begun. */
 void generator_begin(struct generator *a, int64_t text);
-/* Reads the images and videos of the text that was begun last. PL_USAGE: one of them is missing or
- * broken, or they are more than were planned. Their features then replace image tokens, in order:
- * generator_image_tokens of them. All of them are put before another text is begun. */
-int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
-                     struct error *e);
-int64_t generator_image_tokens(const struct generator *a);
 /* Checks tokens. PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds. */
 int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e);
 /* Appends to `n` different texts, in one run of a program if each gets one token. An error of

@@ -392,9 +392,10 @@ static int read_sample(struct many_source *s, uint64_t i, struct many_image *out
 static int open_loader(struct labelled_images *l, const struct config *c, struct error *e)
 {
     struct model m;
+    struct mask_canvas x;
     int rc = PL_OK;
     TRY(config_open_model(c, &m, e));
-    if (model_predicts_masks(&m)) l->o = batch_loader(c, &m, &(struct packed_embeddings){0});
+    if (model_canvas(&m, 0, &x)) l->o = batch_loader(c, &m, &(struct packed_embeddings){0});
     else rc = error_set(e, PL_USAGE, "a model of type %s predicts no masks for points and boxes", m.family->model_type);
     model_close(&m);
     TRY(rc);

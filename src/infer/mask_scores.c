@@ -5,7 +5,7 @@
 
 #include "data/dataset.h"
 #include "graph/sizes.h"
-#include "models/masks.h"
+#include "models/contents.h"
 
 enum { CATEGORIES = 4096, CHOSEN = 0, IOU = 3 }; /* columns of MASK_LOSS's statistics; CHOSEN < 0: no mask */
 
@@ -26,13 +26,13 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
         if (i < m->passes) snprintf(m->names[i], sizeof m->names[i], "%s", pass);
         else
             snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass,
-                     (long long)prompting_of(&r->planned.batch)->rounds);
+                     (long long)contents_of(&r->planned.batch)->prompts.rounds);
         m->prompts[i] = m->names[i];
     }
     struct planned_input x;
     if (planned_input(&r->planned, "input_points", &x)) {
         m->prompts_at = x.storage;
-        m->slots = prompting_of(&r->planned.batch)->points;
+        m->slots = contents_of(&r->planned.batch)->prompts.points;
         m->coords = mem_alloc(x.sample * (uint64_t)planned_samples(&r->planned));
     }
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, m->first)));

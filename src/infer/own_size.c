@@ -15,7 +15,7 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
                    const double spacing[2], double tolerance)
 {
     const id picks = graph_find_output(&r->planned.graph, PROGRAM_STEP, "picked_masks");
-    if (!picks || !mask_batches(r)) return false;
+    if (!picks) return false;
     const struct loader_options l = batch_loader(f->config, &r->planned.model, &(struct packed_embeddings){0});
     const struct tensor *t = tensor_at(&r->planned.graph, picks);
     *o = (struct own_size){.set = feed_dataset(f),

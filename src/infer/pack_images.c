@@ -17,7 +17,8 @@
 #include "batch/batch_plan.h"
 #include "batch/feed.h"
 #include "batch/text_source.h"
-#include "infer/embed_make.h"
+#include "batch/embed.h"
+#include "batch/model_images.h"
 #include "infer/pack_store.h"
 
 enum { BLOCK = 16, BLOCK_IMAGES = 64 }; /* references, and images for the tower, of a block */
@@ -257,27 +258,28 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                                       .tables = files->at, .n_tables = files->n, .room = batch_room(c),
                                       .min_pixels = (uint64_t)c->data_min_pixels,
                                       .max_pixels = (uint64_t)c->data_max_pixels};
-    if (images_grids(m) && c->data_max_frames)
+    if (model_images_open(&p->source, m, NULL, NULL, &scope, e)) return error_prepend(e, "data.images");
+    const bool any_size = p->source.patches.merge;
+    if (any_size && c->data_max_frames)
         return error_set(e, PL_USAGE,
                          "data.max_frames is %lld, and the tokens of a %s depend on the times of a video's frames, "
                          "which a store does not have: set it to 0, and train on the videos themselves",
                          (long long)c->data_max_frames, m->family->model_type);
-    if (image_source_open(&p->source, m, NULL, NULL, &scope, e)) return error_prepend(e, "data.images");
     if (image_files_store(p->source.files))
         return error_set(e, PL_USAGE,
                          "data.images: %s is a store of embeddings itself; expected the folder or tar of the images",
                          where);
     p->reader = (struct image_reader_options){.processor = p->source.processor,
                                               .frame_processor = p->source.frame_processor,
-                                              .patches = images_grids(m) ? &p->source.patches : NULL,
+                                              .patches = any_size ? &p->source.patches : NULL,
                                               .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps,
                                               .max_frames = (uint32_t)c->data_max_frames};
-    if (images_timed(m) && c->data_max_frames)
+    if (p->source.text.timed && c->data_max_frames)
         return error_set(e, PL_USAGE,
                          "data.max_frames is %lld, and the text of a %s names the times of a video's frames, which a "
                          "store does not have: set it to 0",
                          (long long)c->data_max_frames, m->family->model_type);
-    if (!images_grids(m)) TRY(image_source_frame_processor(&p->reader.frame_processor, m, e));
+    if (!any_size) TRY(model_images_frame_processor(&p->reader.frame_processor, m, e));
     return text_take_videos(&p->source, c, m, e);
 }
 
@@ -304,8 +306,8 @@ static int open_model(struct image_packer *p, const struct pack_options *o, stru
 
 static int write_store(struct image_packer *p, const char *output, struct error *e)
 {
-    const struct grid_model *g = images_grids(&p->model);
-    int rc = packed_create(&p->store, output, (uint32_t)(g ? g->patch : p->tower.side), 0, e);
+    const struct patch_rules *r = &p->source.patches;
+    int rc = packed_create(&p->store, output, r->merge ? r->patch : (uint32_t)p->tower.side, 0, e);
     if (rc) return rc;
     packed_embed(p->store, &p->tower.about);
     rc = encode_all(p, e);

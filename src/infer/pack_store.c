@@ -11,9 +11,8 @@
 #include "data/fill.h"
 #include "data/formats/memmap.h"
 #include "data/images/image.h"
-#include "infer/embed_make.h"
 #include "io/png.h"
-#include "models/masks.h"
+#include "models/contents.h"
 #include "models/model.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19 };
@@ -240,16 +239,15 @@ static int pack_samples(const struct pack_options *o, struct pack_result *out, s
 
 /* --- what the options say --------------------------------------------------------------------- */
 
-/* Reports whether a model folder is one of images and text, whose images are those of
- * conversations. */
-static bool takes_conversations(const char *folder, const struct names *set)
+/* Reports whether a model folder has an encoder of the images of conversations. */
+static bool encodes_conversations(const char *folder, const struct names *set)
 {
     struct config c;
     struct model m;
     struct error ignored;
     bool found = false;
     if (!embed_config(&c, folder, NULL, set, &ignored) && !config_open_model(&c, &m, &ignored)) {
-        found = model_takes_images(&m);
+        found = m.encoder && !*m.encoder;
         model_close(&m);
     }
     config_free(&c);
@@ -260,16 +258,17 @@ static bool takes_conversations(const char *folder, const struct names *set)
 static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, bool *stretched, struct error *e)
 {
     struct model m = {0};
+    struct mask_canvas x = {0};
     int rc = model_find(&m, name, e);
-    if (!rc && !model_predicts_masks(&m))
+    if (!rc && !model_canvas(&m, (int64_t)*size, &x))
         rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
-    if (!rc && *size % (uint64_t)masks_patch(&m))
+    if (!rc && *size % (uint64_t)x.patch)
         rc = error_set(e, PL_USAGE,
                        "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name,
-                       (unsigned long long)*size, (long long)masks_patch(&m));
-    if (!rc && !*size) *size = (uint64_t)m.image;
-    if (!rc && !*cells) *cells = (uint64_t)masks_side(&m, (int64_t)*size);
-    if (!rc) *stretched = masks_stretch(&m);
+                       (unsigned long long)*size, (long long)x.patch);
+    *size = (uint64_t)x.side;
+    if (!*cells) *cells = (uint64_t)x.cells;
+    *stretched = x.stretched;
     model_close(&m);
     return rc;
 }
@@ -323,7 +322,7 @@ int pack(struct pack_options *o, struct samples_options *samples, struct error *
     uint64_t size = o->size, cells = o->masks_size;
     o->memmap = !strcmp(o->layout, "memmap");
     if (!o->paths->n) return error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
-    if (o->encoder && takes_conversations(o->encoder, o->keys)) {
+    if (o->encoder && encodes_conversations(o->encoder, o->keys)) {
         if (size || cells || o->model || strcmp(o->layout, "plimsoll"))
             return error_set(e, PL_USAGE,
                              "--size, --masks-size, --model and --layout are for images with masks; %s takes "

@@ -85,10 +85,10 @@ void logits_upsample(const float *logits, int64_t side, int64_t w, int64_t h, fl
 
 /* --- a forward run of encoder or decoder --------------------------------------------------- */
 
-int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
+int predictor_start(struct run *r, const struct config *c, const struct contents *holds, struct error *e)
 {
     struct run_options o =
-        {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL || p->bank};
+        {.forward = true, .B = 1, .T = 1, .holds = holds, .partial = holds->part != PART_ALL || holds->prompts.bank};
     TRY(run_plan(r, c, &o, e));
     return run_start(r, NULL, true, e);
 }
@@ -145,15 +145,16 @@ void predictor_to_pixels(uint32_t side, bool stretched, uint32_t w, uint32_t h, 
 
 /* --- opening ------------------------------------------------------------------------------- */
 
-static int check_model(const struct model *m, struct error *e)
+static int check_model(const struct model *m, int64_t side, struct mask_canvas *out, struct error *e)
 {
     const struct port *pixels = model_port(m, "pixel_values");
-    if (model_takes_images(m) && !model_predicts_masks(m))
+    const bool masks = model_canvas(m, side, out);
+    if (m->encoder && !masks)
         return error_set(e, PL_USAGE,
                          "a model of type %s predicts no masks: it answers in text, with `plimsoll generate --model "
                          "DIR --image FILE --prompt TEXT`",
                          m->family->model_type);
-    if (!model_predicts_masks(m) || !pixels)
+    if (!masks || !pixels)
         return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam",
                          m->family->model_type);
     if (pixels->dim[1] != 3)
@@ -162,43 +163,40 @@ static int check_model(const struct model *m, struct error *e)
     return PL_OK;
 }
 
-int predictor_open_model(struct model *m, const struct config *c, int64_t side, struct error *e)
+int predictor_open_model(struct model *m, const struct config *c, int64_t side, struct mask_canvas *out,
+                         struct error *e)
 {
     TRY(config_open_model(c, m, e));
-    int rc = check_model(m, e);
+    int rc = check_model(m, side, out, e);
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
-    if (!rc && side % masks_patch(m))
+    if (!rc && side % out->patch)
         rc = error_set(e, PL_USAGE,
                        "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of "
                        "the model's patch size %lld",
-                       (long long)side, (long long)masks_patch(m));
+                       (long long)side, (long long)out->patch);
     if (rc) model_close(m);
     return rc;
 }
 
-/* Checks the model before anything is planned; sets the side of the shape and of its masks. */
-static int open_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
+/* Checks the model before anything is planned; sets the side of the shape. */
+static int open_model(struct predictor *a, const struct config *c, struct error *e)
 {
     struct model m;
-    TRY(predictor_open_model(&m, c, a->shape.side, e));
-    *norm = *masks_norm(&m);
-    if (!a->shape.side) a->shape.side = m.image;
-    a->mask_side = masks_side(&m, a->shape.side);
-    a->stretched = masks_stretch(&m);
+    TRY(predictor_open_model(&m, c, a->shape.side, &a->canvas, e));
+    a->shape.side = a->canvas.side;
     model_close(&m);
     return PL_OK;
 }
 
 /* Runs the encoder and returns the image's embedding on the heap; the run itself is closed. */
-static int encode(struct predictor *a, const struct config *c, const struct image *p,
-                  const struct pixel_norm *norm, float **out, struct error *e)
+static int encode(struct predictor *a, const struct config *c, const struct image *p, float **out, struct error *e)
 {
     struct run r = {0};
-    struct prompting prompting = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
+    struct contents holds = {.part = PART_IMAGE, .prompts = {.image = a->shape.side, .masks = 1, .points = 1}};
     const size_t side = (size_t)a->shape.side;
     float *pixels = mem_alloc(3 * side * side * sizeof *pixels);
-    predictor_fit(p, norm, (uint32_t)side, a->stretched, pixels, &a->fit_w, &a->fit_h);
-    int rc = predictor_start(&r, c, &prompting, e);
+    predictor_fit(p, &a->canvas.norm, (uint32_t)side, a->canvas.stretched, pixels, &a->fit_w, &a->fit_h);
+    int rc = predictor_start(&r, c, &holds, e);
     if (!rc) rc = batch_write_once(&r, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
     mem_free(pixels);
     if (!rc) rc = predictor_forward(&r, e);
@@ -215,9 +213,10 @@ static int encode(struct predictor *a, const struct config *c, const struct imag
 static int open_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
-    struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box,
-                                  .single = s->single, .stable = s->single, .part = PART_REST};
-    int rc = predictor_start(&a->run, c, &prompting, e);
+    const struct contents holds = {.part = PART_REST,
+                                   .prompts = {.image = s->side, .masks = s->prompts, .points = s->points,
+                                               .boxes = s->box, .single = s->single, .stable = s->single}};
+    int rc = predictor_start(&a->run, c, &holds, e);
     if (rc) return rc;
     a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
     a->logits = mem_alloc((size_t)predictor_output_elements(&a->run, "pred_masks") * sizeof *a->logits);
@@ -236,15 +235,14 @@ static int see(struct predictor *a, const float *embedding, struct error *e)
 int predictor_open(struct predictor *a, const struct config *c, const struct image *p,
                    const struct predictor_shape *shape, struct error *e)
 {
-    struct pixel_norm norm;
     float *embedding = NULL;
     CHECK(shape->prompts > 0 && (shape->points > 0 || shape->box), "a prompt without points and box");
     memset(a, 0, sizeof *a);
     a->shape = *shape;
     a->w = p->width, a->h = p->height;
-    int rc = open_model(a, c, &norm, e);
+    int rc = open_model(a, c, e);
     if (rc) return rc;
-    rc = encode(a, c, p, &norm, &embedding, e);
+    rc = encode(a, c, p, &embedding, e);
     if (!rc) rc = open_decoder(a, c, (size_t)a->fit_w * a->fit_h, e);
     if (!rc) rc = see(a, embedding, e);
     mem_free(embedding);
@@ -263,17 +261,16 @@ void predictor_close(struct predictor *a)
 
 /* --- prediction ------------------------------------------------------------------------------ */
 
-void predictor_to_model(const struct model *m, int64_t side, const uint32_t fit[2], uint32_t w, uint32_t h,
-                        const float from[2], float to[2])
+void predictor_to_model(const struct mask_canvas *x, const uint32_t fit[2], uint32_t w, uint32_t h, const float from[2],
+                        float to[2])
 {
-    const double range = masks_extent(m) * (double)side / (double)m->image;
-    to[0] = (float)((from[0] * ((double)fit[0] / w) + 0.5) / range);
-    to[1] = (float)((from[1] * ((double)fit[1] / h) + 0.5) / range);
+    to[0] = (float)((from[0] * ((double)fit[0] / w) + 0.5) / x->extent);
+    to[1] = (float)((from[1] * ((double)fit[1] / h) + 0.5) / x->extent);
 }
 
 static void to_model_coords(const struct predictor *a, const float from[2], float to[2])
 {
-    predictor_to_model(&a->run.planned.model, a->shape.side, (uint32_t[]){a->fit_w, a->fit_h}, a->w, a->h, from, to);
+    predictor_to_model(&a->canvas, (uint32_t[]){a->fit_w, a->fit_h}, a->w, a->h, from, to);
 }
 
 /* Writes the points and boxes. Rows after the last prompt repeat it, because the program computes
@@ -335,8 +332,8 @@ struct mask_view mask_view_of(int64_t logits, int64_t side, bool stretched, uint
 
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask)
 {
-    const int64_t m = a->mask_side;
-    const struct mask_view v = mask_view_of(m, a->shape.side, a->stretched, a->w, a->h);
+    const int64_t m = a->canvas.cells;
+    const struct mask_view v = mask_view_of(m, a->canvas.side, a->canvas.stretched, a->w, a->h);
     return mask_upsample(&v, a->logits + (prompt * a->candidates + candidate) * m * m, a->fitted, offset, mask);
 }
 
@@ -364,7 +361,7 @@ static int open_decoders(struct predictors *s, const struct config *c, const str
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct predictor *a = &s->of[i];
         a->shape = shapes[i];
-        rc = open_model(a, c, &s->norm, e);
+        rc = open_model(a, c, e);
         if (!rc) rc = rest_of(c, *used, &s->config[i], e);
         if (!rc) rc = open_decoder(a, &s->config[i], (size_t)(a->shape.side * a->shape.side), e);
         *used += a->decoder_bytes;
@@ -382,9 +379,9 @@ int predictors_open(struct predictors *s, const struct config *c, const struct p
     s->config = mem_alloc((n + 1) * sizeof *s->config);
     int rc = open_decoders(s, c, shapes, n, &used, e);
     const int64_t side = s->of[0].shape.side;
-    const struct prompting prompting = {.image = side, .masks = 1, .points = 1, .part = PART_IMAGE};
+    const struct contents holds = {.part = PART_IMAGE, .prompts = {.image = side, .masks = 1, .points = 1}};
     if (!rc) rc = rest_of(c, used, &s->config[n], e);
-    if (!rc) rc = predictor_start(&s->encoder, &s->config[n], &prompting, e);
+    if (!rc) rc = predictor_start(&s->encoder, &s->config[n], &holds, e);
     if (!rc) {
         s->pixels = mem_alloc((size_t)(3 * side * side) * sizeof *s->pixels);
         s->embedding =
@@ -407,7 +404,7 @@ int predictors_encode(struct predictors *s, const struct image *p, struct error 
 {
     const size_t side = (size_t)s->of[0].shape.side;
     uint32_t fit_w, fit_h;
-    predictor_fit(p, &s->norm, (uint32_t)side, s->of[0].stretched, s->pixels, &fit_w, &fit_h);
+    predictor_fit(p, &s->of[0].canvas.norm, (uint32_t)side, s->of[0].canvas.stretched, s->pixels, &fit_w, &fit_h);
     int rc = batch_write_once(&s->encoder, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {s->pixels}}}, e);
     if (!rc) rc = predictor_forward(&s->encoder, e);
     if (!rc) rc = predictor_output(&s->encoder, "image_embeddings", s->embedding, e);

@@ -29,7 +29,7 @@
 #include "data/images/image.h"
 #include "engine/run.h"
 #include "io/file.h"
-#include "models/masks.h"
+#include "models/contents.h"
 
 /* --- masks at the size of the image ---------------------------------------------------------- */
 
@@ -60,15 +60,16 @@ void predictor_fit(const struct image *p, const struct pixel_norm *n, uint32_t s
 /* --- runs -------------------------------------------------------------------------------- */
 
 /* Plans and starts a forward run of a mask model; runs it on what was written. */
-int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e);
+int predictor_start(struct run *r, const struct config *c, const struct contents *holds, struct error *e);
 int predictor_forward(struct run *r, struct error *e);
 /* Opens the model that c names, and checks that it predicts masks of RGB images of `side` pixels,
  * 0: its own side. Messages name it. */
-int predictor_open_model(struct model *m, const struct config *c, int64_t side, struct error *e);
-/* Converts a pixel of an image of w x h, fitted to fit[0] x fit[1] pixels of a square of `side`, to
- * the model's coordinates. */
-void predictor_to_model(const struct model *m, int64_t side, const uint32_t fit[2], uint32_t w, uint32_t h,
-                        const float from[2], float to[2]);
+int predictor_open_model(struct model *m, const struct config *c, int64_t side, struct mask_canvas *out,
+                         struct error *e);
+/* Converts a pixel of an image of w x h, fitted to fit[0] x fit[1] pixels of the square, to the
+ * model's coordinates. */
+void predictor_to_model(const struct mask_canvas *x, const uint32_t fit[2], uint32_t w, uint32_t h, const float from[2],
+                        float to[2]);
 
 /* --- prediction -------------------------------------------------------------------------- */
 
@@ -93,10 +94,9 @@ struct predictor {
     struct predictor_shape shape;
     uint32_t w, h;            /* size of the image */
     uint32_t fit_w, fit_h;    /* its size in the square */
-    bool stretched;           /* it fills the square */
-    int64_t mask_side;        /* side of the logits */
+    struct mask_canvas canvas;     /* the square; canvas.cells is the side of the logits */
     int64_t candidates;       /* per prompt */
-    float *logits;            /* [prompts][candidates][mask_side][mask_side] of the last run */
+    float *logits;            /* [prompts][candidates][cells][cells] of the last run */
     float *scores;            /* [prompts][candidates]: predicted IoU */
     float *fitted;            /* [fit_h][fit_w]: one candidate, before it is resized to the image */
     uint64_t encoder_bytes, decoder_bytes; /* planned memory */
@@ -128,7 +128,6 @@ enum { PREDICTORS_MOST = 16 };
 struct predictors {
     struct config *config; /* of each run: what is left of the budget */
     struct run encoder;
-    struct pixel_norm norm;
     float *pixels, *embedding;
     struct predictor of[PREDICTORS_MOST]; /* the decoders, by shape */
     uint32_t n;

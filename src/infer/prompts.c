@@ -8,32 +8,8 @@
 #include "batch/batch_plan.h"
 #include "batch/text_source.h"
 #include "io/json.h"
-#include "models/prs_med.h"
 
 enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
-
-/* Returns the model that reads the text: of PRS-Med its language model, with its folder. */
-static struct model text_model(const struct model *m) { return prs_model(m) ? prs_text_model(m) : *m; }
-
-/* Finds how the model takes images, if it does. */
-static int open_images(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e)
-{
-    struct model own;
-    const struct model *m = NULL;
-    const struct model_choices chosen = text_choices(c);
-    int rc = PL_OK;
-    if (c->model_path) rc = text_image_model(&own, c->model_path, &chosen, &m, e);
-    else if (c->model_preset && !model_preset_with(&own, c->model_preset, &chosen, e)) m = &own;
-    if (rc || !m) return rc;
-    if (model_takes_images(m)) {
-        const struct model text = text_model(m);
-        rc = image_source_open(&p->images, &text, p->tokenizer, p->template, scope, e);
-        if (!rc && !images_single(m)) rc = text_take_videos(&p->images, c, m, e);
-        p->has_images = !rc;
-    }
-    model_close(&own);
-    return rc;
-}
 
 /* Returns the folder of the model's tokenizer; NULL: it has none. */
 static const char *tokenizer_folder(const struct config *c, char room[sizeof(((struct model *)0)->path)])
@@ -41,7 +17,7 @@ static const char *tokenizer_folder(const struct config *c, char room[sizeof(((s
     struct model m;
     struct error ignored;
     if (!c->model_path || config_open_model(c, &m, &ignored)) return c->model_path;
-    memcpy(room, text_model(&m).path, sizeof m.path);
+    memcpy(room, model_reader(&m).path, sizeof m.path);
     model_close(&m);
     return *room ? room : c->model_path;
 }
@@ -70,7 +46,7 @@ int prompts_open(struct prompts *p, const struct config *c, const struct image_s
 {
     *p = (struct prompts){0};
     int rc = open_tokenizer(p, c, e);
-    if (!rc) rc = open_images(p, c, scope, e);
+    if (!rc) rc = text_images_open(&p->images, &p->has_images, c, p->tokenizer, p->template, scope, e);
     if (rc) prompts_close(p);
     return rc;
 }
@@ -80,7 +56,7 @@ int prompts_open_ids(struct prompts *p, const struct config *c, const struct ima
     struct error none;
     *p = (struct prompts){0};
     if (!prompts_open(p, c, scope, &none)) return PL_OK;
-    return open_images(p, c, scope, e);
+    return text_images_open(&p->images, &p->has_images, c, NULL, NULL, scope, e);
 }
 
 void prompts_close(struct prompts *p)
@@ -94,9 +70,9 @@ void prompts_close(struct prompts *p)
 /* --- images ----------------------------------------------------------------------------------- */
 
 int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b,
-                   struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e)
+                   struct text_images *out, struct media *slots, uint64_t *used, struct error *e)
 {
-    *slots = (struct image_batch){.tokens_per_frame = p->images.text.frame_features};
+    *slots = (struct media){.tokens_per_frame = p->images.text.frame_features};
     *out = (struct text_images){0};
     if (n && !p->has_images)
         return error_set(e, PL_USAGE, "the model takes only text, and an image is given: %.100s", references[0]);
@@ -202,7 +178,7 @@ static int place_images(struct conversation *c, struct names *images, struct bum
 }
 
 int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
-                     struct image_batch *slots, struct error *e)
+                     struct media *slots, struct error *e)
 {
     struct bump b = {0};
     struct text_images read;
@@ -252,7 +228,7 @@ static int join_images(struct conversation *c, struct names *images, const char 
 
 /* Renders a chat for a model that takes images. */
 static int chat_with_images(const struct prompts *p, struct conversation *c, struct names *images, struct bump *b,
-                            struct token_list *out, struct image_batch *slots, struct error *e)
+                            struct token_list *out, struct media *slots, struct error *e)
 {
     struct text_images read;
     if (join_images(c, images, image_text_joint(&p->images.text), b, e)) return e->code;
@@ -262,7 +238,7 @@ static int chat_with_images(const struct prompts *p, struct conversation *c, str
 
 /* Reads a chat that is a map or a list. */
 static int read_chat(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b,
-                     struct token_list *out, struct image_batch *slots, struct error *e)
+                     struct token_list *out, struct media *slots, struct error *e)
 {
     struct conversation c;
     if (conversation_read_chat(chat, image_text_joint(&p->images.text), b, &c, e)) return e->code;
@@ -270,7 +246,7 @@ static int read_chat(const struct prompts *p, const struct value *chat, struct n
 }
 
 int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
-                struct image_batch *slots, struct error *e)
+                struct media *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *chat = value_new(&b, VALUE_MAP), *messages = value_new(&b, VALUE_LIST),
@@ -295,11 +271,11 @@ static int text_chat(const struct prompts *p, struct value *v, struct token_list
 }
 
 int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
-                   struct image_batch *slots, bool *chat, struct error *e)
+                   struct media *slots, bool *chat, struct error *e)
 {
     struct bump b = {0};
     struct conversation c;
-    *slots = (struct image_batch){0};
+    *slots = (struct media){0};
     int rc = conversation_read_prompt(sample, image_text_joint(&p->images.text), &b, &c, e) ? e->code : PL_OK;
     *chat = !rc && c.messages;
     for (uint32_t i = 0; !rc && i < c.media->count && !(*chat && p->has_images); i++)
@@ -317,7 +293,7 @@ int prompts_sample(const struct prompts *p, struct value *sample, struct names *
 }
 
 static int any_chat(const struct prompts *p, struct value *v, struct names *images, struct bump *b,
-                    struct token_list *out, struct image_batch *slots, struct error *e)
+                    struct token_list *out, struct media *slots, struct error *e)
 {
     struct text_images none;
     if (p->has_images) return read_chat(p, v, images, b, out, slots, e);
@@ -326,11 +302,11 @@ static int any_chat(const struct prompts *p, struct value *v, struct names *imag
 }
 
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
-                      struct image_batch *slots, struct error *e)
+                      struct media *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *v = NULL;
-    *slots = (struct image_batch){0};
+    *slots = (struct media){0};
     int rc = json_read_file(path, CHAT_MOST, &b, &v, e);
     if (!rc && (rc = any_chat(p, v, images, &b, out, slots, e))) error_prepend(e, "%s", path);
     bump_free(&b);
@@ -338,11 +314,11 @@ int prompts_chat_file(const struct prompts *p, const char *path, struct names *i
 }
 
 int prompts_chat_text(const struct prompts *p, const char *json, struct names *images, struct token_list *out,
-                      struct image_batch *slots, struct error *e)
+                      struct media *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *v = NULL;
-    *slots = (struct image_batch){0};
+    *slots = (struct media){0};
     int rc = json_parse(json, strlen(json), &b, &v, e);
     if (!rc) rc = any_chat(p, v, images, &b, out, slots, e);
     bump_free(&b);

@@ -34,7 +34,7 @@ void prompts_close(struct prompts *p);
  * and frames the tower gets. PL_USAGE: the model takes none; one of them is missing or broken.
  * `used`, unless NULL: bytes of memory that reading one of them takes, at most. */
 int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b,
-                   struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e);
+                   struct text_images *out, struct media *slots, uint64_t *used, struct error *e);
 
 /* Renders messages (a list of {role, content}) with the generation prompt: what follows is the
  * assistant's answer. `beside`: as for chat_encode. PL_USAGE: there is no template, or it fails. */
@@ -45,22 +45,22 @@ int prompts_chat(const struct prompts *p, struct value *messages, const struct v
  * <video> mark positions in the text; without markers, media come first. The images are then in the
  * order of the text. */
 int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
-                     struct image_batch *slots, struct error *e);
+                     struct media *slots, struct error *e);
 /* Does the same for the only message of a chat. */
 int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
-                struct image_batch *slots, struct error *e);
+                struct media *slots, struct error *e);
 /* Reads a sample of a file of prompts (conversation_read_prompt). `images` becomes those of the
  * prompt, in its order; *chat: a template rendered it. */
 int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
-                   struct image_batch *slots, bool *chat, struct error *e);
+                   struct media *slots, bool *chat, struct error *e);
 /* Reads a chat in a file: a list of messages, or a map with "messages" and perhaps "tools",
  * "chat_template_kwargs", "images" and "videos". `images` are those that the caller adds, before
  * the last question if it has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
-                      struct image_batch *slots, struct error *e);
+                      struct media *slots, struct error *e);
 /* Does the same for a chat that is text. */
 int prompts_chat_text(const struct prompts *p, const char *json, struct names *images, struct token_list *out,
-                      struct image_batch *slots, struct error *e);
+                      struct media *slots, struct error *e);
 
 /* --- text request ---------------------------------------------------------------------------- */
 
@@ -71,7 +71,7 @@ int prompts_chat_text(const struct prompts *p, const char *json, struct names *i
 struct given_prompt {
     const char *ids, *text, *chat, *file;
     struct names images, videos; /* once the prompt is read, all are in images, in its order */
-    struct image_batch slots;    /* of its images: what the vision tower gets */
+    struct media slots;    /* of its images: what the vision tower gets */
 };
 
 struct text_request {

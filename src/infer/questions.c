@@ -36,7 +36,7 @@ struct asking {
     const char *reference;
     char **images;                /* of the prompt */
     struct text_images read;
-    struct image_batch slots;
+    struct media slots;
     uint64_t image_bytes;         /* that reading them takes */
 };
 
@@ -101,7 +101,7 @@ static void add_question(struct questions *q, const struct asking *a, uint64_t l
     vec_push(&q->asked, ((struct asked){value_copy(&q->memory, a->prompt), line}));
     q->longest = max_i64(q->longest, a->tokens.n);
     q->tokens += a->tokens.n;
-    images_grow(&q->images, &a->slots);
+    media_grow(&q->images, &a->slots);
     if (a->image_bytes > q->image_bytes) q->image_bytes = a->image_bytes;
 }
 
@@ -125,7 +125,7 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     }
     report_add(&q->report, f, x->times, path, x->line, why.text);
     if (!f && most->tokens && a.tokens.n > most->tokens) q->too_long++;
-    else if (!f && most->bounded && !images_fit(&most->images, &a.slots)) q->too_many++;
+    else if (!f && most->media && !media_fit(most->media, &a.slots)) q->too_many++;
     else if (!f && !rc && a.prompt && a.tokens.n) add_question(q, &a, x->line);
     else if (!f) q->unasked++;
     token_list_free(&a.tokens);

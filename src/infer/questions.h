@@ -36,7 +36,7 @@ struct questions {
     VEC(struct question) at;
     VEC(struct asked) asked;   /* of each question */
     int64_t longest, tokens;   /* tokens of the longest prompt, and of all */
-    struct image_batch images; /* of a prompt that the vision tower gets, at most */
+    struct media images; /* of a prompt that the vision tower gets, at most */
     uint64_t image_bytes;      /* of memory that reading the images of a prompt takes, at most */
     struct sample_report report; /* what was read, and what could not be used */
     uint64_t too_long, too_many; /* prompts of more tokens, or more images or frames, than are allowed */
@@ -47,8 +47,7 @@ struct questions {
 struct question_limits {
     uint64_t questions;        /* of each file, from its beginning; 0: all */
     int64_t tokens;            /* longer prompts are left out; 0: none is */
-    bool bounded;              /* prompts with more than `images` are left out */
-    struct image_batch images;
+    const struct media *media; /* prompts with more are left out; NULL: none is */
 };
 /* Returns the file that question i is of. */
 uint32_t questions_file(const struct questions *q, uint32_t i);

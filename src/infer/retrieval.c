@@ -3,15 +3,9 @@
  */
 #include "infer/retrieval.h"
 
-#include "batch/batch_plan.h"
-
-bool retrieval_open(struct retrieval *x, const struct run *r, enum program p)
+bool retrieval_open(struct retrieval *x, const struct run *r, const struct feed *f, enum program p)
 {
-    const char *output = ground_batches(r) ? "similarity"
-                         : r->planned.model.head
-                             ? r->planned.model.head->kind == HEAD_CLASSES ? "logits" : "logits_per_image"
-                             : NULL;
-    *x = (struct retrieval){.similarity = output ? graph_find_output(&r->planned.graph, p, output) : 0};
+    *x = (struct retrieval){.similarity = f->matches ? graph_find_output(&r->planned.graph, p, f->matches->output) : 0};
     if (!x->similarity) return false;
     CHECK(tensor_at(&r->planned.graph, x->similarity)->dtype == DT_F32, "similarities are f32");
     x->values = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, x->similarity)));
@@ -54,16 +48,5 @@ int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, stru
     return rc;
 }
 
-static bool is_classifier(const struct run *r)
-{
-    return r->planned.model.head && r->planned.model.head->kind == HEAD_CLASSES;
-}
-const char *retrieval_word(const struct run *r) { return is_classifier(r) ? "" : "retrieval "; }
-const char *retrieval_found(const struct run *r)
-{
-    return is_classifier(r)        ? "images get their class"
-           : r->planned.model.head ? "images find their text among those of a batch"
-                                   : "queries find their mask";
-}
 double retrieval_accuracy(const struct retrieval *x) { return x->queries ? (double)x->right / (double)x->queries : 0; }
 double retrieval_chance(const struct retrieval *x) { return x->queries ? x->chance / (double)x->queries : 0; }

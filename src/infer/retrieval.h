@@ -17,16 +17,12 @@ struct retrieval {
     double chance;  /* sum of 1 / candidates */
 };
 
-/* False: the program has no similarities, and nothing was opened. */
-bool retrieval_open(struct retrieval *x, const struct run *r, enum program p);
+/* False: the feed has no queries, and nothing was opened. */
+bool retrieval_open(struct retrieval *x, const struct run *r, const struct feed *f, enum program p);
 void retrieval_close(struct retrieval *x);
 void retrieval_reset(struct retrieval *x);
 /* Adds a batch of the feed, after the program has run on it. */
 int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, struct error *e);
-/* Returns the word before "accuracy": "retrieval "; "" for classes. */
-const char *retrieval_word(const struct run *r);
-/* Returns what was found: "queries find their mask". */
-const char *retrieval_found(const struct run *r);
 /* The share of queries; 0 without any. */
 double retrieval_accuracy(const struct retrieval *x);
 double retrieval_chance(const struct retrieval *x);

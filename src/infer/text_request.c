@@ -25,7 +25,7 @@ struct listed_prompt {
 struct prompt_list {
     VEC(struct listed_prompt) at;
     int64_t longest, tokens;   /* tokens of the longest prompt, and of all */
-    struct image_batch images; /* of a prompt that the vision tower gets, at most */
+    struct media images; /* of a prompt that the vision tower gets, at most */
     struct bump memory;
 };
 
@@ -33,7 +33,7 @@ struct prompt_list {
 struct read_prompt {
     const struct token_list *tokens;
     const struct names *images;
-    struct image_batch slots;
+    struct media slots;
     /* a template rendered it: the tokenizer's eos_token, which is the end of a turn in many
      * templates, ends its answer too */
     bool chat;
@@ -52,7 +52,7 @@ static void add(struct prompt_list *l, const struct prompts *p, const struct rea
     vec_push(&l->at, ((struct listed_prompt){{ids, n, images, x->images->n, ids + n, eos >= 0}, x->line}));
     l->longest = max_i64(l->longest, n);
     l->tokens += n;
-    images_grow(&l->images, &x->slots);
+    media_grow(&l->images, &x->slots);
 }
 
 /* --- a file of prompts ------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@
 
 #include "base/progress.h"
 #include "batch/writer.h"
+#include "models/masks.h"
 
 /* What is kept of a prompted frame. */
 struct kept {
@@ -40,8 +41,7 @@ struct tracker {
     struct tracker_result *out;
     struct progress progress;
     struct run run;            /* the program that runs */
-    struct pixel_norm norm;
-    int64_t side, mask_side;
+    struct mask_canvas canvas;
     float *pixels;             /* [3][side][side] */
     struct kept *kept;         /* [o->n] */
     int64_t most;              /* prompts of an object */
@@ -105,7 +105,7 @@ static int read_results(struct tracker *t, struct error *e)
 /* Starts a program and makes room for its results, of `rows` objects. */
 static int start_program(struct tracker *t, const struct prompting *p, uint64_t *bytes, struct error *e)
 {
-    TRY(predictor_start(&t->run, t->o->config, p, e));
+    TRY(predictor_start(&t->run, t->o->config, &(struct contents){.prompts = *p}, e));
     const struct run *r = &t->run;
     t->logits = mem_alloc((size_t)predictor_output_elements(r, "pred_masks") * sizeof *t->logits);
     t->shown = mem_alloc((size_t)predictor_output_elements(r, "object_score_logits") * sizeof *t->shown);
@@ -134,7 +134,7 @@ static int write_pixels(struct tracker *t, uint32_t frame, const struct image *i
     if (image->width != t->video->width || image->height != t->video->height)
         return error_set(e, PL_USAGE, "frame %u has %u x %u pixels, expected the %u x %u of the others", frame,
                          image->width, image->height, t->video->width, t->video->height);
-    predictor_fit(image, &t->norm, (uint32_t)t->side, true, t->pixels, &fit_w, &fit_h);
+    predictor_fit(image, &t->canvas.norm, (uint32_t)t->canvas.side, true, t->pixels, &fit_w, &fit_h);
     x->is[ROW_CLIP].at = t->pixels;
     return PL_OK;
 }
@@ -173,20 +173,19 @@ static void fit_mask(const uint8_t *mask, uint32_t w, uint32_t h, int64_t side, 
 static void put_prompt(struct tracker *t, int64_t row, const struct tracker_prompt *p)
 {
     const uint32_t w = t->video->width, h = t->video->height, n = points_of(p),
-                   fit[2] = {(uint32_t)t->side, (uint32_t)t->side};
-    const struct model *m = &t->run.planned.model;
-    if (p->mask) fit_mask(p->mask, w, h, t->side, t->masks + row * t->side * t->side);
+                   fit[2] = {(uint32_t)t->canvas.side, (uint32_t)t->canvas.side};
+    if (p->mask) fit_mask(p->mask, w, h, t->canvas.side, t->masks + row * t->canvas.side * t->canvas.side);
     for (uint32_t k = 0; k < n; k++) {
-        predictor_to_model(m, t->side, fit, w, h, p->at->points[k], t->points + 2 * (row * n + k));
+        predictor_to_model(&t->canvas, fit, w, h, p->at->points[k], t->points + 2 * (row * n + k));
         t->kinds[row * n + k] = p->at->labels[k] ? POINT_FOREGROUND : POINT_BACKGROUND;
     }
     for (int k = 0; k < 2 && box_of(p); k++)
-        predictor_to_model(m, t->side, fit, w, h, p->at->corners + 2 * k, t->boxes + 4 * row + 2 * k);
+        predictor_to_model(&t->canvas, fit, w, h, p->at->corners + 2 * k, t->boxes + 4 * row + 2 * k);
 }
 
 static void keep(struct tracker *t, struct kept *k, int64_t row)
 {
-    const size_t logits = (size_t)(t->mask_side * t->mask_side);
+    const size_t logits = (size_t)(t->canvas.cells * t->canvas.cells);
     k->memory = mem_alloc((size_t)t->values * sizeof *k->memory);
     k->pointer = mem_copy(t->pointer_out + row * t->width, (size_t)t->width * sizeof *k->pointer);
     k->logits = mem_copy(t->logits + (size_t)row * logits, logits * sizeof *k->logits);
@@ -233,7 +232,7 @@ static int run_shape(struct tracker *t, uint32_t first, struct error *e)
 {
     enum { MOST_ROWS = 16 };
     const struct tracker_prompt *shape = &t->o->prompts[first];
-    const int64_t P = points_of(shape), pixels = t->side * t->side;
+    const int64_t P = points_of(shape), pixels = t->canvas.side * t->canvas.side;
     uint32_t *frames = mem_alloc((t->o->n + 1) * sizeof *frames), n = 0;
     t->rows = 0;
     for (uint32_t f = 0; f < t->video->frames; f++) {
@@ -242,7 +241,7 @@ static int run_shape(struct tracker *t, uint32_t first, struct error *e)
         t->rows = max_i64(t->rows, min_i64(on, MOST_ROWS));
     }
     const size_t rows = (size_t)t->rows;
-    const struct prompting p = {.image = t->side, .masks = t->rows, .points = P, .boxes = box_of(shape),
+    const struct prompting p = {.image = t->canvas.side, .masks = t->rows, .points = P, .boxes = box_of(shape),
                                 .mask_prompts = shape->mask, .single = true, .stable = true, .frames = 1,
                                 .prompted = 1, .bank = t->most};
     t->points = mem_alloc(rows * (size_t)P * 2 * sizeof *t->points + 1);
@@ -413,7 +412,7 @@ static int track(struct tracker *t, uint32_t frame, const struct image *image, s
 static int take_frame(struct tracker *t, uint32_t frame, const struct image *image, struct error *e)
 {
     const uint32_t M = t->o->objects;
-    const size_t logits = (size_t)(t->mask_side * t->mask_side);
+    const size_t logits = (size_t)(t->canvas.cells * t->canvas.cells);
     if (prompts_on(t, frame, NULL) < M) TRY(track(t, frame, image, e));
     for (uint32_t m = 0; m < M; m++) {
         const struct kept *q = kept_on(t, m, frame);
@@ -424,7 +423,7 @@ static int take_frame(struct tracker *t, uint32_t frame, const struct image *ima
     ring_end(t, &t->memory, frame);
     ring_end(t, &t->pointer, frame);
     progress_add(&t->progress, 1);
-    const struct tracker_masks masks = {frame, M, t->mask_side, t->logits, t->shown};
+    const struct tracker_masks masks = {frame, M, t->canvas.cells, t->logits, t->shown};
     return t->take(t->user, &masks, image, e);
 }
 
@@ -467,7 +466,7 @@ static int run_tracking(struct tracker *t, struct error *e)
 {
     const uint32_t frames = t->video->frames, M = t->o->objects;
     const bool all = prompts_on(t, t->start, NULL) == M;
-    const struct prompting p = {.image = t->side, .masks = M, .stable = true, .frames = 1, .bank = t->most};
+    const struct prompting p = {.image = t->canvas.side, .masks = M, .stable = true, .frames = 1, .bank = t->most};
     uint32_t *list = mem_alloc(frames * sizeof *list), n = frames - t->start;
     int rc = start_program(t, &p, &t->out->tracked_bytes, e);
     const size_t slots = (size_t)M * (size_t)(t->most + t->memories - 1),
@@ -497,10 +496,7 @@ static int run_tracking(struct tracker *t, struct error *e)
 static int open_model(struct tracker *t, struct error *e)
 {
     struct model m;
-    TRY(predictor_open_model(&m, t->o->config, t->o->side, e));
-    t->side = t->o->side ? t->o->side : m.image;
-    t->mask_side = masks_side(&m, t->side);
-    t->norm = *masks_norm(&m);
+    TRY(predictor_open_model(&m, t->o->config, t->o->side, &t->canvas, e));
     t->memories = clip_memories(&m);
     t->pointers = clip_pointers(&m);
     model_close(&m);
@@ -510,9 +506,10 @@ static int open_model(struct tracker *t, struct error *e)
 int tracker_check(const struct config *c, int64_t side, struct error *e)
 {
     struct model m;
-    TRY(predictor_open_model(&m, c, side, e));
+    struct mask_canvas canvas;
+    TRY(predictor_open_model(&m, c, side, &canvas, e));
     int rc = PL_OK;
-    if (!m.masks->clips)
+    if (!model_is(&m, "clips"))
         rc = error_set(e, PL_USAGE, "%s is a %s, which takes no videos; expected a sam2_video",
                        c->model_path ? c->model_path : c->model_preset, m.family->model_type);
     model_close(&m);
@@ -539,7 +536,7 @@ int tracker_run(const struct tracker_options *o, const struct tracker_video *v, 
     struct tracker t = {.o = o, .video = v, .take = take, .user = user, .out = out, .start = UINT32_MAX};
     *out = (struct tracker_result){0};
     TRY(open_model(&t, e));
-    t.pixels = mem_alloc((size_t)(3 * t.side * t.side) * sizeof *t.pixels);
+    t.pixels = mem_alloc((size_t)(3 * t.canvas.side * t.canvas.side) * sizeof *t.pixels);
     t.kept = mem_alloc(o->n * sizeof *t.kept);
     for (uint32_t k = 0; k < o->n; k++) {
         int64_t own = 0;

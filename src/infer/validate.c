@@ -183,7 +183,7 @@ int mask_validation_open(struct mask_validation *v, const struct config *c, uint
     TRY(temporary_work(&v->folder, e));
     TRY(start(&v->run, &v->feed, c, usual, own, v->folder.path, e));
     const char *type = v->run.planned.model.family->model_type;
-    v->matches = retrieval_open(&v->retrieval, &v->run, PROGRAM_STEP);
+    v->matches = retrieval_open(&v->retrieval, &v->run, &v->feed, PROGRAM_STEP);
     if (!v->matches && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, worst))
         return error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", type);
     v->has_own = own && own_size_open(&v->own, &v->run, &v->feed, v->found.prompts, own->mm, own->tolerance);

@@ -159,7 +159,7 @@ int validate_questions(struct answered_questions *v, const struct config *c, con
                                         .prompts = (int64_t)s.n, .tokens = (int64_t)s.n * c->data_sequence,
                                         .batch = c->train_eval_batch};
     int rc = ask_open(&s.ask, c, dataset_image_path(v->set, 0), dataset_text(v->set, 0, DATASET_QUESTION), e);
-    if (!rc) rc = generator_plan(&s.generator, &s.ask.config, &plan, &(struct image_batch){.images = 1}, e);
+    if (!rc) rc = generator_plan(&s.generator, &s.ask.config, &plan, &(struct media){.images = 1}, e);
     if (!rc) rc = generator_start(&s.generator, e);
     if (!rc) rc = answer_questions(&s, most, e);
     generator_close(&s.generator);

@@ -125,17 +125,18 @@ static int check_options(const struct session_generator *x, const struct pl_gene
 /* --- the model ------------------------------------------------------------------------------ */
 
 /* Plans and loads the model, unless the last call's fits this one. */
-static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, const struct image_batch *images)
+static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, const struct media *media)
 {
     struct session_generator *x = s->generator;
     const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n,
                                      .answer = o->max_new, .chunk = o->chunk};
-    if (x->started && x->generator.cache >= g.cache && images_fit(&x->generator.room, images) && x->chunk == o->chunk &&
-        !(x->generator.whole && n > x->generator.chunk))
+    if (x->started && x->generator.cache >= g.cache && media_fit(&x->generator.media.room, media) &&
+        x->chunk == o->chunk &&
+        !(x->generator.run->planned.model.whole >= WHOLE_PROMPT && n > x->generator.chunk))
         return PL_OK;
     if (x->started) generator_close(&x->generator);
     x->chunk = o->chunk;
-    int rc = generator_plan(&x->generator, &s->config, &g, images, &s->error);
+    int rc = generator_plan(&x->generator, &s->config, &g, media, &s->error);
     if (!rc) rc = generator_start(&x->generator, &s->error);
     x->started = !rc;
     if (rc) generator_close(&x->generator);
@@ -212,7 +213,7 @@ static int begin(struct pl_session *s, const char *call, const struct pl_generat
 }
 
 /* Answers a prompt whose images the tower gets as `slots`. */
-static int generate(struct pl_session *s, const struct prompt *prompt, const struct image_batch *slots,
+static int generate(struct pl_session *s, const struct prompt *prompt, const struct media *slots,
                     const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     struct session_generator *x = s->generator;
@@ -244,7 +245,7 @@ int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct
     if (!ids && n) return error_set(&s->error, PL_USAGE, "pl_generate: the ids are NULL");
     if (begin(s, "pl_generate", options, out)) return s->error.code;
     const struct prompt prompt = {.ids = ids, .n = n > INT32_MAX ? INT32_MAX : (int64_t)n};
-    return generate(s, &prompt, &(struct image_batch){0}, options, &(struct listener){s, callback, user}, out)
+    return generate(s, &prompt, &(struct media){0}, options, &(struct listener){s, callback, user}, out)
                ? error_prepend(&s->error, "pl_generate")
                : PL_OK;
 }
@@ -262,14 +263,14 @@ static int check_images(const char *text, const char *const *images, size_t n, s
 
 /* Reads a text with images, or a chat. */
 typedef int read_prompt(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
-                        struct image_batch *slots, struct error *e);
+                        struct media *slots, struct error *e);
 
 static int answer_text(struct pl_session *s, read_prompt *read, const char *text, struct names *images,
                        const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     const struct session_generator *x = s->generator;
     struct token_list tokens = {0};
-    struct image_batch slots = {0};
+    struct media slots = {0};
     if (!x->prompts.tokenizer) {
         s->error = x->no_tokenizer;
         return s->error.code;

@@ -53,6 +53,7 @@ static int describe(struct model *m, const struct allocator *c, int64_t token, s
                          (long long)c->kept, (long long)patches);
     m->images->features = c->kept;
     m->images->single = true;
+    m->whole = WHOLE_CHOOSES;
     if (c->random) {
         model_add_port(m, &(struct port){"random_scores", VALUES_REAL, 2, {OPEN('B'), patches}, false});
         return PL_OK;
@@ -186,11 +187,11 @@ static id keep(const struct build *b, id tokens, id embeddings)
 static id place(const struct build *b, const struct model *m, const struct batch *batch, id embeddings)
 {
     struct graph *g = b->g;
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     const int64_t B = b->B;
     /* tokens that were generated: the image is before them */
     if (program_is(g->at.program, PROGRAM_SINGLE)) return embeddings;
-    const int64_t images = batch->size ? batch->size['N'] : own ? B * own->images : B;
+    const int64_t images = batch->size ? batch->size['N'] : own ? B * own->media.images : B;
     if (images != B)
         return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample",
                           (long long)images, (long long)B);

@@ -59,6 +59,7 @@ static int parse_parts(struct model *m, struct gemma_vl *c, const struct value *
 static void describe_both(struct model *m, enum both_directions both)
 {
     m->images->both = both;
+    m->whole = both == BOTH_PROMPT ? WHOLE_PROMPT : WHOLE_WITH_IMAGES;
     m->images->window = decoder_window(model_part(m, DECODER));
     model_add_port(m, &(struct port){"token_type_ids", VALUES_KINDS, 2, {OPEN('B'), OPEN('T')}, true});
 }

@@ -155,9 +155,9 @@ struct build {
 
 static struct build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    const struct ground_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     struct build b = {m, g, batch, batch->B, batch->T, GROUND_MASKS, GROUND_QUERIES};
-    if (own) b.M = own->masks, b.Q = own->queries;
+    if (own) b.M = own->prompts.masks, b.Q = own->queries;
     if (batch->size) b.M = batch->size['M'], b.Q = batch->size['Q'];
     return b;
 }
@@ -184,7 +184,7 @@ static id pixels(const struct build *b, int64_t side)
     struct graph *g = b->g;
     const struct pixel_norm *n = &b->m->ground->norm;
     float mean[3], std[3];
-    if (!b->batch->own) return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, 3, side, side});
+    if (!b->batch->holds) return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, 3, side, side});
     for (int i = 0; i < 3; i++) mean[i] = (float)(n->mean[i] / n->scale), std[i] = (float)(n->std[i] / n->scale);
     id bytes = graph_input(g, "images", DT_U8, 4, (int64_t[]){b->B, side, side, 3}),
        valid = graph_input(g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});

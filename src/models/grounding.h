@@ -29,11 +29,6 @@ struct ground_model {
     const char *text;       /* the folder of the text model, where it has one of its own: its tokenizer; else NULL */
 };
 
-/* What a batch of such a model holds (batch.own); its images are bytes. */
-struct ground_batch {
-    int64_t masks, queries; /* M and Q */
-};
-
 /* Writes, into a batch, what the queries of one sample are matched with. Row q < Q of `candidates`
  * are the masks of the image. Row Q + q are the queries of the image, as the target of q sees
  * them: queries with the same target are no wrong answers and are left out. Where no other query

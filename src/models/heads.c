@@ -1,6 +1,7 @@
 /*
  * heads.c: see heads.h.
  */
+#include "models/contents.h"
 #include "models/heads.h"
 
 #include <math.h>
@@ -279,10 +280,9 @@ struct caption_pairs {
 };
 static struct caption_pairs pairs_of(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    const struct head_batch *own = batch->own;
     const int64_t B = batch->B, dim[2] = {B, B};
     const int rank = m->head->siglip ? 2 : 1;
-    if (own && own->padded)
+    if (contents_of(batch)->padded)
         return (struct caption_pairs){graph_input(g, "pair_labels", DT_I32, rank, dim),
                               m->head->siglip ? 0 : graph_input(g, "pair_mask", DT_F32, 1, dim)};
     int32_t *labels = mem_alloc((size_t)(rank == 2 ? B * B : B) * sizeof *labels);

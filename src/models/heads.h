@@ -20,7 +20,7 @@
  *                                   for others; -100: padding
  *   pair_mask     f32 [B]           clip: 0, or HEAD_NOT for padding, which is no negative
  *
- * The last two are inputs where a batch may have padding (struct head_batch), else constants. All
+ * The last two are inputs where a batch may have padding (contents.padded), else constants. All
  * samples of a batch are negatives of each other, so the loss is no sum over parts of it: a
  * micro-batch is all samples of a share.
  *
@@ -43,11 +43,6 @@ struct head_model {
     bool siglip;
     struct text_tower *text; /* contrastive */
     int64_t projection;  /* clip: the width of the embeddings */
-};
-
-/* What a batch of a contrastive model holds (batch.own); NULL: no padding. */
-struct head_batch {
-    bool padded;
 };
 
 /* Returns, for a batch of clip, the index of the token that a text of T ids is pooled at; -1: it

@@ -32,7 +32,7 @@
  */
 #pragma once
 
-#include "models/model.h"
+#include "models/contents.h"
 
 /* Patches of the batch. */
 #define OPEN_PATCHES OPEN('P')
@@ -51,14 +51,6 @@ struct grid_model {
     int64_t most;                      /* ...among this many features at most; 0: a feature is a token */
 };
 
-/* An image, t = 1, or a video. */
-struct image_grid {
-    int64_t t, h, w;
-    bool video;
-    double seconds; /* of a video, that one of its t lasts; 0: not known */
-};
-
-static inline int64_t grid_patches(const struct image_grid *x) { return x->t * x->h * x->w; }
 static inline int64_t grid_features(const struct grid_model *m, const struct image_grid *x)
 {
     return grid_patches(x) / (m->merge * m->merge);

@@ -31,6 +31,7 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
         return error_set(e, PL_USAGE, "the image token is %lld, expected an id", (long long)token);
     const bool padded = layout == IMAGE_AS_TILES; /* with a mask */
     m->image = s.image;
+    m->encoder = "";
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens,
                                       .width = s.width, .channels = s.channels, .layout = layout,
@@ -51,41 +52,42 @@ int images_describe(struct model *m, struct tower_sizes s, const char *type, int
 
 const struct grid_model *images_grids(const struct model *m) { return m->images ? m->images->grids : NULL; }
 const struct anyres *images_tiles(const struct model *m) { return m->images ? m->images->anyres : NULL; }
-enum both_directions images_both(const struct model *m) { return m->images ? m->images->both : BOTH_NONE; }
 bool image_own_tokens(const struct model *m) { return images_grids(m) && !m->images->grids->tokens; }
-bool image_chooses(const struct model *m) { return images_single(m) || (images_grids(m) && m->images->grids->tokens); }
 bool images_sum(const struct model *m) { return images_tiles(m) && m->images->anyres->pooled; }
-bool images_single(const struct model *m) { return m->images && m->images->single; }
-bool images_timed(const struct model *m) { return m->images && m->images->timed; }
-bool images_have_volumes(const struct model *m) { return m->images && m->images->modalities.n; }
-int64_t images_features(const struct model *m) { return m->images->features; }
-bool images_volumes(const struct image_batch *b)
+
+bool media_volumes(const struct media *m)
 {
     bool any = false;
-    for (int k = 0; k < MODALITIES; k++) any |= b->volumes[k];
+    for (int k = 0; k < MODALITIES; k++) any |= m->volumes[k];
     return any;
 }
-bool images_any(const struct image_batch *b) { return b->images || b->frames || b->patches || images_volumes(b); }
-bool images_fit(const struct image_batch *room, const struct image_batch *b)
+bool media_any(const struct media *m) { return m->images || m->frames || m->patches || media_volumes(m); }
+bool media_fit(const struct media *room, const struct media *m)
 {
     for (int k = 0; k < MODALITIES; k++)
-        if (b->volumes[k] > room->volumes[k]) return false;
-    return b->images <= room->images && b->frames <= room->frames && b->patches <= room->patches;
+        if (m->volumes[k] > room->volumes[k]) return false;
+    return m->images <= room->images && m->frames <= room->frames && m->patches <= room->patches;
 }
 
-void images_grow(struct image_batch *room, const struct image_batch *b)
+void media_grow(struct media *room, const struct media *m)
 {
-    room->images = max_i64(room->images, b->images);
-    room->frames = max_i64(room->frames, b->frames);
-    room->patches = max_i64(room->patches, b->patches);
-    room->tokens_per_frame = max_i64(room->tokens_per_frame, b->tokens_per_frame);
-    for (int k = 0; k < MODALITIES; k++) room->volumes[k] = max_i64(room->volumes[k], b->volumes[k]);
+    room->images = max_i64(room->images, m->images);
+    room->frames = max_i64(room->frames, m->frames);
+    room->patches = max_i64(room->patches, m->patches);
+    room->tokens_per_frame = max_i64(room->tokens_per_frame, m->tokens_per_frame);
+    for (int k = 0; k < MODALITIES; k++) room->volumes[k] = max_i64(room->volumes[k], m->volumes[k]);
 }
 
-int64_t images_volume_row(const struct model *m, const struct image_batch *b, int modality)
+const struct contents *contents_of(const struct batch *b)
+{
+    static const struct contents nothing;
+    return b->holds ? b->holds : &nothing;
+}
+
+int64_t images_volume_row(const struct model *m, const struct media *room, int modality)
 {
     int64_t row = 0;
-    for (int k = 0; k < modality; k++) row += b->volumes[k] * m->images->modalities.at[k].tokens;
+    for (int k = 0; k < modality; k++) row += room->volumes[k] * m->images->modalities.at[k].tokens;
     return row;
 }
 
@@ -121,11 +123,12 @@ struct room {
 
 static struct room find_room(const struct model *m, const struct batch *batch)
 {
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     struct room r = {.each = !batch->size,
-                     .frame_tokens = own && own->tokens_per_frame ? own->tokens_per_frame : m->images->features};
+                     .frame_tokens =
+                         own && own->media.tokens_per_frame ? own->media.tokens_per_frame : m->images->features};
     if (batch->size) r.images = batch->size['N'], r.frames = batch->size['F'];
-    else if (own) r.images = own->images, r.frames = own->frames;
+    else if (own) r.images = own->media.images, r.frames = own->media.frames;
     else r.images = batch->cache ? 0 : 1;
     if (images_sum(m)) r.frame_tokens = m->images->features; /* each token is a sum of them */
     return r;
@@ -160,7 +163,7 @@ static id join_rows(const struct model *m, struct graph *g, id x, int64_t B, int
 
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers)
 {
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     if (batch->size || !own || own->part != PART_IMAGE) return false;
     id pixels =
         graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, m->images->channels, m->image, m->image});
@@ -169,7 +172,7 @@ bool images_encode(const struct model *m, struct graph *g, const struct batch *b
 }
 
 /* Returns the tower's output for n images: [n,tokens,width]. */
-static id read_embeddings(const struct model *m, struct graph *g, const struct image_batch *own, int64_t n)
+static id read_embeddings(const struct model *m, struct graph *g, const struct contents *own, int64_t n)
 {
     id x = graph_input(g, "image_embeddings", own->embeddings, 3, (int64_t[]){n, m->images->tokens, m->images->width});
     return own->embeddings == DT_F32 ? x : op_cast(g, x, DT_NONE);
@@ -224,9 +227,9 @@ static id volume_rows(const struct model *m, struct graph *g, const struct batch
                       struct image_layers layers)
 {
     const struct modality *x = &m->images->modalities.at[k];
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     const bool each = !batch->size, single = program_is(g->at.program, PROGRAM_SINGLE);
-    const int64_t n = single ? 0 : batch->size ? batch->size['a' + k] : own ? own->volumes[k] : 0,
+    const int64_t n = single ? 0 : batch->size ? batch->size['a' + k] : own ? own->media.volumes[k] : 0,
                   all = each ? batch->B * n : n;
     char name[32];
     snprintf(name, sizeof name, n ? "volumes_%d" : "no_volumes_%d", k);
@@ -260,7 +263,7 @@ static id merge_images(const struct model *m, struct graph *g, const struct batc
 {
     const int64_t B = batch->B, T = batch->T;
     const struct room r = find_room(m, batch);
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     const int64_t n = has_images(m, g, batch) ? r.images + r.frames : 0, all = r.each ? B * n : n;
     const bool kept = r.each && own && own->part == PART_REST;
     id rows =

@@ -15,7 +15,7 @@
  * What the tower hands to the projector may be computed once and kept: a batch with PART_REST has
  * the input image_embeddings [N,tokens,width] instead of pixel_values, and the graph no tower.
  *
- * In training each sample has room for image_batch.images images and then for image_batch.frames
+ * In training each sample has room for media.images images and then for media.frames
  * frames: N is B times that, and a sample's images are the first in their room. Its indices count
  * from the first row of its room. Where the batch itself says how many images and frames there are
  * (batch.size['N'] and ['F']; `step`), all samples share them: the images, then the frames; and the
@@ -34,8 +34,7 @@
  */
 #pragma once
 
-#include "models/modalities.h"
-#include "models/model.h"
+#include "models/contents.h"
 #include "text/template/anyres.h"
 #include "text/template/chat_images.h"
 
@@ -82,47 +81,18 @@ struct image_model {
 
 /* Reports whether an image has tokens by its size: any size, and no token allocator. */
 bool image_own_tokens(const struct model *m);
-/* Reports whether the tokens of an image are chosen by the whole prompt (allocator.h). */
-bool image_chooses(const struct model *m);
 /* Reports whether an image token is a sum of up to four features (anyres.h). The graph then has the
  * inputs sum_index i32 [B,T,4], below 0: none, and sum_weights f32 [B,T,4] besides. */
 bool images_sum(const struct model *m);
-/* Reports whether a sample has one image, whose pixels are an input besides. */
-bool images_single(const struct model *m);
-/* Reports whether the text names the times of a video's frames; whether there may be volumes. */
-bool images_timed(const struct model *m);
-bool images_have_volumes(const struct model *m);
-/* Returns the tokens of an image of the model's one size. */
-int64_t images_features(const struct model *m);
 /* Returns how images of any size, or in tiles, become tokens; NULL: images have one size, or there
  * are none. */
 const struct grid_model *images_grids(const struct model *m);
 const struct anyres *images_tiles(const struct model *m);
-/* Returns which tokens see those after them. */
-enum both_directions images_both(const struct model *m);
 
-/* What a batch of such a model holds (batch.own). */
-struct image_batch {
-    int64_t images;           /* for which a sample has room */
-    int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is only text */
-    int64_t patches;          /* of images of any size, for which it has room instead */
-    /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
-    int64_t tokens_per_frame;
-    enum model_part part;     /* PART_IMAGE: B images, and no text */
-    enum dtype embeddings;    /* PART_REST: dtype of image_embeddings */
-    int64_t volumes[MODALITIES]; /* of each modality, for which it has room */
-};
-/* Reports whether it has any, images or volumes; whether it has volumes; whether the first has room
- * for the second. */
-bool images_any(const struct image_batch *b);
-bool images_volumes(const struct image_batch *b);
-bool images_fit(const struct image_batch *room, const struct image_batch *b);
 /* Returns the row of the features of the first frame. */
 int64_t images_first_frame(const struct model *m, const struct batch *batch);
-/* Makes the first have room for the second too. */
-void images_grow(struct image_batch *room, const struct image_batch *b);
 /* Returns the row at which the features of a modality's volumes begin, where a batch has these. */
-int64_t images_volume_row(const struct model *m, const struct image_batch *b, int modality);
+int64_t images_volume_row(const struct model *m, const struct media *room, int modality);
 /* Sets the tokens of a frame. PL_USAGE: tokens_per_frame is no smaller square grid of the
  * model's. */
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);

@@ -36,6 +36,7 @@ int llava_describe_tiles(struct model *m, const struct llava *c, struct anyres *
     a->side = (int32_t)s.side;
     a->token = (int32_t)token;
     m->images->anyres = a;
+    m->whole = WHOLE_WITH_IMAGES;
     m->images->padded = true;
     m->images->newline = LLAVA_NEWLINE;
     model_add_port(m, &(struct port){"image_sizes", VALUES_SIZES, 2, {OPEN('I'), 2}, true});

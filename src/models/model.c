@@ -283,6 +283,13 @@ int model_add_part(struct model *m, const char *name, const struct value *config
     return PL_OK;
 }
 
+struct model model_reader(const struct model *m)
+{
+    struct model x = m->reader ? *model_part(m, m->reader) : *m;
+    if (!*x.path) memcpy(x.path, m->path, sizeof x.path);
+    return x;
+}
+
 const struct model *model_part(const struct model *m, const char *name)
 {
     for (int i = 0; i < m->n_parts; i++)

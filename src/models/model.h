@@ -57,6 +57,7 @@ struct port {
 };
 enum { MODEL_PORTS = 16 };
 
+struct contents;
 struct mask_model;
 struct image_model;
 struct ground_model;
@@ -83,6 +84,11 @@ struct model_choices {
     const char *modalities;   /* volumes that it takes besides, a map as JSON (modalities.h) */
 };
 
+/* When a prompt goes through program `prompt` as one chunk (batch.cache): never; where it has
+ * images, whose tokens see each other or follow from its ids; always, as all of it see each other;
+ * always, as it chooses the tokens of its image. */
+enum prompt_whole { WHOLE_NEVER, WHOLE_WITH_IMAGES, WHOLE_PROMPT, WHOLE_CHOOSES };
+
 struct model {
     const struct family *family;
     char path[1024];        /* the folder; "" for a preset */
@@ -96,6 +102,11 @@ struct model {
     int64_t positions;      /* positions are below this (VALUES_POSITIONS); 0: any */
     int64_t longest;        /* tokens of the longest text that it was made for; 0: none is stated */
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
+    /* the weights of its image encoder, whose output may be stored (PART_IMAGE), as a pattern of
+     * model.freeze; "": they are what `vision_tower` means there. NULL: it has none */
+    const char *encoder;
+    const char *reader;     /* the part that reads the text; NULL: the model itself */
+    const char *template;   /* a chat template for folders without one; NULL: there is none */
     /* "attention_dropout is 0.1": a dropout of config.json that the family does not have; NULL:
      * none */
     const char *dropout;
@@ -114,6 +125,7 @@ struct model {
     struct part *parts;     /* put together from these; each has weights of its own, if path is "" */
     int n_parts;
     bool answers_partly;    /* generation of text builds a part of it */
+    enum prompt_whole whole;
     /* modules whose weights the folder does not have: they start from their inits; ended by NULL.
      * NULL: it has all */
     const char *const *fresh;
@@ -150,10 +162,7 @@ struct part {
 struct batch {
     int64_t B, T;
     bool packed;
-    /* what the family itself says about a batch (mask models: struct prompting of masks.h; with
-     * images: struct image_batch of images.h; grounding: struct ground_batch of grounding.h); NULL:
-     * its default */
-    const void *own;
+    const struct contents *holds; /* what a sample holds besides (contents.h); NULL: the family's default */
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
      * statistics, unchanged. Evaluation always uses the running ones. bn_group is for layers whose
      * weights start from their inits, bn_loaded for layers whose weights are in a folder: equal,
@@ -174,11 +183,6 @@ struct batch {
     int64_t cache, texts;
     const char *loss_output; /* NULL: the model's default */
 };
-
-/* The part of a model with an image encoder to build, as batch.own says (struct prompting, struct
- * image_batch). PART_IMAGE takes images and returns only image_embeddings, the encoder's output;
- * PART_REST takes image_embeddings, as returned, instead of the images. */
-enum model_part { PART_ALL, PART_IMAGE, PART_REST };
 
 struct family {
     const char *model_type; /* of config.json */
@@ -263,11 +267,19 @@ static inline int64_t model_bn_group(const struct model *m, const struct batch *
     return *m->path ? b->bn_loaded : b->bn_group;
 }
 
-/* Reports whether a model takes images among its tokens; predicts masks; matches masks with
- * texts. */
-static inline bool model_takes_images(const struct model *m) { return m->images; }
-static inline bool model_predicts_masks(const struct model *m) { return m->masks; }
-static inline bool model_matches_texts(const struct model *m) { return m->ground; }
+/* Kinds of models by what a sample holds and what a prediction is: the words of model=WORD in
+ * config.def, ended by a NULL. */
+struct model_kind {
+    const char *word, *means; /* "masks", "a mask model (sam, tinysam, sam2)" */
+    bool (*is)(const struct model *m);
+};
+extern const struct model_kind model_kinds[];
+/* Reports whether a model is of the kind with this word. */
+bool model_is(const struct model *m, const char *word);
+
+/* Returns the model that reads the text, with the folder that tokenizer and image processor are in:
+ * itself, or its part model.reader. The caller does not close it. */
+struct model model_reader(const struct model *m);
 
 const struct port *model_port(const struct model *m, const char *name); /* NULL: none */
 bool model_has_output(const struct model *m, const char *name);

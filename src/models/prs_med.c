@@ -22,13 +22,15 @@
 #define TINYSAM "tinysam"
 #define LLAVA "llava"
 
-const struct prs_batch prs_usual_batch = {
-    .images = {.images = 1},
-    .targets = true, .classes = true, .mask_weight = 1, .text_weight = 0.5, .class_weight = 0.5,
-    .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f},
+const struct contents prs_usual_contents = {
+    .media = {.images = 1},
+    .prompts = {.targets = true,
+                .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f}},
+    .answer = {.classes = true, .mask = 1, .text = 0.5, .class = 0.5},
 };
 
-const char prs_usual_template[] =
+/* The prompt of train_prs_med.py. */
+static const char usual_template[] =
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\nASSISTANT:' }}"
     "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
 
@@ -37,13 +39,6 @@ extern const struct family prs_med_family, tinysam_family;
 const struct prs_model *prs_model(const struct model *m)
 {
     return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL;
-}
-
-struct model prs_text_model(const struct model *m)
-{
-    struct model llava = *model_part(m, LLAVA);
-    if (!*llava.path) memcpy(llava.path, m->path, sizeof llava.path);
-    return llava;
 }
 
 /* --- parts ------------------------------------------------------------------------------------ */
@@ -199,7 +194,7 @@ static int check(const struct prs *c, struct error *e)
                         : PL_OK;
 }
 
-/* Declares inputs and outputs: those of LLaVA, and those of prs_batch. H: the side of a mask. */
+/* Declares inputs and outputs: those of LLaVA, and those of a question. H: the side of a mask. */
 static void describe(struct model *m, const struct prs *c)
 {
     const struct model *llava = model_part(m, LLAVA);
@@ -208,6 +203,10 @@ static void describe(struct model *m, const struct prs *c)
     m->longest = llava->longest;
     m->image = llava->image;
     m->images = llava->images;
+    m->encoder = llava->encoder;
+    m->reader = LLAVA;
+    m->template = usual_template;
+    m->whole = llava->whole;
     m->batch_norm = m->answers_partly = true;
     for (int i = 0; i < llava->n_ports; i++) model_add_port(m, &llava->ports[i]);
     model_add_port(m, &(struct port){"images", VALUES_BYTES, 4, {OPEN('B'), c->model.image, c->model.image, 3}, false});
@@ -272,16 +271,17 @@ struct mask_targets {
 
 /* Computes binary cross-entropy + dice, or what the configuration has instead, of logits
  * [B,1,h,h]. */
-static struct mask_loss mask_terms(struct graph *g, const struct prs_batch *own, struct mask_targets t, id logits)
+static struct mask_loss mask_terms(struct graph *g, const struct contents *own, struct mask_targets t, id logits)
 {
-    if (own->structure.size) return op_structure_loss(g, logits, t.bits, t.valid, own->structure, "masks");
+    const struct structure_loss_options *s = &own->answer.structure;
+    if (s->size) return op_structure_loss(g, logits, t.bits, t.valid, *s, "masks");
     /* the decoder predicts no IoU */
     id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits);
-    return op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
+    return op_mask_loss(g, logits, no_score, t.bits, t.valid, own->prompts.loss, "masks");
 }
 
 /* Returns the loss of mask logits [B,h,h,1]; 0: there are no targets. */
-static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own,
+static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct contents *own,
                     struct mask_targets t, id logits)
 {
     const int64_t h = c->model.mask;
@@ -289,7 +289,8 @@ static id mask_loss(const struct prs *c, struct graph *g, const struct batch *ba
     if (!t.bits) return 0;
     IN_SCOPE (g, "mask_loss", SCOPE_PASS)
         y = mask_terms(g, own, t, op_reshape(g, logits, 4, (int64_t[]){batch->B, 1, h, h}));
-    if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
+    if (own->prompts.statistics || !program_is(g->at.program, PROGRAM_TRAINS))
+        graph_output(g, "first_picks", y.statistics);
     return y.loss;
 }
 
@@ -298,13 +299,13 @@ struct masks {
 };
 
 /* Returns a row-wise scope: the maps of all images need not exist at once (memory.mask_chunks). */
-static struct masks masks_of(const struct prs_build *b, const struct batch *batch, const struct prs_batch *own, id x)
+static struct masks masks_of(const struct prs_build *b, const struct batch *batch, const struct contents *own, id x)
 {
     struct graph *g = b->g;
     const int64_t h = b->c->model.mask;
     struct mask_targets t = {0};
     struct masks y = {0};
-    if (own->targets)
+    if (own->prompts.targets)
         t = (struct mask_targets){graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){b->B, h, mask_row_bytes(h)}),
                                   graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){b->B, 2})};
     IN_SCOPE(g, "masks", SCOPE_ROWS) {
@@ -316,12 +317,12 @@ static struct masks masks_of(const struct prs_build *b, const struct batch *batc
 
 /* Returns the loss of the class of an image, from its embedding's mean; 0: there are no targets,
  * or no classes. */
-static id class_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own,
+static id class_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct contents *own,
                      id image)
 {
     const int64_t n = c->model.classes, C = c->width;
     id loss = 0;
-    if (!n || !own->targets || !own->classes) return 0;
+    if (!n || !own->prompts.targets || !own->answer.classes) return 0;
     id labels = graph_input(g, "class_labels", DT_I32, 1, &batch->B);
     IN_SCOPE(g, "cls", 0) {
         id x = op_reshape(g, op_avgpool_adaptive(g, image, 1, 1), 2, (int64_t[]){batch->B, C});
@@ -336,17 +337,17 @@ struct losses {
     id text, masks, classes; /* 0: there is none */
 };
 
-static void output_losses(struct graph *g, const struct batch *batch, const struct prs *c, const struct prs_batch *own,
+static void output_losses(struct graph *g, const struct batch *batch, const struct prs *c, const struct contents *own,
                           struct losses l)
 {
-    id loss = op_scale(g, l.text, own->text_weight);
+    id loss = op_scale(g, l.text, own->answer.text);
     if (batch->outputs || program_is(g->at.program, PROGRAM_TRAINS)) { /* training reports each loss */
         graph_output(g, "text_loss", l.text);
         graph_output(g, "mask_loss", l.masks ? l.masks : op_fill(g, DT_F32, 0, NULL, 0));
         if (c->model.classes) graph_output(g, "class_loss", l.classes ? l.classes : op_fill(g, DT_F32, 0, NULL, 0));
     }
-    if (l.masks) loss = op_add(g, loss, op_scale(g, l.masks, own->mask_weight));
-    if (l.classes) loss = op_add(g, loss, op_scale(g, l.classes, own->class_weight));
+    if (l.masks) loss = op_add(g, loss, op_scale(g, l.masks, own->answer.mask));
+    if (l.classes) loss = op_add(g, loss, op_scale(g, l.classes, own->answer.class));
     graph_output(g, "loss", loss);
 }
 
@@ -354,16 +355,17 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
 {
     const struct prs *c = m->config;
     const struct model *llava = model_part(m, LLAVA);
-    const struct prs_batch *own = batch->own ? batch->own : &prs_usual_batch;
+    const struct contents *own = batch->holds ? batch->holds : &prs_usual_contents;
     struct batch text = *batch;
-    text.own = &own->images;
+    text.holds = own;
     if (batch->cache) { /* an answer: the mask is not asked for */
         IN_PART(g, LLAVA) llava_build(llava, g, &text);
         return;
     }
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct decoded out = {0};
-    struct prs_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch), .drops = own->drops};
+    struct prs_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch),
+                          .drops = own->answer.drops};
     IN_PART(g, LLAVA) {
         b.states = llava_states(llava, g, &text, ids);
         out = llava_loss(llava, g, b.states, labels, "tokens");

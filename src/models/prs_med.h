@@ -26,15 +26,8 @@ struct prs_model {
 };
 /* Returns NULL if the model is not of this family. */
 const struct prs_model *prs_model(const struct model *m);
-/* Returns its LLaVA model, with the folder that tokenizer and image processor are in. The caller
- * does not close it. */
-struct model prs_text_model(const struct model *m);
 
-/* The prompt of train_prs_med.py, as a chat template: for folders without one. */
-extern const char prs_usual_template[];
-
-/* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model
- * (images.h):
+/* The inputs of the graph besides those of a LLaVA model (images.h):
  *
  *   images    u8 [B,image,image,3]   for TinySAM's encoder, with image_valid i32 [B,2]: rows,
  *                                    columns
@@ -51,18 +44,8 @@ extern const char prs_usual_template[];
  * times the mask loss per mask (the count "masks"), and class_weight times the cross-entropy of the
  * class: a sample with a mask has one. */
 #define PRS_UNSEEN (-1e9f) /* added to a score: its weight is 0 */
-struct prs_batch {
-    struct image_batch images; /* the first member, as of every model with images */
-    bool targets;
-    bool classes;              /* class_labels are given, if the model has classes */
-    bool drops;                /* training: with the dropout of the configuration */
-    bool statistics;           /* every program outputs statistics per mask, not only the evaluation */
-    double mask_weight, text_weight, class_weight;
-    struct mask_loss_options loss;
-    struct structure_loss_options structure; /* takes the place of `loss` if it has a size */
-};
 /* An image, a question and a mask a sample; binary cross-entropy + dice. */
-extern const struct prs_batch prs_usual_batch;
+extern const struct contents prs_usual_contents;
 
 /* --- for the files of this family ------------------------------------------------------------- */
 

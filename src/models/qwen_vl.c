@@ -137,6 +137,7 @@ static void describe(struct model *m, const struct qwen_vl *c)
 {
     const struct grid_model *g = &c->grid;
     const int64_t K = grid_values(g);
+    m->encoder = "";
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = g->image, .channels = g->channels, .layout = IMAGE_AS_TOKENS,
                                       .tower = m->family->model_type, .grids = g, .tokens = g->merge * g->merge,
@@ -153,6 +154,7 @@ static void describe(struct model *m, const struct qwen_vl *c)
             model_add_port(m, &ports[i]);
     if (g->tokens) {
         m->images->features = g->tokens;
+        m->whole = WHOLE_CHOOSES;
         model_add_port(m, &(struct port){"texture", VALUES_REAL, 3, {OPEN_IMAGES, TEXTURE_CELLS, TEXTURE_CHANNELS},
                                          true});
         model_add_port(m, &(struct port){"information", VALUES_REAL, 2, {OPEN_IMAGES, TEXTURE_CELLS}, true});
@@ -489,12 +491,12 @@ static int64_t round_up(int64_t n, int64_t by) { return (n + by - 1) / by * by; 
 static struct tower begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct qwen_vl *c = m->config;
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     struct tower t = {.c = c, .g = g, .shared = batch->size, .R = batch->size || !c->grid.tokens ? 1 : batch->B,
                       .bucket = c->grid.tokens ? 1 : round_up(BUCKET, c->grid.merge * c->grid.merge)};
     const int64_t D = c->width / c->heads;
     if (batch->size) t.P = batch->size['P'] + batch->size['V'];
-    else t.P = (own ? round_up(own->patches, t.bucket) : 0) * batch->B / t.R;
+    else t.P = (own ? round_up(own->media.patches, t.bucket) : 0) * batch->B / t.R;
     /* tokens that were generated: the images are before them */
     t.any = t.P && !program_is(g->at.program, PROGRAM_SINGLE);
     if (!t.any) t.R = 1, t.P = c->grid.merge * c->grid.merge;
@@ -532,12 +534,12 @@ static id text_rows(struct graph *g, id x, const struct tower *t)
 static id allocate(const struct tower *t, const struct batch *batch, id embeddings, id patches, id features,
                    struct token_rows *rows)
 {
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     struct graph *g = t->g;
     if (!t->any) embeddings = op_slice(g, op_slice(g, embeddings, 0, 0, 1), 1, 0, 1);
     const struct level_tower l = {.grid = &t->c->grid, .any = t->any, .shared = t->shared, .patches = patches,
                                   .features = features,
-                                  .images = !t->any ? 1 : batch->size ? batch->size['N'] : own->images,
+                                  .images = !t->any ? 1 : batch->size ? batch->size['N'] : own->media.images,
                                   .ranges = t->ranges, .places = t->positions, .embeddings = embeddings,
                                   .inner = t->c->adapter, .std = t->c->std};
     id tokens = 0;
@@ -563,7 +565,7 @@ static void build_tower(const struct model *m, struct graph *g, const struct bat
 static void build(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct qwen_vl *c = m->config;
-    const struct image_batch *own = batch->own;
+    const struct contents *own = batch->holds;
     if (own && own->part == PART_IMAGE && !batch->size) {
         build_tower(m, g, batch);
         return;
@@ -576,7 +578,7 @@ static void build(const struct model *m, struct graph *g, const struct batch *ba
     if (t.any) rows.index = graph_input(g, "image_index", DT_I32, 2, (int64_t[]){batch->B, batch->T});
     /* Rows that have no room for images leave the tower out. `step` gives its gradients, zeros, and
      * where no rows are described the whole model is meant. */
-    if (t.any || batch->size || !batch->own || c->grid.tokens) features = encode(&t, &rows, &patches);
+    if (t.any || batch->size || !own || c->grid.tokens) features = encode(&t, &rows, &patches);
     rows.n_features = c->n_deep;
     if (c->grid.tokens) features = allocate(&t, batch, x, patches, features, &rows);
     if (!t.any) rows.n_features = 0;

@@ -321,6 +321,7 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
     model_add_output(m, "iou_scores");
     model_add_output(m, m->loss_output = "pred_masks");
     m->image = c->vision.image;
+    m->encoder = c->tiny ? "image_encoder.*" : "vision_encoder.*";
     m->masks = bump_alloc(&m->memory, sizeof *m->masks);
     *m->masks = (struct mask_model){.patch = c->vision.unit ? c->vision.unit : c->vision.patch,
                                     .extent = (double)c->prompts.image,
@@ -329,6 +330,16 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
                                     .objects = c->decoder.second,
                                     .finer = c->decoder.high};
     return PL_OK;
+}
+
+bool model_canvas(const struct model *m, int64_t side, struct mask_canvas *out)
+{
+    const struct mask_model *x = m->masks;
+    if (!x) return false;
+    if (!side) side = m->image;
+    *out = (struct mask_canvas){.side = side, .patch = x->patch, .cells = x->side(m, side), .stretched = x->stretches,
+                           .extent = x->extent * (double)side / (double)m->image, .norm = x->norm};
+    return true;
 }
 
 int sam_read_folder(struct model *m, struct error *e) { return pixel_norm_read(&m->masks->norm, m->path, e); }
@@ -376,18 +387,14 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
 
 /* --- assembly ------------------------------------------------------------------------------ */
 
-const struct prompting *prompting_of(const struct batch *b)
-{
-    static const struct prompting standard;
-    return b->own ? b->own : &standard;
-}
-
 struct sam_build sam_begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
     struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch),
                           .norm = m->masks ? &m->masks->norm : NULL};
-    b.prompting = *prompting_of(batch);
+    const struct contents *holds = contents_of(batch);
+    b.part = holds->part, b.embeddings = holds->embeddings ? holds->embeddings : DT_F32;
+    b.prompting = holds->prompts;
     struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
     if (!p->image) p->image = batch->size && batch->size['S'] ? batch->size['S'] : c->vision.image;
@@ -461,11 +468,10 @@ static id split_level(const struct sam_build *b, id x, int64_t first, int64_t co
 /* Returns an image embedding computed before, in the layout of output_map. */
 static struct sam_image embedding(const struct sam_build *b)
 {
-    const enum dtype given = b->prompting.embeddings ? b->prompting.embeddings : DT_F32;
     const int64_t C = b->c->vision.output, channels = embedding_channels(b->c);
-    id x = graph_input(b->g, "image_embeddings", given, 4, (int64_t[]){b->B, channels, b->grid, b->grid});
+    id x = graph_input(b->g, "image_embeddings", b->embeddings, 4, (int64_t[]){b->B, channels, b->grid, b->grid});
     x = op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
-    if (given != DT_F32) x = op_cast(b->g, x, DT_NONE);
+    if (b->embeddings != DT_F32) x = op_cast(b->g, x, DT_NONE);
     if (channels == C) return (struct sam_image){.coarse = x};
     if (b->c->decoder.high)
         return (struct sam_image){.coarse = op_dense(b->g, op_slice(b->g, x, 3, 0, C)),
@@ -502,7 +508,7 @@ static void output_image(const struct model *m, const struct sam_build *b, const
                          struct sam_image x)
 {
     struct graph *g = b->g;
-    if ((b->c->hiera || b->c->decoder.high) && b->prompting.part == PART_IMAGE) {
+    if ((b->c->hiera || b->c->decoder.high) && b->part == PART_IMAGE) {
         id all = op_dense(g, op_permute(g, join_levels(b, x), (int[]){0, 3, 1, 2}));
         graph_output(g, "image_embeddings", all);
     } else if (b->c->hiera) {
@@ -520,12 +526,12 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
-    const struct sam_image image = b.prompting.part == PART_REST
+    const struct sam_image image = b.part == PART_REST
                                        ? embedding(&b)
                                        : b.c->encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
-    if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds))
+    if (b.part == PART_IMAGE || (b.part == PART_ALL && !b.prompting.rounds))
         output_image(m, &b, &batch, image);
-    if (b.prompting.part == PART_IMAGE) return;
+    if (b.part == PART_IMAGE) return;
     if (b.prompting.rounds) {
         sam_rounds(&b, image);
         if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;

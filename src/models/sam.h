@@ -87,6 +87,8 @@ struct sam_build {
     int64_t B, M;
     int64_t side;               /* of the images, in pixels */
     int64_t grid;               /* of the embedding: grid x grid positions */
+    enum model_part part;       /* of struct contents */
+    enum dtype embeddings;
     struct prompting prompting; /* with its defaults filled in */
     /* Replace the inputs in a round: positions f32 [B*M,P,2], kinds i32 [B*M,P] and masks
      * [B*M,h,h]. 0: the inputs with the ports' names. */

@@ -782,7 +782,7 @@ static void declare_unread(struct graph *g, const struct prompting *p, int64_t C
 
 static void sam2_video_forward(const struct model *m, struct graph *g, const struct batch *given)
 {
-    if (!prompting_of(given)->frames) {
+    if (!contents_of(given)->prompts.frames) {
         sam_forward(m, g, given);
         return;
     }

@@ -12,8 +12,6 @@
 #include "io/json.h"
 #include "io/yaml.h"
 #include "models/catalogue.h"
-#include "models/image_grid.h"
-#include "models/images.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
@@ -88,7 +86,7 @@ EXPORT(page_resolve) int page_resolve(const char *json, const char *images, cons
     if (!rc) rc = plan_request_read(&r, false, &e);
     if (!rc) rc = plan_source_read(&r.source, &c, &e);
     if (!rc) {
-        if (r.source.images) {
+        if (r.source.media.images) {
             put_int(&b, run, "sequence", c.data_sequence);
             if (c.data_max_images > 0) put_int(&b, run, "max_images", c.data_max_images);
             if (c.data_max_patches > 0) put_int(&b, run, "max_patches", c.data_max_patches);
@@ -170,15 +168,14 @@ EXPORT(page_map) int page_map(void)
 
 static void put_model(struct json_writer *w, const char *name, const struct model *m)
 {
-    const bool grids = images_grids(m) || images_tiles(m);
     json_begin_map(w, NULL);
     json_put_string(w, "name", name);
     json_put_string(w, "family", m->family->model_type);
     json_put_int(w, "context", m->longest);
-    json_put_bool(w, "masks", model_predicts_masks(m));
-    json_put_bool(w, "images", model_takes_images(m));
-    json_put_bool(w, "sized", model_takes_images(m) && grids);
-    json_put_bool(w, "trains", model_predicts_masks(m) || m->vocabulary > 0);
+    json_put_bool(w, "masks", model_is(m, "masks"));
+    json_put_bool(w, "images", model_is(m, "media"));
+    json_put_bool(w, "sized", model_is(m, "sized"));
+    json_put_bool(w, "trains", model_is(m, "masks") || m->vocabulary > 0);
 }
 
 /* Prints the published models. */

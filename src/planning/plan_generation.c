@@ -137,7 +137,7 @@ int planned_search_generation(struct planned *r, struct settings s, const struct
     /* the head has one row of each text; memory.micro_batch is for training */
     s.micro_batch = s.accumulation = s.head_chunks = 1;
     /* a chunk of the prompt has few images */
-    if (model_takes_images(&r->model) && !config_technique(r->config, TECHNIQUE_encode)->chosen) s.encode = 1;
+    if (r->model.encoder && !config_technique(r->config, TECHNIQUE_encode)->chosen) s.encode = 1;
     if (o->batch > 1 && o->batch * o->cache > SLOTS_MOST)
         return error_set(e, PL_USAGE, "%lld prompts at once, of up to %lld tokens each: expected at most %d tokens in "
                          "all", (long long)o->batch, (long long)o->cache, SLOTS_MOST);

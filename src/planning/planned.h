@@ -22,14 +22,14 @@ enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
 /* What the batches of a run hold beyond samples of T tokens. The engine passes it on to the model's
  * builder and to the feed, and does not look inside. */
 struct run_batches {
-    const void *own;             /* batch.own; NULL: the family's default */
+    const struct contents *holds; /* batch.holds; NULL: the family's default */
     bool packed;                 /* batch.packed: rows of several documents, or padded ones */
     bool sparse_labels;             /* settings.sparse_labels */
     bool partial;                /* this run builds only a part of the model */
-    /* a batch description that builds all of the model, whose parameter names are valid in the
-     * configuration; NULL: `own` does */
-    const void *whole;
-    void *feed;                  /* the feed's own; NULL: none */
+    /* what builds all of the model, whose parameter names are valid in the configuration; NULL:
+     * `holds` does */
+    const struct contents *whole;
+    struct feed_plan *feed;      /* what the feed reads with (batch/batch_plan.h); NULL: there is none */
     uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
     int64_t tokens;              /* of a row; 0: data.sequence, or as run_options says */
     /* the loss compares all samples of a share with each other: a micro-batch is a share */
@@ -93,7 +93,8 @@ struct run_generation {
     int64_t chunk;               /* tokens of prompts that are processed at once; 0: the planner chooses */
     int64_t prompts, tokens;     /* prompts that will be answered, and the tokens of all; 0: one */
     int64_t batch;               /* prompts that are answered at once; 0: the planner chooses */
-    /* a prompt has inputs besides its tokens (run_options.own): prompts are processed one by one */
+    /* a prompt has inputs besides its tokens (run_options.holds): prompts are processed one by
+     * one */
     bool apart;
 };
 /* prompts that the planner answers at once at most: the products of more rows take longer in
@@ -116,8 +117,7 @@ struct run_options {
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a vision tower; NULL: its default */
     describe_batches *describe;  /* with train and evaluate; NULL: the batches are given here: */
-    const void *own;             /* batch.own, which is copied... */
-    size_t own_bytes;            /* ...and its size */
+    const struct contents *holds; /* batch.holds, which is copied */
     bool packed;                 /* batch.packed */
     bool partial;                /* run_batches.partial */
     const int64_t *size;         /* batch.size, valid until planned_close; NULL: the family's defaults */

@@ -4,8 +4,8 @@
  */
 #include "planning/stages.h"
 
-#include "models/images.h"
 #include "adapter/adapter.h"
+#include "models/contents.h"
 #include "planning/parameter_groups.h"
 
 /* Tokens of a prompt that an evaluation processes at once, at most. */
@@ -86,7 +86,7 @@ static int prepare_answers(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
-    if (image_chooses(&r->model)) {
+    if (r->model.whole == WHOLE_CHOOSES) {
         error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s answers only in `plimsoll "
                   "eval` and `plimsoll generate`; set it to 0",
                   (long long)c->train_eval_samples, r->model.family->model_type);
@@ -101,7 +101,7 @@ static int prepare_answers(struct planned *r, struct error *e)
     r->batch.cache = c->data_sequence + c->train_eval_max_new;
     if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
     r->batch.texts = 1;
-    const bool whole = images_both(&r->model) || images_tiles(&r->model); /* an image is not cut */
+    const bool whole = r->model.whole; /* an image is not cut */
     r->prompt_chunk = whole ? c->data_sequence : min_i64(c->data_sequence, ANSWERS_CHUNK);
     r->prompts = max_i64(1, c->train_eval_batch);
     return PL_OK;
@@ -112,10 +112,10 @@ static int describe(struct planned *r, const struct run_options *o, struct error
 {
     r->batches =
         (struct run_batches){.packed = o->packed, .partial = o->partial, .size = KEY_data_sequence, .least = 16};
-    if (o->own) r->batches.own = memcpy(bump_alloc(&r->memory, o->own_bytes), o->own, o->own_bytes);
+    if (o->holds) r->batches.holds = memcpy(bump_alloc(&r->memory, sizeof *o->holds), o->holds, sizeof *o->holds);
     int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e)
                                                       : PL_OK;
-    r->batch.own = r->batches.own;
+    r->batch.holds = r->batches.holds;
     r->batch.packed = r->batches.packed;
     if (r->batches.tokens) r->batch.T = r->batches.tokens;
     r->model.partial = r->batches.partial || (o->generate && r->model.answers_partly);
@@ -252,8 +252,8 @@ static int check_quantize(struct planned *r, const struct graph *g, struct error
 static struct batch whole_batch(const struct planned *r)
 {
     struct batch b = r->batch;
-    if (r->batches.whole) b.own = r->batches.whole;
-    if (b.cache && !r->answers && r->model.answers_partly) b.cache = 0, b.own = NULL;
+    if (r->batches.whole) b.holds = r->batches.whole;
+    if (b.cache && !r->answers && r->model.answers_partly) b.cache = 0, b.holds = NULL;
     return b;
 }
 

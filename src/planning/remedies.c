@@ -153,22 +153,20 @@ static bool stop_clipping(struct trial *t, int i)
     return true;
 }
 
-/* Freezes the image encoder of a mask model, then takes its embeddings from a packed store, so that
- * the plan has no encoder. A model has one of these encoders; the other's pattern fits none. */
+/* Freezes the image encoder, then takes its embeddings from a packed store, so that the plan has no
+ * encoder. */
 static bool freeze_encoder(struct trial *t, int i)
 {
-    static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
     const struct config_list *was = &t->r->config->model_freeze;
-    if (i >= 2 * (int)COUNT(encoders) || !model_predicts_masks(&t->r->model) || adapter_given(&t->c) ||
-        t->r->batches.partial)
-        return false;
+    const char *encoder = t->r->model.encoder;
+    if (i > 1 || !encoder || !*encoder || adapter_given(&t->c) || t->r->batches.partial) return false;
     char **all = bump_alloc(t->memory, (was->n + 1) * sizeof *all);
     for (uint32_t k = 0; k < was->n; k++) all[k] = was->at[k];
-    all[was->n] = (char *)encoders[i / 2];
+    all[was->n] = (char *)encoder;
     t->c.model_freeze = (struct config_list){all, was->n + 1};
-    t->o.embedded = i % 2;
-    snprintf(t->text, sizeof t->text, "model.freeze: [%s]%s", encoders[i / 2],
-             i % 2 ? " with stored embeddings (data pack --embeddings)" : "");
+    t->o.embedded = i;
+    snprintf(t->text, sizeof t->text, "model.freeze: [%s]%s", encoder,
+             i ? " with stored embeddings (data pack --embeddings)" : "");
     return true;
 }
 
@@ -176,7 +174,7 @@ static bool freeze_encoder(struct trial *t, int i)
  * store, so that the plan has no tower. */
 static bool store_images(struct trial *t, int i)
 {
-    if (i || !model_takes_images(&t->r->model) || t->r->batches.partial) return false;
+    if (i || !t->r->model.encoder || *t->r->model.encoder || t->r->batches.partial) return false;
     t->o.embedded = true;
     name_change(t, "data.images", "a store of embeddings (data pack --embeddings)");
     return true;

@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "data/dataset.h"
-#include "models/prs_med.h"
 #include "io/png.h"
 #include "io/table.h"
 #include "report/worst.h"
@@ -182,7 +181,7 @@ static int report_masks(struct shown *v, struct text *out, struct error *e)
 {
     struct mask_validation *x = &v->masks;
     struct json_writer w = {.out = out, .indent = 2};
-    v->questions = prs_model(&x->run.planned.model);
+    v->questions = model_is(&x->run.planned.model, "questions");
     if (v->o->json) {
         json_begin_map(&w, NULL);
         PUT_FACTS(&w, FACT("model", v->o->model), FACT("samples", x->feed.samples),
@@ -233,9 +232,9 @@ static void report_retrieval(const struct shown *v)
                     FACT("arena_bytes", plan_arena(&m->run.planned.plan)));
     else {
         print_loss(m, "sample", &out);
-        printf("%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n%s", retrieval_word(&m->run),
+        printf("%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n%s", m->feed.matches->word,
                retrieval_accuracy(x), (unsigned long long)x->right, (unsigned long long)x->queries,
-               retrieval_found(&m->run), retrieval_chance(x), out.at);
+               m->feed.matches->found, retrieval_chance(x), out.at);
     }
     text_free(&out);
 }
@@ -266,7 +265,7 @@ int evaluate_masks(struct config *c, const struct evaluation *o, struct error *e
     if (!rc && x->matches && (o->csv || o->overlays))
         rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", o->csv ? "--csv" : "--overlays",
                        x->run.planned.model.family->model_type,
-                       x->run.planned.model.head ? "with a head predicts none" : "matches masks with texts");
+                       x->feed.matches->model);
     if (!rc) rc = mask_validation_run(x, e);
     if (!rc && x->matches) report_retrieval(&v);
     if (!rc && !x->matches) rc = report(&v, e);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "batch/model_images.h"
 #include "batch/text_source.h"
 #include "io/file.h"
 #include "io/table.h"
@@ -197,7 +198,7 @@ static int find_images(const struct token_request *r, const struct tokenizer *t,
     char folder[4096];
     int rc = path_dir(r->file, folder, sizeof folder, e);
     if (!rc)
-        rc = image_source_open(&c->source, m, t, template,
+        rc = model_images_open(&c->source, m, t, template,
                                &(struct image_scope){.where = folder, .anywhere = true, .room = 1 << 30}, e);
     if (!rc && (conversation_read_chat(c->root, image_text_joint(&c->source.text), &c->tree, &read, e) ||
                 tokenize_images(&c->source, &read, &c->tree, &c->images, e)))

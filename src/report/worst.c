@@ -57,9 +57,9 @@ static int draw_prompted(const struct worst_masks *all, const struct sample *s, 
     struct predictor_prompt q = {.points = (const float(*)[2])point, .labels = &on};
     TRY(predictor_open(&a, all->config, p, &shape, e));
     const uint32_t side = (uint32_t)a.shape.side;
-    predictor_to_pixels(side, a.stretched, a.w, a.h, w->coords, point[0]);
-    predictor_to_pixels(side, a.stretched, a.w, a.h, w->coords, q.box);
-    predictor_to_pixels(side, a.stretched, a.w, a.h, w->coords + 2, q.box + 2);
+    predictor_to_pixels(side, a.canvas.stretched, a.w, a.h, w->coords, point[0]);
+    predictor_to_pixels(side, a.canvas.stretched, a.w, a.h, w->coords, q.box);
+    predictor_to_pixels(side, a.canvas.stretched, a.w, a.h, w->coords + 2, q.box + 2);
     int rc = predictor_run(&a, &q, 1, e);
     if (!rc) draw_result(out, s, w, p, &a, predictor_best(&a, 0), &q);
     predictor_close(&a);

@@ -90,10 +90,11 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->first_step = (int64_t)t->state.step;
     mem_pool_create(SAVE_POOL + t->run.planned.graph.params.n * SAVE_POOL_PER_WEIGHT + t->answering.pool);
     t->has_pool = true;
-    if (t->validation.ops) t->has_retrieval = retrieval_open(&t->retrieval, &t->run, PROGRAM_EVAL);
-    if (t->validation.ops)
+    if (t->validation.ops) {
+        t->has_retrieval = retrieval_open(&t->retrieval, &t->run, &t->validation, PROGRAM_EVAL);
         t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL,
                                          o->worst ? (uint32_t)t->c->train_worst : 0);
+    }
     trainer_open_parts(t);
     if (t->c->train_best && t->validation.ops && !t->has_scores) {
         error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss",
@@ -130,7 +131,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->loss_scale = t->state.scale;
     out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
-    if (t->has_scores && o->worst && mask_batches(&t->run)) { /* they are drawn with their prompts */
+    if (t->has_scores && o->worst && contents_of(&t->run.planned.batch)->prompts.points) { /* which are drawn too */
         out->worst = t->scores.scores.n_worst;
         memcpy(o->worst, t->scores.scores.worst, out->worst * sizeof *o->worst);
     }

@@ -49,9 +49,8 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
     if (!t->run.planned.answers) return PL_OK;
     const int64_t longest = min_i64(t->c->data_sequence, t->run.planned.batch.cache - 1);
     x->open = true;
-    const struct image_batch *images = model_takes_images(&t->run.planned.model) ? t->run.planned.batch.own : NULL;
-    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true,
-                                         images ? *images : (struct image_batch){0}};
+    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest,
+                                         &contents_of(&t->run.planned.batch)->media};
     int rc = answers_open(&x->held, t->c, &most, e);
     if (rc) return error_prepend(e, "train.eval_samples");
     if (q->too_long)
@@ -62,7 +61,7 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
         log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64
                  " images (data.max_images), %" PRId64
                  " frames (data.max_frames) or volumes than planned, and are left out",
-                 q->too_many, most.images.images, most.images.frames);
+                 q->too_many, most.media->images, most.media->frames);
     x->scores = mem_alloc(q->files.n * sizeof *x->scores);
     x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held) +
               q->image_bytes;

@@ -261,9 +261,9 @@ static int report_evaluation(struct trainer *t, const struct scored *v, struct e
     if (t->has_retrieval) {
         const double right = retrieval_accuracy(&t->retrieval);
         const int n = snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f", right);
-        if (ground_batches(&t->run))
+        if (t->validation.matches->queries)
             snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
-        snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", retrieval_word(&t->run), right,
+        snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", t->validation.matches->word, right,
                  retrieval_chance(&t->retrieval));
         scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }

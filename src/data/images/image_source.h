@@ -7,7 +7,8 @@
 #include "data/images/image_files.h"
 #include "data/images/image_processor.h"
 #include "data/images/image_reader.h"
-#include "models/images.h"
+#include "models/modalities.h"
+#include "text/template/chat_images.h"
 
 struct image_source {
     struct image_text text;
@@ -27,30 +28,12 @@ struct image_source {
     struct pixel_range range;        /* ...and their values are taken */
 };
 
-/* Opens the images of a model `m` that takes images, which are where `scope` says. Without a
- * tokenizer (NULL) the images have no text; `template` may be NULL. PL_USAGE: the tokenizer lacks
- * the image token, the folder's image processor does not fit, or there is no such folder or tar. */
-int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
-                      const struct template *template, const struct image_scope *scope, struct error *e);
-/* Takes videos, too: `tokens` for each frame, 0: as an image (with images of any size the folder's
- * video processor decides). `own`: the template was chosen by
- * the user, and renders videos, too. PL_USAGE: frames cannot have `tokens` tokens, or the model
- * takes no videos. */
-int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
-                             int64_t tokens, bool own, struct error *e);
 /* Frees a source; a zeroed struct is allowed. */
 void image_source_close(struct image_source *s);
-/* Reads the processor of a model that takes images: of its folder, or its tower's usual one. */
-int image_source_processor(struct image_processor *p, const struct model *m, struct error *e);
 /* Returns a processor with the normalisation of patches. */
 struct image_processor image_source_normalisation(const struct patch_rules *p);
-/* Reads the rules for images of any size, or for videos. `o` may be NULL. */
-int image_source_patches(struct patch_rules *p, const struct model *m, bool videos, const struct patch_overrides *o,
-                         struct error *e);
 /* Returns how many patches become a token; 0: images have one size. */
 int64_t image_source_patches_per_token(const struct image_source *s);
-/* Reads the processor of the frames of its videos. */
-int image_source_frame_processor(struct image_processor *p, const struct model *m, struct error *e);
 /* Returns a hash of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
 

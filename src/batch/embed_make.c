@@ -1,15 +1,16 @@
 /*
- * embed_make.c: runs the encoder of a model on images, one after the other (see embed_make.h).
+ * embed_make.c: runs the encoder of a model on images, one after the other (see embed.h).
  *
  * It is a run like any other, forward only, with the same image bytes as input: its program is
  * training's own program up to the embedding.
  */
+#include "batch/embed.h"
 
-#include "models/model.h"
 #include "batch/writer.h"
 #include "folder/transfer.h"
-#include "batch/embed.h"
-#include "infer/embed_make.h"
+#include "models/image_grid.h"
+#include "models/images.h"
+#include "models/masks.h"
 #include "models/prs_med.h"
 
 int embed_config(struct config *c, const char *folder, const char *dtype, const struct names *set, struct error *e)
@@ -27,39 +28,39 @@ int embed_config(struct config *c, const char *folder, const char *dtype, const 
 
 static int check_model(const struct model *m, const char *folder, int64_t side, struct error *e)
 {
-    if (!model_predicts_masks(m) && !model_takes_images(m))
+    if (!m->encoder)
         return error_set(e, PL_USAGE,
                          "%s: a %s has no image embeddings; expected a mask model, such as sam, or a model of images "
                          "and text, such as llava",
                          folder, m->family->model_type);
-    if (prs_model(m) || images_single(m) || image_chooses(m))
+    if (prs_model(m) || m->whole == WHOLE_CHOOSES)
         return error_set(e, PL_USAGE,
                          "%s: a %s takes the pixels of its images besides the embeddings of its vision tower: it is "
                          "trained on images",
                          folder, m->family->model_type);
-    if (model_predicts_masks(m) && side % masks_patch(m))
+    if (m->masks && side % m->masks->patch)
         return error_set(e, PL_USAGE,
                          "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder,
-                         (long long)side, (long long)masks_patch(m));
+                         (long long)side, (long long)m->masks->patch);
     return PL_OK;
 }
 
 int embed_model(const struct config *c, const char *folder, int64_t *side, struct model *m, struct error *e)
 {
     TRY(config_open_model(c, m, e));
-    if (!*side || (model_takes_images(m) && !images_grids(m))) *side = m->image;
+    if (!*side || (m->images && !m->images->grids)) *side = m->image;
     const int rc = check_model(m, folder, *side, e);
     if (rc) model_close(m);
     return rc;
 }
 
-/* Chooses the batch that builds only the encoder; side 0: the model's. */
-static int choose_batch(const struct config *c, const char *folder, int64_t *side, struct encoder_batch *out,
-                        struct error *e)
+/* Finds what a batch holds that builds only the encoder; side 0: the model's. */
+static int find_contents(const struct config *c, const char *folder, int64_t *side, struct contents *out,
+                         struct error *e)
 {
     struct model m;
     TRY(embed_model(c, folder, side, &m, e));
-    *out = embed_batch(&m, *side);
+    *out = embed_contents(&m, *side);
     model_close(&m);
     return PL_OK;
 }
@@ -69,10 +70,10 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     struct run *r = &m->run;
     struct run_options o = {.forward = true, .B = 1, .T = 1, .partial = true};
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
-    struct encoder_batch own;
-    int rc = choose_batch(&m->config, folder, &side, &own, e);
+    struct contents holds;
+    int rc = find_contents(&m->config, folder, &side, &holds, e);
     if (rc) return rc;
-    o.own = embed_own(&own, &o.own_bytes);
+    o.holds = &holds;
     rc = run_plan(r, &m->config, &o, e);
     if (!rc) rc = run_start(r, NULL, true, e);
     if (!rc) rc = run_put_step(r, &b, e);
