@@ -114,6 +114,32 @@ check 'label images of first frames only' first_only
 missing() { layout missing 1 && rm "$tmp"/missing/JPEGImages/both/00002.png && run by_missing --set "data.train=$tmp/missing" && grep -h '1 mask has no image' "$tmp/out" "$tmp/err"; }
 check 'a label image without its frame' missing
 
+# --- volumes: slices are frames ------------------------------------------------------------------
+
+export XDG_CACHE_HOME=$tmp/cache
+volume=$tmp/ct/imagesTr/a_0000.nii.gz
+mkdir -p "$tmp/ct/imagesTr" "$tmp/ct/labelsTr" && for c in a b; do cp tests/golden/volumes/lps.nii.gz "$tmp/ct/imagesTr/${c}_0000.nii.gz" && cp tests/golden/volumes/labels.nii.gz "$tmp/ct/labelsTr/$c.nii.gz"; done
+slices=(--set "data.train=$tmp/ct" --set data.images=imagesTr --set data.masks=labelsTr --set data.image_suffix=_0000 --set data.labels=classes)
+on_slices() { run slices "${slices[@]}" && grep '2 clips of 3 frames in 2 videos' "$tmp/out" "$tmp/err" | cut -c 1-90 && [ "$(losses slices | wc -l)" = 3 ]; }
+check 'three steps on clips of slices' on_slices
+check 'a volume of fewer slices' expect 2 'no volume has 4 slices with labels' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/never0" "${slices[@]}" --set data.frames=4
+# A structure is tracked both ways from the slice where it is largest, through all slices.
+volumes_scored() {
+    expect 0 '' "$binary" eval "$tmp/run.yaml" --model "$tmp/slices/model" "${slices[@]}" --set "data.validation=$tmp/ct" --csv "$tmp/volumes.csv" --prompt "$1" && grep 'slices of 2 volumes' "$tmp/out" &&
+        grep -q "^volume,prompt,category,mask,dice,iou,hd95,nsd$" "$tmp/volumes.csv" && [ "$(grep -c "^[ab],$1," "$tmp/volumes.csv")" = 4 ]
+}
+check 'scores in three dimensions' volumes_scored mask
+check 'scores in three dimensions, from boxes' volumes_scored box
+volume_predicted() {
+    expect 0 '' "$binary" predict --model "$tmp/slices/model" --video "$volume" --mask "$tmp/ct/labelsTr/a.nii.gz" --frame 2 -o "$tmp/a.nii.gz" --overlay "$tmp/overlay" --json "$tmp/a.json" && grep '2 objects on 5 slices' "$tmp/out" &&
+        [ "$(find "$tmp/overlay" -name '*.png' | wc -l)" = 5 ] && grep -q '"frame": 2' "$tmp/a.json" || return 1
+    # the label volume lies on its image: the header's axes and sizes are those of the image
+    cmp <(gzip -dc "$volume" | od -An -j 40 -N 16 -t d2) <(gzip -dc "$tmp/a.nii.gz" | od -An -j 40 -N 16 -t d2) && cmp <(gzip -dc "$volume" | od -An -j 252 -N 76 -t f4) <(gzip -dc "$tmp/a.nii.gz" | od -An -j 252 -N 76 -t f4)
+}
+check 'a volume: labels, overlays and run lengths' volume_predicted
+check 'a slice beyond the end' expect 2 "--frame 5: $volume has 5 slices, 0 to 4" "$binary" predict --model "$tmp/slices/model" --video "$volume" --box 1,1,4,4 --frame 5 -o "$tmp/x.nii"
+check 'a folder for the labels of a volume' expect 2 'a label volume, FILE.nii.gz' "$binary" predict --model "$tmp/slices/model" --video "$volume" --box 1,1,4,4 -o "$tmp/x"
+
 # --- predictions --------------------------------------------------------------------------------
 
 track=tests/golden/track_sam2

@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "infer/score.h"
 #include "infer/own_size.h"
+#include "data/volumes/volume.h"
 
 #include "harness.h"
 
@@ -88,6 +89,34 @@ TEST(test_distance)
         mem_free(features);
         mem_free(to);
     }
+}
+
+/* A volume that is scored slice by slice, in any order and one slice twice, has the scores of its
+ * masks as one body; a slice of another volume ends it. */
+TEST(test_volumes)
+{
+    enum { W = 5, H = 4, D = 3, CELLS = W * H * D };
+    static const char *const prompts[] = {"mask"};
+    const struct volume a = {.w = W, .h = H, .slices = D, .spacing = {1, 2, 3}}, b = a;
+    const struct cell_box box = {W, H, D, {1, 2, 3}};
+    struct volume_scores v;
+    uint8_t predicted[CELLS], target[CELLS], wrong[W * H] = {0};
+    double expected[METRICS];
+    for (uint64_t i = 0; i < CELLS; i++) predicted[i] = random_bits(1, i) % 3 > 0, target[i] = random_bits(2, i) % 2;
+    masks_compare(&box, predicted, target, 1.5, expected);
+    volume_scores_open(&v, NULL, prompts, 1.5);
+    volume_scores_add(&v, &(struct body_slice){.volume = &a, .mask = 7, .slice = 2}, wrong, wrong);
+    for (uint32_t z = D; z-- > 0;)
+        volume_scores_add(&v, &(struct body_slice){.volume = &a, .mask = 7, .slice = z}, predicted + z * W * H,
+                          target + z * W * H);
+    assert_int_equal(v.table.rows.n, 0);
+    volume_scores_add(&v, &(struct body_slice){.volume = &b, .mask = 7}, wrong, wrong);
+    assert_int_equal(v.table.rows.n, 1);
+    assert_memory_equal(v.table.rows.at[0].value[SIZE_OWN], expected, sizeof expected);
+    volume_scores_end(&v);
+    assert_int_equal(v.table.rows.n, 2);
+    assert_true(v.table.rows.at[1].value[SIZE_OWN][METRIC_DICE] == 1); /* both are empty */
+    volume_scores_close(&v);
 }
 
 MAIN(NULL, NULL)

@@ -104,7 +104,8 @@ const struct command command_eval = {
     "[--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] "
     "[--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and\n"
-    "category. Videos (data.frames): J and F by object, as the DAVIS challenges.\n"
+    "category. Videos (data.frames): J and F by object, as the DAVIS challenges; volumes: Dice, IoU,\n"
+    "HD95 and NSD by structure in three dimensions.\n"
     "Conversations: the model answers the last question of each, greedily, and the answers are scored\n"
     "against the references: exact match, token F1, BLEU and ROUGE-L by file. Files of tokens and\n"
     "texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of\n"

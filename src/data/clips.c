@@ -36,16 +36,37 @@ static bool same_folder(const char *a, const char *b)
     return n == folder_length(b) && !strncmp(a, b, n);
 }
 
-int clips_video(const struct dataset *d, uint64_t first, struct clip_video *out, struct error *e)
+/* Finds the slices of the volume that begins with sample out->first. */
+static void find_slices(const struct dataset *d, const char *volume, struct clip_video *out)
 {
-    const uint64_t n = dataset_count(d);
-    const char *path = d->format->image_path ? dataset_image_path(d, first) : NULL;
-    if (!path) return error_set(e, PL_USAGE, "clips are frames in files, in a folder for each video");
+    const char *name;
+    uint32_t slice;
+    snprintf(out->name, sizeof out->name, "%s", volume);
+    while (out->first + out->n < dataset_count(d) &&
+           dataset_slice(d, out->first + out->n, &slice, &name) == out->volume)
+        out->n++;
+}
+
+/* Finds the files in the folder of the one at a path. */
+static void find_files(const struct dataset *d, const char *path, struct clip_video *out)
+{
     size_t end = folder_length(path), begin = end;
     while (begin && path[begin - 1] != '/') begin--;
-    *out = (struct clip_video){.first = first, .n = 1};
     snprintf(out->name, sizeof out->name, "%.*s", (int)(end - begin), path + begin);
-    while (first + out->n < n && same_folder(path, dataset_image_path(d, first + out->n))) out->n++;
+    while (out->first + out->n < dataset_count(d) &&
+           same_folder(path, dataset_image_path(d, out->first + out->n)))
+        out->n++;
+}
+
+int clips_video(const struct dataset *d, uint64_t first, struct clip_video *out, struct error *e)
+{
+    const char *volume, *path;
+    uint32_t slice;
+    *out = (struct clip_video){.first = first, .n = 1, .volume = dataset_slice(d, first, &slice, &volume)};
+    if (out->volume) find_slices(d, volume, out);
+    else if (d->format->image_path && (path = dataset_image_path(d, first))) find_files(d, path, out);
+    else
+        return error_set(e, PL_USAGE, "clips are frames in files, in a folder for each video, or slices of volumes");
     return PL_OK;
 }
 
@@ -58,9 +79,9 @@ enum data_fault clips_labels(const struct dataset *d, uint64_t i, void *scratch,
 int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, uint32_t apart, struct error *e)
 {
     const uint64_t n = dataset_count(d);
+    struct clip_video v = {0};
     *out = (struct clip_starts){0};
     for (uint64_t i = 0, end; i < n; i = end) {
-        struct clip_video v;
         TRY(clips_video(d, i, &v, e));
         end = i + v.n;
         out->videos++;
@@ -68,6 +89,9 @@ int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames
         for (uint64_t k = i; k + frames <= end; k += apart) vec_push(&out->at, (uint32_t)k);
     }
     if (out->at.n) return PL_OK;
+    if (v.volume)
+        return error_set(e, PL_USAGE, "no volume has %u slices with labels, the length of a clip (data.frames)",
+                         frames);
     return error_set(e, PL_USAGE,
                      "no folder has %u frames with masks, the length of a clip (data.frames): expected a folder for "
                      "each video, with its frames in the order of their names", frames);

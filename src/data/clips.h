@@ -1,6 +1,6 @@
 /*
  * clips.h: clips of videos with the masks of their objects: consecutive samples of a dataset whose
- * images are files in one folder.
+ * images are files in one folder, or slices of one volume.
  *
  *     frames VIDEO/00000.jpg, 00001.jpg, ... ─ threads (fill.h) ─ T frames, bits of the objects
  *     label images VIDEO/00000.png, ...          that the first frame has
@@ -8,7 +8,8 @@
  * A clip that cannot be read is replaced by another one; in an evaluation it has no objects.
  *
  * An object is a value of the label images. One that a later frame does not have has no bits there.
- * The layout of DAVIS, MOSE and YouTube-VOS is such a dataset, of data.format pairs.
+ * The layout of DAVIS, MOSE and YouTube-VOS is such a dataset, of data.format pairs, and so are
+ * volumes with label volumes.
  */
 #pragma once
 
@@ -22,18 +23,20 @@ struct clip_options {
 /* The samples at which clips may begin. */
 struct clip_starts {
     VEC(uint32_t) at;
-    uint64_t videos, short_videos; /* folders, and those with fewer frames than a clip */
+    uint64_t videos, short_videos; /* and those with fewer frames than a clip */
 };
 /* Finds the clips of a dataset, of which each begins `apart` frames after the one before it.
  * PL_USAGE: it has none, or its images are no files. */
 int clips_find(struct clip_starts *out, const struct dataset *d, uint32_t frames, uint32_t apart, struct error *e);
 
-/* A video of a dataset: the samples of one folder. */
+/* A video of a dataset: the samples of one folder, or the slices of one volume. */
 struct clip_video {
     uint64_t first, n;
-    char name[256]; /* of the folder */
+    const struct volume *volume; /* NULL: a folder */
+    char name[256];
 };
-/* Finds the video that begins with sample `first`. PL_USAGE: its images are no files. */
+/* Finds the video that begins with sample `first`. PL_USAGE: its images are neither files nor
+ * slices. */
 int clips_video(const struct dataset *d, uint64_t first, struct clip_video *out, struct error *e);
 /* Decodes the label image of a sample into the scratch. */
 struct label_image;

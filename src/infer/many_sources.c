@@ -11,6 +11,7 @@
 #include "batch/feed.h"
 #include "batch/first_prompts.h"
 #include "infer/many.h"
+#include "infer/slice_images.h"
 
 /* Adds a shape of prompts if it is new. PL_USAGE: too many. */
 static int add_shape(struct many_source *s, uint32_t points, bool box, struct error *e)
@@ -220,17 +221,14 @@ bool many_is_volume(const char *path)
 }
 
 struct slices {
-    struct volume at[3]; /* a volume for each channel that is a modality */
-    struct volume_channels channels;
-    uint32_t first;      /* slice */
-    char name[256];
+    struct slice_images images;
+    uint32_t first;
 };
 
 static void close_slices(struct many_source *s)
 {
     struct slices *v = s->state;
-    for (int i = 0; i < 3; i++)
-        if (v->at[i].path) volume_close(&v->at[i]);
+    slice_images_close(&v->images);
     mem_free(v);
 }
 
@@ -239,18 +237,16 @@ static void look_at_slice(const struct many_source *s, uint64_t i, bool folders,
     const struct slices *v = s->state;
     (void)folders;
     out->slice = v->first + (uint32_t)i;
-    out->volume = &v->at[0], out->volume_name = v->name;
+    out->volume = &v->images.at[0], out->volume_name = v->images.name;
     out->prompts = &s->o->common, out->n = 1;
-    snprintf(out->name, sizeof out->name, "%s_%03u", v->name, out->slice);
+    snprintf(out->name, sizeof out->name, "%s_%03u", v->images.name, out->slice);
 }
 
 static int read_slice(struct many_source *s, uint64_t i, struct many_image *out, struct error *e)
 {
-    struct slices *v = s->state;
-    const size_t room = volume_rgb_room(&v->channels);
+    const struct slices *v = s->state;
     (void)i;
-    out->image = (struct image){.width = v->at[0].w, .height = v->at[0].h, .rgb = mem_alloc(room)};
-    return volume_rgb(&v->channels, &s->o->reading.range, out->slice, out->image.rgb, room, e);
+    return slice_images_read(&v->images, &s->o->reading.range, out->slice, &out->image, e);
 }
 
 /* Reads "FIRST-LAST", counted from 0, both included. */
@@ -269,45 +265,13 @@ static int choose_slices(const char *given, const struct volume *v, uint32_t *fi
     return PL_OK;
 }
 
-/* Opens the volume once for each channel that is a modality. */
-static int open_channels(struct slices *v, const struct many_options *o, struct error *e)
-{
-    const struct slice_options s = o->reading.slices;
-    const char *path = o->paths->at[0];
-    const uint32_t n = s.n_modalities ? s.n_modalities : 1;
-    for (uint32_t i = 0; i < n && i < 3; i++) {
-        const uint32_t modality = s.n_modalities ? (uint32_t)s.modalities[i] : 0;
-        struct volume *x = &v->at[i];
-        if (volume_open(x, path, &(struct volume_options){s.axis, s.cache}, e)) return error_prepend(e, "%s", path);
-        if (x->modalities > 1 && !s.n_modalities)
-            return error_set(e, PL_USAGE, "%s has 4 dimensions: choose a modality, such as --set 'data.modalities=[0]'",
-                             path);
-        if (modality >= x->modalities)
-            return error_set(e, PL_USAGE, "%s has %u modalities, and data.modalities names %u", path, x->modalities,
-                             modality);
-        v->channels.at[i] = x, v->channels.modality[i] = modality;
-        if (volume_set_window(x, modality, &o->reading.range, e)) return error_prepend(e, "%s", path);
-    }
-    for (int i = 0; i < 3 && s.neighbours && n == 1 && v->at[0].slices > 1; i++)
-        v->channels.at[i] = &v->at[0], v->channels.modality[i] = v->channels.modality[0], v->channels.step[i] = i - 1;
-    return PL_OK;
-}
-
 int many_open_slices(struct many_source *s, struct error *e)
 {
     struct slices *v = s->state = mem_alloc(sizeof *v);
-    const char *path = s->o->paths->at[0], *slash = strrchr(path, '/');
-    size_t ending = 0;
     s->look = look_at_slice, s->read = read_slice, s->close = close_slices, s->most = 1;
-    snprintf(v->name, sizeof v->name, "%s", slash && slash[1] ? slash + 1 : path); /* "case" of DIR/case.nii.gz */
-    if (is_volume_name(v->name, &ending)) v->name[strlen(v->name) - ending] = 0;
-    int rc = open_channels(v, s->o, e);
-    if (!rc) rc = choose_slices(s->o->slices, &v->at[0], &v->first, &s->n, e);
-    if (!rc) rc = add_shape(s, s->o->common.n, s->o->common.box, e);
-    if (!rc)
-        log_note("%s: %u x %u voxels, %u slices; values from %.10g to %.10g become 0 to 255 (data.window sets others)",
-                 path, v->at[0].w, v->at[0].h, v->at[0].slices, v->at[0].window[0], v->at[0].window[1]);
-    return rc;
+    int rc = slice_images_open(&v->images, s->o->paths->at[0], &s->o->reading, e);
+    if (!rc) rc = choose_slices(s->o->slices, &v->images.at[0], &v->first, &s->n, e);
+    return rc ? rc : add_shape(s, s->o->common.n, s->o->common.box, e);
 }
 
 /* --- samples of a dataset --------------------------------------------------------------------- */

@@ -10,6 +10,9 @@
 const char *const metric_names[METRICS] = {"dice", "iou", "hd95", "nsd"};
 const char *const size_names[SIZES] = {"own", "loss"};
 
+/* Returns how many of the sizes the rows have. */
+static int sizes_of(const struct mask_table *t) { return t->bodies ? 1 : SIZES; }
+
 void mask_table_add(struct mask_table *t, const struct mask_row *row) { vec_push(&t->rows, *row); }
 void mask_table_free(struct mask_table *t) { vec_free(&t->rows); }
 
@@ -101,10 +104,12 @@ static const char *print_mean(const struct mask_mean *m, int digits, char out[64
 
 struct report_table mask_table_list(const struct mask_table *t)
 {
-    static const struct report_column columns[] = {
-        {NULL, "prompt"}, {NULL, "structure"}, {NULL, "masks", ""}, {NULL, "Dice"}, {NULL, "IoU"}, {NULL, "HD95"},
-        {NULL, "NSD"}, {NULL, ""}};
-    struct report_table out = REPORT_TABLE(columns);
+#define COLUMNS(counted)                                                                                              \
+    {{NULL, "prompt"}, {NULL, "structure"}, {NULL, counted, ""}, {NULL, "Dice"}, {NULL, "IoU"}, {NULL, "HD95"},       \
+     {NULL, "NSD"}, {NULL, ""}}
+    static const struct report_column of_masks[] = COLUMNS("masks"), of_bodies[] = COLUMNS("volumes");
+    struct report_table out = REPORT_TABLE(of_masks);
+    if (t->bodies) out.columns = of_bodies;
     uint32_t n;
     char room[16], mean[METRICS][64], fewer[64];
     struct mask_line *lines = mask_table_lines(t, &n);
@@ -137,7 +142,7 @@ void mask_table_structures(const struct mask_table *t, struct text *out)
         text_printf(out, ",%s_mean,%s_sd,%s_n", metric_names[m], metric_names[m], metric_names[m]);
     text_printf(out, "\n");
     for (uint32_t i = 0; i < n; i++)
-        for (int s = 0; s < SIZES; s++) {
+        for (int s = 0; s < sizes_of(t); s++) {
             csv_put_field(out, t->prompts[lines[i].prompt]);
             csv_put_field(out, mask_line_name(t, &lines[i], room));
             text_printf(out, "%s,%llu", size_names[s], (unsigned long long)lines[i].masks);
@@ -154,8 +159,8 @@ void mask_table_structures(const struct mask_table *t, struct text *out)
 void mask_table_csv(const struct mask_table *t, table_image_name *image, const void *of, struct text *out)
 {
     char name[512], room[16];
-    text_printf(out, "image,prompt,category,mask");
-    for (int s = 0; s < SIZES; s++)
+    text_printf(out, "%s,prompt,category,mask", t->bodies ? "volume" : "image");
+    for (int s = 0; s < sizes_of(t); s++)
         for (int m = 0; m < METRICS; m++) text_printf(out, ",%s%s", s == SIZE_LOSS ? "loss_" : "", metric_names[m]);
     text_printf(out, "\n");
     for (uint32_t i = 0; i < t->rows.n; i++) {
@@ -165,7 +170,7 @@ void mask_table_csv(const struct mask_table *t, table_image_name *image, const v
         csv_put_field(out, t->prompts[r->prompt]);
         csv_put_field(out, category_name(t, r->category, room));
         text_printf(out, "%lld", (long long)r->mask);
-        for (int s = 0; s < SIZES; s++)
+        for (int s = 0; s < sizes_of(t); s++)
             for (int m = 0; m < METRICS; m++) put_value(out, r->value[s][m]);
         text_printf(out, "\n");
     }
@@ -179,8 +184,8 @@ static void put_line(const struct mask_table *t, const struct mask_line *l, stru
     json_begin_map(w, NULL);
     json_put_string(w, "prompt", t->prompts[l->prompt]);
     json_put_string(w, "category", mask_line_name(t, l, room));
-    json_put_uint(w, "masks", l->masks);
-    for (int s = 0; s < SIZES; s++) {
+    json_put_uint(w, t->bodies ? "volumes" : "masks", l->masks);
+    for (int s = 0; s < sizes_of(t); s++) {
         json_begin_map(w, size_names[s]);
         for (int m = 0; m < METRICS; m++) {
             json_begin_map(w, metric_names[m]);
@@ -194,25 +199,26 @@ static void put_line(const struct mask_table *t, const struct mask_line *l, stru
     json_end(w);
 }
 
-void mask_table_json(const struct mask_table *t, table_image_name *image, const void *of, struct json_writer *w)
+void mask_table_json(const struct mask_table *t, const struct table_members *members, table_image_name *image,
+                     const void *of, struct json_writer *w)
 {
     uint32_t n;
     char name[512], room[16];
     struct mask_line *lines = mask_table_lines(t, &n);
-    json_begin_list(w, "structures");
+    json_begin_list(w, members->structures);
     for (uint32_t i = 0; i < n; i++) put_line(t, &lines[i], w);
     json_end(w);
     mem_free(lines);
-    json_begin_list(w, "images");
+    json_begin_list(w, members->rows);
     for (uint32_t i = 0; i < t->rows.n; i++) {
         const struct mask_row *r = &t->rows.at[i];
         image(of, r->sample, name, sizeof name);
         json_begin_map(w, NULL);
-        json_put_string(w, "image", name);
+        json_put_string(w, members->image, name);
         json_put_string(w, "prompt", t->prompts[r->prompt]);
         json_put_string(w, "category", category_name(t, r->category, room));
         json_put_int(w, "mask", r->mask);
-        for (int s = 0; s < SIZES; s++) {
+        for (int s = 0; s < sizes_of(t); s++) {
             json_begin_map(w, size_names[s]);
             for (int m = 0; m < METRICS; m++) json_put_number(w, metric_names[m], r->value[s][m]);
             json_end(w);

@@ -32,6 +32,7 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
     const char *volume;
     const struct volume *first = spacing[0] == 0 ? dataset_slice(o->set, 0, &slice, &volume) : NULL;
     o->table.of_volumes = first && first->kind != VOLUME_TIFF; /* whose pages have no size in mm */
+    volume_scores_open(&o->volumes, o->set, prompts, tolerance);
     if (spacing[0] == 0) o->table.spacing[0] = o->table.spacing[1] = 1;
     o->raw = mem_alloc(tensor_bytes(t));
     o->logits = mem_alloc((size_t)tensor_elements(t) * sizeof *o->logits);
@@ -48,6 +49,7 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
 void own_size_close(struct own_size *o)
 {
     mask_table_free(&o->table);
+    volume_scores_close(&o->volumes);
     void *const all[] = {o->raw,       o->logits, o->room, o->records, o->grid_memory, o->polygon_memory,
                          o->predicted, o->target, o->bits, o->fitted};
     for (size_t i = 0; i < COUNT(all); i++) mem_free(all[i]);
@@ -117,12 +119,16 @@ static bool raster(struct own_size *o, const struct feed_mask *m, const struct g
 
 static void compare(const struct own_size *o, const struct cell_box *b, double *value)
 {
-    const struct overlap x = overlap_masks(o->predicted, o->target, box_cells(b));
-    const struct surface_scores s = surface_compare(b, o->predicted, o->target, o->table.tolerance);
-    value[METRIC_DICE] = overlap_dice(&x);
-    value[METRIC_IOU] = overlap_iou(&x);
-    value[METRIC_HD95] = s.hd95;
-    value[METRIC_NSD] = s.nsd;
+    masks_compare(b, o->predicted, o->target, o->table.tolerance, value);
+}
+
+/* Adds the mask at the image's own size to the body that it is a slice of. */
+static void add_slice(struct own_size *o, const struct mask_row *row)
+{
+    const char *name;
+    struct body_slice at = {.sample = row->sample, .mask = row->mask, .category = row->category, .prompt = row->prompt};
+    at.volume = dataset_slice(o->set, row->sample, &at.slice, &name);
+    volume_scores_add(&o->volumes, &at, o->predicted, o->target);
 }
 
 static bool score(struct own_size *o, const struct feed_mask *m, const float *logits, struct mask_row *row)
@@ -136,6 +142,7 @@ static bool score(struct own_size *o, const struct feed_mask *m, const float *lo
     const struct mask_view v = mask_view_of(o->cells, o->side, o->stretched, o->w, o->h);
     mask_upsample(&v, logits, o->fitted, 0, o->predicted);
     compare(o, &(struct cell_box){w, h, 1, {mm[0], mm[1], 1}}, row->value[SIZE_OWN]);
+    if (o->table.of_volumes) add_slice(o, row);
     g.resized_w = fit_w, g.resized_h = fit_h, g.canvas_w = g.canvas_h = o->side, g.gw = g.gh = o->cells;
     if (!raster(o, m, &g, &w, &h)) return false;
     for (uint32_t y = 0; y < h; y++)
@@ -191,6 +198,7 @@ void own_size_print(const struct own_size *o, struct text *out)
     text_printf(out, "):\n");
     table_print(&list, 0, 0, out);
     table_free(&list);
+    if (o->volumes.table.rows.n) volume_scores_print(&o->volumes, out);
     if (o->unreadable)
         text_printf(out, "%llu masks could not be read again at their own size\n", (unsigned long long)o->unreadable);
 }
@@ -202,8 +210,14 @@ void own_size_page(const struct own_size *o, struct text *out)
     print_units(&o->table, out);
     text_printf(out, "</p>\n");
     table_html(&list, "", 0, out);
-    text_printf(out, "<h2>Worst masks</h2>\n");
     table_free(&list);
+    if (o->volumes.table.rows.n) {
+        list = mask_table_list(&o->volumes.table);
+        text_printf(out, "<h2>Scores of whole volumes, in three dimensions</h2>\n");
+        table_html(&list, "", 0, out);
+        table_free(&list);
+    }
+    text_printf(out, "<h2>Worst masks</h2>\n");
 }
 
 void own_size_put(struct json_writer *w, const void *own_size)
@@ -212,7 +226,10 @@ void own_size_put(struct json_writer *w, const void *own_size)
     const struct mask_table *t = &o->table;
     PUT_FACTS(w, FACT_NUMBERS("spacing", t->spacing, 2), FACT_IF(t->of_volumes, "spacing_of", "volumes"),
               FACT("tolerance", t->tolerance));
-    mask_table_json(t, name_image, o->set, w);
+    mask_table_json(t, &(struct table_members){"structures", "images", "image"}, name_image, o->set, w);
+    if (t->of_volumes)
+        mask_table_json(&o->volumes.table, &(struct table_members){"volume_structures", "volumes", "volume"},
+                        volume_scores_name, o->set, w);
 }
 
 int own_size_write(const struct own_size *o, const char *images, const char *structures, struct error *e)

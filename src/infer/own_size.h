@@ -83,6 +83,7 @@ struct mask_row {
 
 struct mask_table {
     VEC(struct mask_row) rows;
+    bool bodies;                /* rows are of whole volumes, and have SIZE_OWN only */
     const char *const *prompts; /* names; not owned */
     score_name *name;           /* of categories; NULL: numbers */
     const void *names_of;
@@ -115,12 +116,57 @@ void mask_table_structures(const struct mask_table *t, struct text *out);
  * not exist. `image` names a sample. */
 typedef void table_image_name(const void *of, uint64_t sample, char *out, size_t room);
 void mask_table_csv(const struct mask_table *t, table_image_name *image, const void *of, struct text *out);
-/* The lists "structures" and "images" of a map. */
+/* The lists `structures` and `rows` of a map; `image` is the member of a row with its name. */
 struct json_writer;
-void mask_table_json(const struct mask_table *t, table_image_name *image, const void *of, struct json_writer *w);
+struct table_members {
+    const char *structures, *rows, *image;
+};
+void mask_table_json(const struct mask_table *t, const struct table_members *m, table_image_name *image, const void *of,
+                     struct json_writer *w);
+
+/* --- volumes --------------------------------------------------------------------------------- */
+
+/* Scores of whole volumes: the masks of a structure in a volume are compared as one body, in three
+ * dimensions, with the spacing of the volume.
+ *
+ *     volume_scores_add    the mask of a slice, slices in any order; a later one of the same slice
+ *                          replaces it
+ *     volume_scores_end    what is open is compared: rows of the table
+ *
+ * Memory: a bit for each voxel and side of a volume's structures; while one is compared 2 bytes for
+ * each voxel, and what surface_compare takes.
+ */
+struct open_body;
+struct volume_scores {
+    struct mask_table table; /* a row's sample is the first slice that was added */
+    VEC(struct open_body) open;
+};
+/* A slice of a structure: `mask` is its id. */
+struct body_slice {
+    const struct volume *volume;
+    uint64_t sample;
+    int64_t mask;
+    int32_t category;
+    uint32_t prompt, slice;
+};
+void volume_scores_open(struct volume_scores *v, const struct dataset *set, const char *const *prompts,
+                        double tolerance);
+void volume_scores_close(struct volume_scores *v);
+/* Adds masks [h][w], nonzero inside. A slice of another volume ends the bodies of the prompt. */
+void volume_scores_add(struct volume_scores *v, const struct body_slice *at, const uint8_t *predicted,
+                       const uint8_t *target);
+void volume_scores_end(struct volume_scores *v);
+/* Prints the name of a row's volume. */
+void volume_scores_name(const void *set, uint64_t sample, char *out, size_t room);
+/* Prints the means by structure, with the unit of distances. */
+void volume_scores_print(const struct volume_scores *v, struct text *out);
+/* Compares two bodies: Dice, IoU, HD95 and NSD. */
+void masks_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target, double tolerance,
+                   double value[METRICS]);
 
 struct own_size {
     struct mask_table table;
+    struct volume_scores volumes; /* of slices of volumes */
     const struct dataset *set;
     id picks;                 /* tensor [rows * masks, side, side] */
     int64_t masks;            /* of a row */

@@ -175,3 +175,14 @@ struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *p
     mem_free(marks);
     return out;
 }
+
+void masks_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target, double tolerance,
+                   double value[METRICS])
+{
+    const struct overlap x = overlap_masks(predicted, target, box_cells(b));
+    const struct surface_scores s = surface_compare(b, predicted, target, tolerance);
+    value[METRIC_DICE] = overlap_dice(&x);
+    value[METRIC_IOU] = overlap_iou(&x);
+    value[METRIC_HD95] = s.hd95;
+    value[METRIC_NSD] = s.nsd;
+}

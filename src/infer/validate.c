@@ -201,6 +201,7 @@ int mask_validation_run(struct mask_validation *v, struct error *e)
     const double from = clock_seconds();
     double counted;
     int rc = run_passes(&f, &v->loss, &counted, e);
+    if (v->has_own) volume_scores_end(&v->own.volumes);
     v->seconds = clock_seconds() - from;
     return rc;
 }

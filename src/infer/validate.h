@@ -67,12 +67,16 @@ struct video_validation {
     VEC(struct video_object) objects;
     uint64_t videos, frames, unscored; /* unscored: videos of less than three frames or without an object */
     uint64_t later;                    /* objects that appear after the first frame, and are not scored */
+    struct volume_scores volumes;
+    struct dataset *set;               /* which names the volumes */
     uint64_t arena;
     double seconds;
 };
 /* Tracks the objects of the first frame of each video of data.validation, from their masks or with
- * `boxes` from their boxes, and scores them. validate_videos_close is called in any case. */
-int validate_videos(struct video_validation *v, const struct config *c, bool boxes, struct error *e);
+ * `boxes` from their boxes, and scores them. A structure of a volume is tracked both ways from the
+ * slice where it is largest, and scored in three dimensions: NSD within `tolerance` mm.
+ * validate_videos_close is called in any case. */
+int validate_videos(struct video_validation *v, const struct config *c, bool boxes, double tolerance, struct error *e);
 void validate_videos_close(struct video_validation *v);
 
 /* --- validate answers ------------------------------------------------------------------------ */

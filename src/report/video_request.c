@@ -8,10 +8,14 @@
  *
  * Where masks overlap a pixel belongs to the object of the highest logit; the run lengths have each
  * object's own pixels.
+ *
+ * A volume is a video of its slices; its label images are one file, a label volume in its geometry.
  */
 #include <math.h>
 
 #include "data/masks/annotation.h"
+#include "data/volumes/nifti.h"
+#include "infer/slice_images.h"
 #include "infer/tracker.h"
 #include "io/json.h"
 #include "io/png.h"
@@ -25,6 +29,8 @@ struct video_request {
     struct video_at at;
     struct tracker_video video;
     struct names names;             /* of the frames of a folder */
+    struct slice_images slices;     /* of a volume */
+    struct nifti_writer *writer;    /* of its label volume */
     struct image_prompts file;      /* of --prompts */
     VEC(struct tracker_prompt) prompts;
     uint32_t objects, id[IDS], object_of[IDS]; /* the id of each object; its object + 1, 0: none */
@@ -66,10 +72,35 @@ static int read_frames(const void *of, const uint32_t *chosen, uint32_t n, video
     return PL_OK;
 }
 
+static int read_slices(const void *of, const uint32_t *chosen, uint32_t n, video_take *take, void *user,
+                       struct error *e)
+{
+    const struct video_request *q = of;
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct image image;
+        rc = slice_images_read(&q->slices, &q->r->many.reading.range, chosen[i], &image, e);
+        if (!rc) rc = take(user, i, &image, e);
+        image_free(&image);
+    }
+    return rc;
+}
+
+static bool is_volume(const struct video_request *q) { return q->slices.name[0]; }
+
+static int open_volume(struct video_request *q, struct error *e)
+{
+    const struct volume *v = &q->slices.at[0];
+    TRY(slice_images_open(&q->slices, q->r->video, &q->r->many.reading, e));
+    q->video = (struct tracker_video){v->slices, v->w, v->h, read_slices, q};
+    return PL_OK;
+}
+
 static int open_video(struct video_request *q, struct error *e)
 {
     struct bump b = {0};
     struct video_choice choice;
+    if (many_is_volume(q->r->video)) return open_volume(q, e);
     q->at = *VIDEO_AT(q->r->video);
     int rc = video_list(&q->at, &(struct video_options){0}, &b, &choice, e);
     if (!rc) rc = video_names(&q->at, &q->names, e);
@@ -85,8 +116,8 @@ static int find_frame(const struct video_request *q, const char *what, uint64_t 
 {
     *out = (uint32_t)frame;
     if (frame < q->video.frames) return PL_OK;
-    return error_set(e, PL_USAGE, "%s %llu: %s has %u frames, 0 to %u", what, (unsigned long long)frame, q->r->video,
-                     q->video.frames, q->video.frames - 1);
+    return error_set(e, PL_USAGE, "%s %llu: %s has %u %s, 0 to %u", what, (unsigned long long)frame, q->r->video,
+                     q->video.frames, is_volume(q) ? "slices" : "frames", q->video.frames - 1);
 }
 
 /* Returns the object with an id, which it adds. */
@@ -141,28 +172,67 @@ static int read_prompts(struct video_request *q, struct error *e)
     return PL_OK;
 }
 
+static int refuse_labels(const struct video_request *q, uint32_t w, uint32_t h, struct error *e)
+{
+    return error_set(e, PL_USAGE, "--mask %s has %u x %u pixels, and the frames of %s have %u x %u", q->r->labels, w, h,
+                     q->r->video, q->video.width, q->video.height);
+}
+
+/* Reads a label image as values of a byte; the caller frees them. */
+static int read_label_image(const struct video_request *q, uint8_t **values, struct error *e)
+{
+    struct png_pixels p;
+    TRY(png_read(q->r->labels, PNG_AS_LABELS, 0, NULL, 0, &p, e));
+    *values = p.at;
+    if (p.width != q->video.width || p.height != q->video.height) return refuse_labels(q, p.width, p.height, e);
+    if (p.depth == 8) return PL_OK;
+    return error_set(e, PL_USAGE, "--mask %s has values of 16 bits, expected 1 to 255 for the objects", q->r->labels);
+}
+
+/* Reads a slice of a label volume, which lies on the volume that is the video. */
+static int read_label_slice(struct video_request *q, uint32_t slice, uint8_t **values, struct error *e)
+{
+    const struct slice_options *s = &q->r->many.reading.slices;
+    const size_t n = (size_t)q->video.width * q->video.height;
+    struct volume v;
+    struct plane plane;
+    int bytes = 0;
+    TRY(volume_open(&v, q->r->labels, &(struct volume_options){s->axis, s->cache}, e));
+    const size_t room = volume_room(&v, true);
+    void *memory = mem_alloc(room);
+    int rc = volume_lay_on(&v, &q->slices.at[0], e);
+    if (!rc && (v.w != q->video.width || v.h != q->video.height)) rc = refuse_labels(q, v.w, v.h, e);
+    if (!rc) rc = volume_read(&v, slice, 0, true, memory, room, &plane, e);
+    if (!rc) rc = plane_to_labels(&plane, &bytes, e);
+    *values = mem_alloc(n);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const uint32_t at = bytes == 1 ? ((uint8_t *)plane.at)[i] : ((uint16_t *)plane.at)[i];
+        if (at >= IDS) rc = error_set(e, PL_USAGE, "the value %u; expected 1 to 255 for the objects", at);
+        (*values)[i] = (uint8_t)at;
+    }
+    mem_free(memory);
+    volume_close(&v);
+    return rc ? error_prepend(e, "--mask %s", q->r->labels) : PL_OK;
+}
+
 static int read_labels(struct video_request *q, uint32_t frame, struct error *e)
 {
-    const char *path = q->r->labels;
     const size_t n = (size_t)q->video.width * q->video.height;
-    struct png_pixels p;
-    TRY(png_read(path, PNG_AS_LABELS, 0, NULL, 0, &p, e));
-    int rc = PL_OK;
-    if (p.width != q->video.width || p.height != q->video.height)
-        rc = error_set(e, PL_USAGE, "--mask %s has %u x %u pixels, and the frames of %s have %u x %u", path, p.width,
-                       p.height, q->r->video, q->video.width, q->video.height);
-    else if (p.depth != 8)
-        rc = error_set(e, PL_USAGE, "--mask %s has values of 16 bits, expected 1 to 255 for the objects", path);
+    uint8_t *values = NULL;
+    int rc = is_volume(q) && many_is_volume(q->r->labels) ? read_label_slice(q, frame, &values, e)
+                                                          : read_label_image(q, &values, e);
     for (size_t i = 0; i < n && !rc; i++)
-        if (((const uint8_t *)p.at)[i]) object_with(q, ((const uint8_t *)p.at)[i]);
-    if (!rc && !q->objects) rc = error_set(e, PL_USAGE, "--mask %s has no object: it is 0 everywhere", path);
+        if (values[i]) object_with(q, values[i]);
+    if (!rc && !q->objects)
+        rc = error_set(e, PL_USAGE, "--mask %s has no object%s: it is 0 everywhere", q->r->labels,
+                       many_is_volume(q->r->labels) ? " in this slice" : "");
     if (!rc) q->masks = mem_alloc(q->objects * n);
     for (uint32_t m = 0; m < q->objects && !rc; m++) {
         uint8_t *mask = q->masks + m * n;
-        for (size_t i = 0; i < n; i++) mask[i] = ((const uint8_t *)p.at)[i] == q->id[m];
+        for (size_t i = 0; i < n; i++) mask[i] = values[i] == q->id[m];
         vec_push(&q->prompts, ((struct tracker_prompt){frame, m, NULL, mask}));
     }
-    mem_free(p.at);
+    mem_free(values);
     return rc;
 }
 
@@ -246,11 +316,14 @@ static int take_masks(void *user, const struct tracker_masks *m, const struct im
     struct video_request *q = user;
     const size_t n = (size_t)q->video.width * q->video.height;
     tracker_labels(m, q->video.width, q->video.height, q->scratch, q->labels);
-    if (q->r->many.output) {
+    if (q->r->overlay) TRY(write_overlay(q, m, frame, e));
+    if (q->writer) {
+        for (size_t i = 0; i < n; i++) q->labels[i] = (uint16_t)(q->labels[i] ? q->id[q->labels[i] - 1] : 0);
+        TRY(nifti_write_slice(q->writer, m->frame, q->labels, e));
+    } else if (q->r->many.output) {
         for (size_t i = 0; i < n; i++) q->bytes[i] = (uint8_t)(q->labels[i] ? q->id[q->labels[i] - 1] : 0);
         TRY(write_png(q, q->r->many.output, m->frame, PNG_INDEXED, q->bytes, e));
     }
-    if (q->r->overlay) TRY(write_overlay(q, m, frame, e));
     if (q->r->many.json) put_masks(q, m);
     return PL_OK;
 }
@@ -274,6 +347,7 @@ static int write_list(struct video_request *q, struct error *e)
 static int check(const struct mask_request *r, struct error *e)
 {
     const struct many_options *o = &r->many;
+    const bool volume = many_is_volume(r->video);
     const int sources = (o->prompts != NULL) + (r->labels != NULL) + (r->points.n || r->box);
     const char *other = o->paths->n         ? o->paths->at[0]
                         : r->data           ? "--data"
@@ -284,7 +358,7 @@ static int check(const struct mask_request *r, struct error *e)
                         : o->slices         ? "--slices"
                         : o->derive         ? "--prompt"
                                             : NULL,
-               *folders[] = {o->output, r->overlay};
+               *folders[] = {volume ? NULL : o->output, r->overlay};
     if (other) return error_set(e, PL_USAGE, "--video is the only input: leave out %s", other);
     if (sources != 1)
         return error_set(e, PL_USAGE, "%s: give one of --point and --box, --mask LABELS.png, or --prompts FILE.csv",
@@ -294,6 +368,10 @@ static int check(const struct mask_request *r, struct error *e)
     if (!o->output && !o->json && !r->overlay)
         return error_set(e, PL_USAGE, "no output is given: add -o FOLDER for label images, --overlay FOLDER for "
                          "frames with masks, or --json FILE for run lengths");
+    if (volume && o->output && !path_has_ending(o->output, ".nii") && !path_has_ending(o->output, ".nii.gz"))
+        return error_set(e, PL_USAGE, "-o %s: the masks of a volume are a label volume, FILE.nii.gz", o->output);
+    if (volume && o->output && file_same(o->output, r->video))
+        return error_set(e, PL_USAGE, "-o %s is the volume itself: give another file", o->output);
     for (size_t i = 0; i < COUNT(folders); i++) {
         if (folders[i] && file_exists(folders[i]) && !dir_exists(folders[i]))
             return error_set(e, PL_USAGE, "%s %s is a file, expected a folder for the frames",
@@ -314,7 +392,9 @@ static int run(struct video_request *q, struct error *e)
     const size_t n = (size_t)q->video.width * q->video.height;
     const struct tracker_options o = {r->many.config, r->many.reading.side, q->objects, q->prompts.at, q->prompts.n};
     const double from = clock_seconds();
-    if (r->many.output) TRY(dir_make(r->many.output, e));
+    if (r->many.output && is_volume(q))
+        TRY(nifti_write_begin(&q->writer, r->many.output, &q->slices.at[0], IDS - 1, e));
+    else if (r->many.output) TRY(dir_make(r->many.output, e));
     if (r->overlay) TRY(dir_make(r->overlay, e));
     q->scratch = mem_alloc(2 * n * sizeof *q->scratch);
     q->labels = mem_alloc(n * sizeof *q->labels);
@@ -322,8 +402,9 @@ static int run(struct video_request *q, struct error *e)
     if (r->many.json) q->lines = mem_alloc(q->video.frames * sizeof *q->lines);
     TRY(tracker_run(&o, &q->video, take_masks, q, &found, e));
     if (r->many.json) TRY(write_list(q, e));
-    printf("%u object%s on %u frames in %s; planned %s for prompts and %s for tracking, and a bank of %s\n", q->objects,
-           q->objects == 1 ? "" : "s", q->video.frames, duration_print(clock_seconds() - from, time),
+    printf("%u object%s on %u %s in %s; planned %s for prompts and %s for tracking, and a bank of %s\n", q->objects,
+           q->objects == 1 ? "" : "s", q->video.frames, is_volume(q) ? "slices" : "frames",
+           duration_print(clock_seconds() - from, time),
            size_print(found.prompted_bytes, size[0]), size_print(found.tracked_bytes, size[1]),
            size_print(found.bank_bytes, size[2]));
     return PL_OK;
@@ -338,6 +419,10 @@ int video_request_run(struct mask_request *r, struct error *e)
     int rc = open_video(&q, e);
     if (!rc) rc = find_prompts(&q, e);
     if (!rc) rc = run(&q, e);
+    struct error unused;
+    const int ended = q.writer ? nifti_write_end(q.writer, rc, rc ? &unused : e) : PL_OK;
+    if (!rc) rc = ended;
+    slice_images_close(&q.slices);
     for (uint32_t f = 0; q.lines && f < q.video.frames; f++) text_free(&q.lines[f]);
     void *const rooms[] = {q.masks, q.scratch, q.labels, q.bytes, q.lines};
     for (size_t i = 0; i < COUNT(rooms); i++) mem_free(rooms[i]);

@@ -4,6 +4,8 @@
  *     video      object  frames       J       F     J&F
  *     bear            1      80  0.9512  0.9731  0.9622
  *     all                    80  0.9512  0.9731  0.9622      the mean over the objects
+ *
+ * Volumes have the scores of their structures in three dimensions instead.
  */
 #include "io/table.h"
 #include "report/requests.h"
@@ -26,6 +28,10 @@ static int check_options(const struct evaluation *o, struct error *e)
 static int write_csv(const struct video_validation *v, const char *path, struct error *e)
 {
     struct text out = {0};
+    if (v->volumes.table.rows.n) {
+        mask_table_csv(&v->volumes.table, volume_scores_name, v->set, &out);
+        return file_write_text(PL_OK, path, &out, e);
+    }
     text_printf(&out, "video,object,frames,j,f,j_and_f\n");
     for (uint32_t i = 0; i < v->objects.n; i++) {
         const struct video_object *x = &v->objects.at[i];
@@ -69,13 +75,40 @@ static void print_scores(const struct video_validation *v, const struct evaluati
     table_free(&t);
 }
 
+static void put_volumes(struct json_writer *w, const void *of)
+{
+    const struct video_validation *v = of;
+    mask_table_json(&v->volumes.table, &(struct table_members){"structures", "volumes", "volume"}, volume_scores_name,
+                    v->set, w);
+}
+
+/* Prints the scores of volumes. */
+static void print_volumes(const struct video_validation *v, const struct evaluation *o)
+{
+    struct text out = {0};
+    char time[32], arena[32];
+    if (o->json) {
+        PRINT_FACTS(2, FACT("model", o->model), FACT("prompt", o->prompt ? o->prompt : "mask"),
+                    FACT("unscored_volumes", v->unscored), FACT("tolerance", v->volumes.table.tolerance),
+                    FACT("seconds", v->seconds), FACT("arena_bytes", v->arena), FACT_CALL_IF(true, put_volumes, v));
+    } else {
+        volume_scores_print(&v->volumes, &out);
+        text_printf(&out, "\n%llu slices of %llu volumes in %s, arena %s\n", (unsigned long long)v->frames,
+                    (unsigned long long)v->videos, duration_print(v->seconds, time), size_print(v->arena, arena));
+        if (v->unscored)
+            text_printf(&out, "%llu volumes have no label, and are not scored\n", (unsigned long long)v->unscored);
+    }
+    if (!o->json) fputs(out.at, stdout);
+    text_free(&out);
+}
+
 int evaluate_videos(struct config *c, const struct evaluation *o, struct error *e)
 {
     struct video_validation v;
     TRY(check_options(o, e));
-    int rc = validate_videos(&v, c, o->prompt && !strcmp(o->prompt, "box"), e);
+    int rc = validate_videos(&v, c, o->prompt && !strcmp(o->prompt, "box"), o->own.tolerance, e);
     if (!rc && o->csv) rc = write_csv(&v, o->csv, e);
-    if (!rc) print_scores(&v, o);
+    if (!rc) (v.volumes.table.rows.n ? print_volumes : print_scores)(&v, o);
     validate_videos_close(&v);
     return rc;
 }
