@@ -447,21 +447,24 @@ static id build_silu_gate(struct scene *s, const int64_t *n)
 }
 #define PLANE_SHAPES .small = {{1, 1}, {3, 5}, {7, 9}}, .large = {{65, 130}, {3, 1001}}, \
     .bench = {1024, 768}
-static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES, STRIDED_SHAPES};
+/* n[3]: gate is columns of a wider matrix. */
+#define GATE_SHAPES .small = {{1, 1}, {3, 5}, {7, 9}}, .large = {{65, 130}, {3, 1001}, {65, 130, 0, 1}}, \
+    .bench = {1024, 768}
+static const struct opcase case_SILU_GATE = {build_silu_gate, GATE_SHAPES};
 
 static id build_silu_gate_bwd(struct scene *s, const int64_t *n) { return build_backward(s, n, build_silu_gate); }
-static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAPES};
+static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, GATE_SHAPES};
 
 /* dy, gate and up are operands. */
 static id build_silu_gate_bwd_y(struct scene *s, const int64_t *n)
 {
-    const id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])),
+    const id in[3] = {param(s, "dy", DIM(n[0], n[1])), plane(s, "gate", n, n[3], false),
                       param(s, "up", DIM(n[0], n[1]))};
     s->unit = 1;
     watch_all(s, graph_emit(&s->g, OP_SILU_GATE_BWD_Y, NULL, in, 3));
     return 0;
 }
-static const struct opcase case_SILU_GATE_BWD_Y = {build_silu_gate_bwd_y, .no_gradient = true, PLANE_SHAPES};
+static const struct opcase case_SILU_GATE_BWD_Y = {build_silu_gate_bwd_y, .no_gradient = true, GATE_SHAPES};
 
 /* --- attention ------------------------------------------------------------------------------- */
 

@@ -61,6 +61,25 @@ static struct walk walk_of(struct extent shape, struct extent a, struct extent b
     return w;
 }
 
+/* A part of the innermost loop: `width` elements, and where they begin in the dense shape and in
+ * the two tensors. */
+struct walk_tile {
+    int width;
+    int64_t at, a, b;
+};
+
+/* Returns tile u of a walk, of which each pass of the innermost loop has `each`. */
+static struct walk_tile walk_tile(const struct walk *w, int64_t u, int64_t each)
+{
+    int64_t row = u / each, from = u % each * TILE;
+    struct walk_tile t = {row_tile(w->size[0] - from), row * w->size[0] + from, from * w->a[0], from * w->b[0]};
+    for (int k = 1; k < w->loops; row /= w->size[k], k++) {
+        t.a += row % w->size[k] * w->a[k];
+        t.b += row % w->size[k] * w->b[k];
+    }
+    return t;
+}
+
 /* --- two inputs, one output ------------------------------------------------------------------- */
 
 /* Returns elements from `at` on; with stride 0 the element at `at`, repeated n times. */
@@ -82,17 +101,11 @@ static void pair_run(const struct launch *l, void (*tile)(float *, const float *
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
     for (int64_t u = 0; u < units; u++) {
         float as[TILE], bs[TILE];
-        int64_t row = u / each, from = u % each * TILE, at = row * L + from;
-        int64_t in_a = from * w.a[0], in_b = from * w.b[0];
-        for (int k = 1; k < w.loops; row /= w.size[k], k++) {
-            in_a += row % w.size[k] * w.a[k];
-            in_b += row % w.size[k] * w.b[k];
-        }
-        const int width = row_tile(L - from);
-        const float *av = view_repeated(a, in_a, w.a[0], width, as), *bv = view_repeated(b, in_b, w.b[0], width, bs);
-        float *yv = row_place(y, at, as);
-        tile(yv, av, bv, width);
-        row_store(y, at, width, yv);
+        const struct walk_tile t = walk_tile(&w, u, each);
+        const float *av = view_repeated(a, t.a, w.a[0], t.width, as), *bv = view_repeated(b, t.b, w.b[0], t.width, bs);
+        float *yv = row_place(y, t.at, as);
+        tile(yv, av, bv, t.width);
+        row_store(y, t.at, t.width, yv);
     }
 }
 
@@ -156,27 +169,39 @@ static inline __attribute__((always_inline)) void tile_silu_gate_bwd(float *dgat
     }
 }
 
+/* Takes gate and up that are columns of one wider matrix, as SILU_GATE does. */
+static bool silu_gate_bwd_match(const struct query *q)
+{
+    bool fast = tensor_is_fast(q->in[0]) && dtype_is_fast(q->in[1]->dtype) && dtype_is_fast(q->in[2]->dtype);
+    for (int i = 0; i < q->nout; i++) fast = fast && tensor_is_fast(q->out[i]);
+    const struct walk w = walk_of(EXTENT(q->in[0]), EXTENT(q->in[1]), EXTENT(q->in[2]));
+    return fast && w.a[0] == 1 && w.b[0] == 1;
+}
+
 static void silu_gate_bwd_run(const struct launch *l)
 {
-    const int64_t n = operand_elements(&l->in[0]);
+    const struct operand *dy = &l->in[0], *gate = &l->in[1], *up = &l->in[2];
+    const struct walk w = walk_of(EXTENT(dy), EXTENT(gate), EXTENT(up));
+    const int64_t n = operand_elements(dy), L = w.size[0], each = row_tiles(L), units = n ? n / L * each : 0;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
-    for (int64_t at = 0; at < n; at += TILE) {
+    for (int64_t u = 0; u < units; u++) {
         float ds[TILE], gs[TILE], us[TILE];
-        const int width = row_tile(n - at);
-        const float *dy = row_view(&l->in[0], at, width, ds), *gate = row_view(&l->in[1], at, width, gs),
-                    *up = row_view(&l->in[2], at, width, us);
-        float *dgate = row_place(&l->out[0], at, gs), *dup = row_place(&l->out[1], at, us);
-        float *y = l->nout > 2 ? row_place(&l->out[2], at, ds) : NULL;
-        if (y) tile_silu_gate_bwd(dgate, dup, y, dy, gate, up, width);
-        else tile_silu_gate_bwd(dgate, dup, NULL, dy, gate, up, width);
-        row_store(&l->out[0], at, width, dgate);
-        row_store(&l->out[1], at, width, dup);
-        if (y) row_store(&l->out[2], at, width, y);
+        const struct walk_tile t = walk_tile(&w, u, each);
+        const float *d = row_view(dy, t.at, t.width, ds), *g = row_view(gate, t.a, t.width, gs),
+                    *x = row_view(up, t.b, t.width, us);
+        float *dgate = row_place(&l->out[0], t.at, gs), *dup = row_place(&l->out[1], t.at, us);
+        float *y = l->nout > 2 ? row_place(&l->out[2], t.at, ds) : NULL;
+        if (y) tile_silu_gate_bwd(dgate, dup, y, d, g, x, t.width);
+        else tile_silu_gate_bwd(dgate, dup, NULL, d, g, x, t.width);
+        row_store(&l->out[0], t.at, t.width, dgate);
+        row_store(&l->out[1], t.at, t.width, dup);
+        if (y) row_store(&l->out[2], t.at, t.width, y);
     }
 }
 
-CPU_KERNEL_DENSE(SILU_GATE_BWD, silu_gate_bwd);
-CPU_KERNEL_DENSE(SILU_GATE_BWD_Y, silu_gate_bwd);
+#define SILU_GATE_BWD_KERNEL(OP) CPU_KERNELS(OP, {0, "cpu_silu_gate_bwd", silu_gate_bwd_match, NULL, silu_gate_bwd_run})
+SILU_GATE_BWD_KERNEL(SILU_GATE_BWD);
+SILU_GATE_BWD_KERNEL(SILU_GATE_BWD_Y);
 
 /* --- one input, one output -------------------------------------------------------------------- */
 
