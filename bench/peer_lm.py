@@ -5,8 +5,9 @@
 
 The sizes are those of our preset llama-1b (TinyLlama: 22 layers, hidden size 2048, 32 heads, 4 key-value heads,
 intermediate size 5632, 32000 tokens). `compile` compiles the whole model with its loss; with --by-block it compiles
-one layer, shared by all layers, and the head, which is faster to compile. The loss uses f32 logits. --tiny: a small
-model, for testing on a CPU."""
+one layer, shared by all layers, and the head, which is faster to compile. The loss uses f32 logits. `float8` converts
+the layers' linear modules by torchao, with a scale for each tensor, or (float8-rowwise, float8-rowwise_with_gw_hp) for
+each row. --tiny: a small model, for testing on a CPU."""
 import argparse
 import functools
 
@@ -85,6 +86,10 @@ def run(mode, shape, a):
     with torch.device(DEVICE):
         model = Model(**shape).bfloat16()
     model.recompute = "checkpoint" in mode
+    if "float8" in mode:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        recipe = mode[mode.index("float8"):].split("+")[0].partition("-")[2] or "tensorwise"
+        convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name(recipe), module_filter_fn=lambda _, name: name.startswith("layers."))
     call = model
     if "compile" in mode and a.by_block:
         model.by_block = True

@@ -58,7 +58,7 @@ static bool covering; /* --cover */
 /* `like`: the compute capability whose kernels run; 0: the GPU's own. `only` (--like): no other;
  * below 8.0 not in bf16 */
 static int like, only;
-static const int older[] = {86, 75};
+static const int older[] = {89, 86, 75};
 static bool can_run; /* a device is present; otherwise everything is planned only */
 static int own_capability; /* of the GPU; 0: there is none, and the profile's counts */
 
@@ -285,7 +285,8 @@ __attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t
         at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
     printf("FAILED %s %s %s (%s)%s: %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient",
            dtype_name(t->f), shape,
-           like == 86 ? " as on 8.6"
+           like == 89   ? " as on 8.9"
+           : like == 86 ? " as on 8.6"
            : like     ? " as on 7.5"
                       : "",
            text);

@@ -92,11 +92,47 @@ check 'blocks, without their ends, and modules by name' counted
 adapted() { run lora --set memory.precision=fp8 --set adapter.target_modules=all-linear --set adapter.r=4 && near "$(first lora loss)" "$(first run-fp8 loss)" 1e-6; }
 check 'LoRA: adapters in bf16 beside products in fp8' adapted
 
+# --- frozen weights, saved inputs ---------------------------------------------------------------
+
+# base NAME ARGUMENT...: LoRA, whose base has the bits of the run above.
+base() {
+    local name=$1
+    shift
+    run "$name" --set adapter.target_modules=all-linear --set adapter.r=4 --set memory.precision=bf16 --set memory.quantize=fp8 "$@" && same "$tmp/lora/model/adapter_model.safetensors" "$tmp/$name/model/adapter_model.safetensors"
+}
+check 'a frozen base in fp8: the bytes of LoRA in fp8' base frozen
+check 'without its transposes: same bytes' base turned --set memory.transposed_weights=off
+check 'recomputed, offloaded: same bytes' base away --set memory.transposed_weights=on --set memory.recompute=all --set memory.offload=weights
+smaller() {
+    run plain --set adapter.target_modules=all-linear --set adapter.r=4 --set memory.precision=bf16 || return 1
+    # without the embeddings and the head: 2 bytes of a weight become 1 and a little, or 2
+    awk -v kept="$(json "$tmp/turned/plan.json" weights.frozen)" -v one="$(json "$tmp/turned/plan.json" weights.fp8)" -v both="$(json "$tmp/frozen/plan.json" weights.fp8)" -v all="$(json "$tmp/plain/plan.json" weights.frozen)" \
+        'BEGIN { was = all - kept; print was " -> " one " bytes, " both " with the transposes"; exit !(one > 0 && one > 0.5 * was && one < 0.55 * was && both > was && both < 1.1 * was) }'
+}
+check 'a byte a weight' smaller
+saved() {
+    run saved --set memory.precision=fp8 --set memory.saved=fp8 && run saved-all --set memory.precision=fp8 --set memory.saved=fp8 --set memory.recompute=all && same_run "$tmp/saved" "$tmp/saved-all" 2 &&
+        ! cmp -s "$tmp/saved/model/model.safetensors" "$tmp/run-fp8/model/model.safetensors" && echo "$(json "$tmp/run-fp8/plan.json" arena_bytes) -> $(json "$tmp/saved/plan.json" arena_bytes)" &&
+        [ "$(json "$tmp/saved/plan.json" arena_bytes)" -lt "$(json "$tmp/run-fp8/plan.json" arena_bytes)" ]
+}
+check 'inputs saved in fp8: smaller, recompute: same bytes' saved
+answered() {
+    "$binary" generate --model tests/golden/fp8 --ids 1,2,3,4 --max-new 4 --set memory.precision=f32 --json $FLAGS >"$tmp/plain.json" && "$binary" generate --model tests/golden/fp8 --ids 1,2,3,4 --max-new 4 --set memory.precision=f32 --set memory.quantize=fp8 --json $FLAGS >"$tmp/fp8.json" &&
+        grep -o '"ids": \[[^]]*\]' "$tmp/fp8.json"
+}
+check 'generate on a base in fp8' answered
+
 # --- refusals -----------------------------------------------------------------------------------
 
 check 'a GPU without fp8' expect 2 'memory.precision fp8: rtx-3090 has no products of fp8 \(compute capability 8.9 has them; use bf16\)' \
     "$binary" plan "$tmp/fp8.yaml" --set memory.precision=fp8 --set 'device={kind: cuda, profile: rtx-3090}'
 check 'a module on a GPU without fp8' expect 2 'memory.modules\[0\].precision fp8-all: a100-80 has no products of fp8' \
     "$binary" plan "$tmp/fp8.yaml" --set 'memory.modules=[{match: [model.layers.*.mlp], precision: fp8-all}]' --set 'device={kind: cuda, profile: a100-80}'
+check 'fp8-all on a GPU that scales no blocks' expect 2 'memory.precision fp8-all: rtx-4090 has no products of fp8 with a scale for each block of tokens \(compute capability 9.0 has them; use fp8\)' \
+    "$binary" plan "$tmp/fp8.yaml" --set memory.precision=fp8-all --set 'device={kind: cuda, profile: rtx-4090}'
+check 'frozen fp8 on a GPU without it' expect 2 'memory.quantize fp8: rtx-3090 has no products of fp8' \
+    "$binary" plan "$tmp/fp8.yaml" --set memory.quantize=fp8 --set model.freeze='model.layers.*' --set 'device={kind: cuda, profile: rtx-3090}'
+check 'inputs saved in fp8 without fp8' expect 2 'memory.saved fp8 needs memory.precision fp8, which is bf16 here' train_tiny "$tmp/no" --set memory.precision=bf16 --set memory.saved=fp8
+check 'transposes without fp8' expect 2 'memory.transposed_weights on: no frozen weight is in fp8' train_tiny "$tmp/no" --set memory.transposed_weights=on
 check 'ends without fp8' expect 2 'memory.bf16_ends is given, but memory.precision is bf16, expected fp8 or fp8-all' "$binary" plan "$tmp/fp8.yaml" --set memory.precision=bf16 --set memory.bf16_ends=true
 summary

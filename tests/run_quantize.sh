@@ -231,7 +231,7 @@ check 'a rule names a tied weight' expect 2 'memory.quantize\[0\]: model.embed_t
     "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/no" --set model.preset=null --set model.path=tests/golden/train_tied --set 'model.freeze=["*"]' --set 'train.groups=[{match: ["*norm*"], frozen: false}]' --set "memory.quantize=$tied"
 check 'a rule names nothing' expect 2 'memory.quantize\[0\].match: the pattern "model.layer.0" matches no linear layer; the nearest is model.layers.0' \
     train_tiny "$tmp/no" "${no[@]}" --set 'memory.quantize=[{match: [model.layer.0], form: nf4}]'
-check 'fp4' expect 2 'memory.quantize: found the string "fp4", expected none, nf4, or a list of rules with match and form' train_tiny "$tmp/no" --set memory.quantize=fp4
+check 'fp4' expect 2 'memory.quantize: found the string "fp4", expected none, nf4, fp8, or a list of rules with match and form' train_tiny "$tmp/no" --set memory.quantize=fp4
 check 'fp4 in a rule' expect 2 'memory.quantize\[0\].form:.*"fp4",.*nf4' train_tiny "$tmp/no" --set 'memory.quantize=[{match: ["*"], form: fp4}]'
 check 'rules without a list' expect 2 'memory.quantize: found the string "rules"' train_tiny "$tmp/no" --set memory.quantize=rules
 summary

@@ -204,8 +204,8 @@ static const char everything[] =
     "best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: "
-    "bf16, allow: [adamw-8bit],\n"
-    "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
+    "bf16, allow: [adamw-8bit], saved: plain, bf16_ends: false, transposed_weights: off,\n"
+    "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}, {match: c, form: fp8}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, tensor: 2, "
     "tensor_shares: 4, timeout: 30, crowd: true}\n"
@@ -453,10 +453,10 @@ TEST(test_set_errors)
     refuses_set("memory.allow=[x]", "adamw-8bit, adamw-bf16 or nf4");
     refuses_set("memory.encode=0", "expected auto, inline, all or a number");
     refuses_set("memory.encode=2x", "expected auto, inline, all or a number");
-    refuses_set("memory.quantize=fp4", "expected none, nf4, or a list of rules with match and form");
+    refuses_set("memory.quantize=fp4", "expected none, nf4, fp8, or a list of rules with match and form");
     refuses_set("memory.quantize=[{match: a}]", "memory.quantize[0]: only match is given, expected form too");
     refuses_set("memory.quantize=[{match: a, form: int8}]",
-                "memory.quantize[0].form: found the string \"int8\", expected none or nf4");
+                "memory.quantize[0].form: found the string \"int8\", expected none, nf4 or fp8");
     refuses_set("memory.load_in_4bit=true", "did you mean memory.quantize?");
     refuses_set("train.groups=x", "a list of maps");
     refuses_set("train.groups=[x]", "train.groups[0]: found");
@@ -777,6 +777,7 @@ static void set_other(struct config *c, enum config_key key)
                                         "64",
                                         "nf4",
                                         "bf16",
+                                        "fp8",
                                         "optimizer"};
     struct config standard;
     config_init(&standard);

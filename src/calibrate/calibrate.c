@@ -194,7 +194,7 @@ static void make_curves(struct calibration *c, const struct rate_samples *s, dou
 static int measure_ceilings(struct profile *p, struct error *e)
 {
     p->flops_f32 = peak_measure(DT_F32, p->threads);
-    p->flops_bf16 = peak_measure(DT_BF16, p->threads);
+    p->flops_bf16 = p->flops_fp8 = peak_measure(DT_BF16, p->threads);
     p->cache_bytes = (double)CACHED_BYTES * p->threads;
     p->cache_bandwidth = peak_stream((uint64_t)p->cache_bytes, p->threads);
     p->memory_bandwidth = peak_stream(STREAMED_BYTES, p->threads);

@@ -101,7 +101,7 @@ enum config_form_member {
 #undef MEMBER
     FORM_MEMBERS
 };
-enum config_form_form { FORM_NONE, FORM_NF4 };
+enum config_form_form { FORM_NONE, FORM_NF4, FORM_FP8 };
 
 struct config_forms {
     struct config_form *at;

@@ -65,6 +65,9 @@ bool profile_gpu_like(const char *name, struct text *out)
     return out->n > was;
 }
 
+/* Returns the rate of e4m3: twice that of 16 bits from 8.9 on; others have a slow kernel for it. */
+static double flops_fp8(int capability, double half) { return capability >= 89 ? 2 * half : half; }
+
 static void use_row(struct profile *p, const struct gpu_row *c)
 {
     snprintf(p->name, sizeof p->name, "%s", c->name);
@@ -72,6 +75,7 @@ static void use_row(struct profile *p, const struct gpu_row *c)
     p->native_bf16 = c->bf16;
     p->flops_f32 = c->f32 * 1e12;
     p->flops_bf16 = c->half * 1e12;
+    p->flops_fp8 = flops_fp8(c->sm, p->flops_bf16);
     p->memory_bandwidth = c->memory * 1e9;
     p->copy_bandwidth = c->copy * 1e9;
     p->memory_bytes = (uint64_t)(c->gib * c->share * (double)(1u << 30));
@@ -186,6 +190,7 @@ static void derive(struct profile *p, const struct gpu *c)
     p->native_bf16 = c->capability >= 80;
     p->flops_f32 = cycles * cycle[k].f32;
     p->flops_bf16 = cycles * cycle[k].half;
+    p->flops_fp8 = flops_fp8(c->capability, p->flops_bf16);
     p->memory_bandwidth = c->memory_bandwidth > 0 ? c->memory_bandwidth : 300e9;
     p->copy_bandwidth = 12e9;
     p->published = "clocks and bus width reported by the driver";

@@ -2,7 +2,7 @@
  * profile_file.c: a measured profile as JSON.
  *
  *     profile_format 1, device, cpu, isa, date, threads, native_bf16
- *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
+ *     ceilings        flops_f32, flops_bf16, flops_fp8 (optional: as bf16), memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
  *     links           where they were measured: {local?, remote?}, each {ranks, latency, peer, bandwidth}
  *
@@ -33,10 +33,11 @@ static const struct ceiling {
     const char *name;
     size_t offset;
     double least, most;
-    bool cpu_only;
+    bool cpu_only, optional;
 } ceilings[] = {
     {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18, false},
     {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18, false},
+    {"flops_fp8", offsetof(struct profile, flops_fp8), 1e6, 1e18, false, true},
     {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15, false},
     {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16, true},
     {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12, true},
@@ -358,9 +359,11 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
-        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only)
+        if ((p->kind == DEVICE_CPU || !ceilings[i].cpu_only) &&
+            (!ceilings[i].optional || value_get(v, ceilings[i].name)))
             rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
                              (double *)((char *)p + ceilings[i].offset), e);
+    if (!p->flops_fp8) p->flops_fp8 = p->flops_bf16;
     if (!rc) rc = read_links(value_get(v, "links"), p, e);
     if (!rc) rc = value_as_list(list, "corrections", e);
     for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_correction(value_at(list, i), i, c, e);

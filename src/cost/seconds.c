@@ -28,7 +28,7 @@ double kernel_ideal(const struct query *q, enum op op)
     const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
     /* CPU kernels compute f16 as f32 */
     bool fast = x->dtype == DT_BF16 || (x->dtype == DT_F16 && p->kind != DEVICE_CPU);
-    double rate = fast ? p->flops_bf16 : p->flops_f32;
+    double rate = x->dtype == DT_E4M3 ? p->flops_fp8 : fast ? p->flops_bf16 : p->flops_f32;
     double arithmetic = c.flops / rate, memory = c.bytes / bandwidth(p, c.bytes);
     return arithmetic > memory ? arithmetic : memory;
 }

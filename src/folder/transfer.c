@@ -40,7 +40,9 @@ void transfer_init(struct transfer *x, struct device *d, const struct tape *t, v
 void transfer_end(struct transfer *x)
 {
     mem_free(x->kept);
+    mem_free(x->values);
     x->kept = NULL;
+    x->values = NULL;
 }
 
 /* --- finite or not ------------------------------------------------------------------ */
@@ -404,19 +406,19 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
     CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0,
           "%s: elements %lld + %lld", graph_name(g, t->name), (long long)at, (long long)n);
     if (division_of(g, tensor)) return move_range(x, tensor, (uint64_t)at, (uint64_t)n, data, write, e);
+    const struct stored_shape all = stored_shape_of(t), chunk = stored_chunk_of(t, n), before = stored_chunk_of(t, at);
     for (int i = 0; i < f->n_parts; i++) {
-        const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
-        const uint64_t stored =
-            stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
-        TRY(move_range(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e));
+        const uint64_t bytes = stored_part_bytes(f, i, chunk);
+        const uint64_t stored = stored_part_offset(f, i, all) + stored_part_at(f, i, before);
+        TRY(move_range(x, tensor, stored, bytes, data + stored_part_offset(f, i, chunk), write, e));
     }
     return PL_OK;
 }
 
-/* Finds where the parts of n elements begin in `data`, for move. */
-static void parts_of(const struct stored_form *f, enum dtype t, int64_t n, char *data, void *parts[STORED_PARTS])
+/* Finds where the parts of a chunk begin in `data`, for move. */
+static void parts_of(const struct stored_form *f, struct stored_shape s, char *data, void *parts[STORED_PARTS])
 {
-    for (int i = 0; i < f->n_parts; i++) parts[i] = data + stored_part_offset(f, i, t, n);
+    for (int i = 0; i < f->n_parts; i++) parts[i] = data + stored_part_offset(f, i, s);
 }
 
 static bool is_plain(const struct transfer *x, id tensor) { return !storage_of(x->tape->graph, tensor)->form; }
@@ -429,8 +431,8 @@ static bool pack(const struct transfer *x, id tensor, char *to, const void *valu
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
     void *parts[STORED_PARTS];
-    parts_of(f, t->dtype, n, to, parts);
-    f->pack(parts, t->dtype, values, from, n);
+    parts_of(f, stored_chunk_of(t, n), to, parts);
+    f->pack(parts, stored_chunk_of(t, n), values, from);
     return !(is_plain(x, tensor) ? find_bad(bad, to, t->dtype, values, from, at, n)
                                  : find_bad(bad, values, from, values, from, at, n));
 }
@@ -446,8 +448,9 @@ static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
     const uint64_t to =
-        stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
-    return move_range(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
+        stored_part_offset(f, part, stored_shape_of(t)) + stored_part_at(f, part, stored_chunk_of(t, at));
+    return move_range(x, tensor, to, stored_part_bytes(f, part, stored_chunk_of(t, n)), (char *)(uintptr_t)data, true,
+                      e);
 }
 
 /* Writes the parts after the first, once the whole tensor was packed. */
@@ -457,7 +460,7 @@ static int write_finished(struct transfer *x, id tensor, struct error *e)
     const struct stored_form *f = tensor_form(x->tape->graph, t);
     const int64_t n = tensor_elements(t);
     void *parts[STORED_PARTS] = {NULL};
-    for (int i = 1; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, t->dtype, n));
+    for (int i = 1; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, stored_shape_of(t)));
     f->finish(parts, x->kept, n);
     int rc = PL_OK;
     for (int i = 1; i < f->n_parts; i++) {
@@ -482,9 +485,43 @@ static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, 
         x->kept = mem_alloc((size_t)((elements + f->kept - 1) / f->kept) * sizeof *x->kept);
     }
     CHECK(x->kept && at % f->group == 0, "%s: chunks in order", graph_name(x->tape->graph, t->name));
-    f->pack((void *[STORED_PARTS]){x->second, x->kept + at / f->kept}, t->dtype, x->first, from, n);
+    f->pack((void *[STORED_PARTS]){x->second, x->kept + at / f->kept}, stored_chunk_of(t, n), x->first, from);
     int rc = write_part(x, tensor, 0, at, n, x->second, e);
     return rc || at + n < elements ? rc : write_finished(x, tensor, e);
+}
+
+/* Packs and writes a tensor whose values are all there. */
+static int write_whole(struct transfer *x, id tensor, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const struct stored_shape s = stored_shape_of(t);
+    void *parts[STORED_PARTS] = {NULL};
+    for (int i = 0; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, s));
+    f->pack(parts, s, x->values, t->dtype);
+    int rc = PL_OK;
+    for (int i = 0; i < f->n_parts; i++) {
+        if (!rc) rc = write_part(x, tensor, i, 0, s.n, parts[i], e);
+        mem_free(parts[i]);
+    }
+    transfer_end(x);
+    return rc;
+}
+
+/* Puts a chunk of a tensor whose form is packed at once: keeps its values until all are there. */
+static int put_whole(struct transfer *x, id tensor, enum dtype from, int64_t at, int64_t n, struct bad *bad,
+                     struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const int64_t elements = tensor_elements(t), size = dtype_size(t->dtype);
+    if (!at) {
+        transfer_end(x);
+        x->values = mem_alloc((size_t)(elements * size));
+    }
+    CHECK(x->values, "%s: chunks in order", graph_name(x->tape->graph, t->name));
+    dtype_convert(x->values + at * size, t->dtype, x->first, from, n);
+    if (find_bad(bad, x->values + at * size, t->dtype, x->first, from, at, n)) return PL_OK;
+    return at + n < elements ? PL_OK : write_whole(x, tensor, e);
 }
 
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
@@ -494,9 +531,10 @@ int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int
     enum dtype master = tensor_at(g, p->master)->dtype, work = tensor_at(g, p->tensor)->dtype;
     CHECK(n <= x->room && dtype_is_float(master) && dtype_is_float(work));
     if (x->spreads && spread_put(x, p, from, at, n, e)) return e->code;
-    if (tensor_form(g, tensor_at(g, p->master))->kept) {
+    const struct stored_form *f = tensor_form(g, tensor_at(g, p->master));
+    if (f->kept || f->whole) {
         CHECK(p->tensor == p->master, "a master weight is plain");
-        return put_kept(x, p->master, from, at, n, bad, e);
+        return (f->whole ? put_whole : put_kept)(x, p->master, from, at, n, bad, e);
     }
     if (!pack(x, p->master, x->second, x->first, from, at, n, bad)) return PL_OK;
     if (p->tensor == p->master) return move(x, p->master, at, n, x->second, true, e);
@@ -507,19 +545,45 @@ int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int
     return rc ? rc : move(x, p->tensor, at, n, x->first, true, e);
 }
 
+/* Gets a chunk of a tensor in rows of codes, row by row: a chunk may begin and end within one. */
+static int get_rows(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const int64_t C = tensor_last(t), first = at / C, rows = (at + n - 1) / C - first + 1;
+    const uint64_t codes = align_up((uint64_t)n, sizeof(float)), scales = stored_part_offset(f, 1, stored_shape_of(t));
+    CHECK(codes + (uint64_t)rows * sizeof(float) <= x->bytes / 2);
+    TRY(move_range(x, tensor, (uint64_t)at, (uint64_t)n, x->first, false, e));
+    TRY(move_range(x, tensor, scales + (uint64_t)first * sizeof(float), (uint64_t)rows * sizeof(float),
+                   x->first + codes, false, e));
+    for (int64_t i = 0, part; i < n; i += part) {
+        part = min_i64(n - i, C - (at + i) % C);
+        const void *parts[STORED_PARTS] = {x->first + i,
+                                           (const float *)(const void *)(x->first + codes) + (at + i) / C - first};
+        f->unpack(x->second + i * dtype_size(to), to, parts, (struct stored_shape){t->dtype, part, part});
+    }
+    return PL_OK;
+}
+
 int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,
                  struct bad *bad, struct error *e)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
+    if (f->whole) {
+        TRY(get_rows(x, tensor, to, at, n, e));
+        *data = x->second;
+        if (bad) find_bad(bad, *data, to, *data, to, at, n);
+        return PL_OK;
+    }
     const enum dtype from = t->dtype;
     const int64_t before = at % f->group, all = before + n; /* from the begin of a group on */
     CHECK(n <= x->room && (uint64_t)all * dtype_size(to) <= x->bytes / 2);
     TRY(move(x, tensor, at - before, all, x->first, false, e));
     const bool plain = is_plain(x, tensor), as_is = from == to && plain;
     void *parts[STORED_PARTS];
-    parts_of(f, from, all, x->first, parts);
-    if (!as_is) f->unpack(x->second, to, (const void *const *)parts, from, all);
+    parts_of(f, stored_chunk_of(t, all), x->first, parts);
+    if (!as_is) f->unpack(x->second, to, (const void *const *)parts, stored_chunk_of(t, all));
     *data = as_is ? x->first : x->second + before * dtype_size(to);
     if (bad) find_bad(bad, *data, to, plain ? x->first : *data, plain ? from : to, at, n);
     return PL_OK;

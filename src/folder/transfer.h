@@ -5,8 +5,9 @@
  *                       source       converted
  *
  * The only buffer is the caller's staging memory, so a model of any size is copied without further
- * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions
- * and counts are in elements; a chunk has at most `room` of them, whatever their dtypes.
+ * memory, except for one tensor that is quantized: its scales, 4 bytes for 64 weights, or the whole
+ * of one that is quantized by rows and columns. Positions and counts are in elements; a chunk has
+ * at most `room` of them, whatever their dtypes.
  *
  * For a tensor that is divided among ranks (graph/shard.h), positions and counts refer to the full
  * tensor: putting and writing keep this rank's part, and getting collects the parts of all.
@@ -22,6 +23,7 @@ struct transfer {
     uint64_t bytes;           /* size of both together */
     int64_t room;             /* elements in a half */
     float *kept;              /* of the tensor that is being packed, until it is whole (stored.h); NULL: none */
+    char *values;             /* the values of one whose form is packed at once, until it is whole; NULL: none */
     /* all ranks read the same elements at the same time; else rank 0 asks the others
      * (transfer_serve) */
     bool together;

@@ -336,7 +336,7 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
 static uint64_t part_offset(const struct transfer *x, const struct param *p, int part)
 {
     const struct tensor *t = tensor_at(x->tape->graph, p->tensor);
-    return stored_part_offset(tensor_form(x->tape->graph, t), part, t->dtype, tensor_elements(t));
+    return stored_part_offset(tensor_form(x->tape->graph, t), part, stored_shape_of(t));
 }
 
 /* Writes bytes [at, at + n) of a matrix's share of a part; the matrix `number` of a stack has

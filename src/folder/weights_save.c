@@ -343,8 +343,9 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
         const struct param *p = &g->params.at[i];
         if (!is_saved(w, g, p)) continue;
         const enum dtype t = dtype_to_save(w, i);
+        const struct tensor *m = tensor_at(g, p->master);
         bytes +=
-            stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) +
+            stored_file_bytes(&stored_forms[p->form], (struct stored_shape){t, tensor_elements(m), tensor_last(m)}) +
             (uint64_t)weight_tensors(g, p) * (6 * strlen(weight_name(g, p)) + HEADER_ENTRY);
     }
     return bytes + HEADER_FIXED;

@@ -141,6 +141,7 @@ struct tensor {
     int64_t dim[MAX_RANK];
     int64_t stride[MAX_RANK]; /* in elements */
     uint8_t dtype, rank;
+    bool part;                /* one of the arrays in which its storage keeps the values of another tensor (stored.h) */
     id node;                  /* its producer; 0: none (parameter, input) */
     id loop;                  /* advances with this loop, */
     int64_t advance;          /* by this many bytes per iteration */

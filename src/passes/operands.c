@@ -27,6 +27,9 @@
  *     dx        dx = SCALED_LINEAR(rows of dy, columns of the rows of w)
  *     dw        dw = MATMUL(dy, x), or SCALED_DW(blocks of the rows of dy, blocks of those of x)
  *
+ * Where memory.saved says fp8, x of MATMUL(dy, x) is what the rows of x are, dequantized: x itself
+ * is not kept for the backward.
+ *
  * The columns of w, and blocks of 128 tokens of a sample, are those of the numbers in e4m3, not of
  * the numbers before. With scales that are powers of two the two differ only in numbers 2^15 times
  * smaller than the largest of their row. So whatever was made from a row's 8 bits, early or late,
@@ -37,10 +40,17 @@
 #include "graph/stored.h"
 #include "passes/passes.h"
 
+/* Numbers in e4m3 and their scales. */
+struct coded {
+    id codes, scales;
+};
+
+/* A weight that is stored in a form of its own. */
 struct quantized {
     id bytes;  /* the u8 tensor over the storage; 0: the storage is plain */
     id weight; /* the tensor that was read */
     bool transposed; /* the bytes are of its transpose */
+    struct coded rows, columns; /* e4m3: the weight, and its transpose if that is stored too; 0: it is not */
 };
 
 struct operands {
@@ -54,9 +64,10 @@ struct operands {
     id *weight;                     /* by node: the weight of a layer whose products are scaled; 0: none */
     bool *read_plain;               /* by storage: a node of the backward reads it, other than for dw */
     id *rows, *blocks;              /* by tensor: the node that quantized it; 0: none */
+    id *back;                       /* by tensor: the node that dequantized its rows; 0: none */
 };
 
-/* --- weights in NF4 --------------------------------------------------------------------------- */
+/* --- dequantized weights ---------------------------------------------------------------------- */
 
 /* Makes a view of the matrix w one of its transpose, which has the same elements in another order.
  * A stride is an index too: that of the element behind the first. */
@@ -73,8 +84,9 @@ static id dequantized(struct graph *g, const struct quantized *q, id t)
     const struct tensor w = *tensor_at(g, q->weight);
     const bool nested = storage_of(g, q->bytes)->form == STORED_NF4;
     const int64_t turned[] = {w.dim[1], w.dim[0]};
-    const id whole = op_dequantize(g, q->bytes, nested, w.dtype, w.rank, q->transposed ? turned : w.dim,
-                                   (struct weight_range){0, tensor_elements(&w)});
+    const id whole = q->rows.codes ? op_dequantize_rows(g, q->rows.codes, q->rows.scales, w.dtype)
+                                   : op_dequantize(g, q->bytes, nested, w.dtype, w.rank, q->transposed ? turned : w.dim,
+                                                   (struct weight_range){0, tensor_elements(&w)});
     CHECK(whole, "%s", g->error.text);
     storage_of(g, whole)->name = tensor_at(g, whole)->name = w.name;
     if (t == q->weight && !q->transposed) return whole;
@@ -169,13 +181,22 @@ static bool is_matrix(const struct tensor *w)
            w->dim[1] % SCALED_UNIT == 0;
 }
 
-/* Reports whether the products of a linear layer are scaled: one of a block, whose policy says so
- * and whose weight is the model's own. */
+/* Returns a weight that is stored in e4m3 as a whole; NULL: it is not. */
+static const struct quantized *stored_rows(const struct operands *o, id w)
+{
+    const id s = tensor_at(o->g, w)->storage;
+    const struct quantized *q = o->stored && s < o->storages ? &o->stored[s] : NULL;
+    return q && q->rows.codes && q->weight == w ? q : NULL;
+}
+
+/* Reports whether the products of a linear layer are scaled: its weight is stored in e4m3, or it is
+ * one of a block, whose policy says so and whose weight is the model's own. */
 static bool is_scaled(const struct operands *o, const struct node *n)
 {
     const struct graph *g = o->g;
     if ((n->op != OP_LINEAR && n->op != OP_LINEAR_ACT) || n->phase == PHASE_BACKWARD) return false;
     const struct tensor *x = tensor_at(g, n->in[0]), *w = tensor_at(g, n->in[1]);
+    if (stored_rows(o, n->in[1])) return x->dtype == w->dtype;
     if (policy_of(o, n)->x != STORED_E4M3 || !graph_block_of(g, n->scope) || o->at_end[graph_block_of(g, n->scope)])
         return false;
     const struct param *p = param_of(g, n->in[1]);
@@ -214,6 +235,9 @@ static bool has_blocks(const struct operands *o, const struct node *n)
            !o->g->sequence.ranges;
 }
 
+/* Reports whether dw reads the rows of x instead of x. */
+static bool reads_rows(const struct operands *o, const struct node *n) { return o->s->saved || has_blocks(o, n); }
+
 /* Finds the scaled layers of a program, and what its backward reads in another form. */
 static void find_products(struct operands *o, enum program p)
 {
@@ -225,18 +249,13 @@ static void find_products(struct operands *o, enum program p)
     }
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const struct node *n = node_at(g, order->nodes.at[k]);
-        const bool dw = product_of(o, order->nodes.at[k]) == PRODUCT_DW && has_blocks(o, n);
+        const bool dw = product_of(o, order->nodes.at[k]) == PRODUCT_DW && reads_rows(o, n);
         for (int i = 0; i < n->nin && n->phase != PHASE_FORWARD; i++)
-            if (!dw || i > 1) o->read_plain[tensor_at(g, n->in[i])->storage] = true;
+            if (!dw || i != 1) o->read_plain[tensor_at(g, n->in[i])->storage] = true;
     }
 }
 
 /* --- operands in e4m3 ------------------------------------------------------------------------- */
-
-/* Numbers in e4m3 and their scales. */
-struct coded {
-    id codes, scales;
-};
 
 static struct coded outputs_of(const struct graph *g, id node)
 {
@@ -289,6 +308,7 @@ static struct coded weight_rows(struct operands *o, id w)
 {
     struct graph *g = o->g;
     const struct tensor t = *tensor_at(g, w);
+    if (stored_rows(o, w)) return stored_rows(o, w)->rows;
     if (t.stride[1] == 1) return outputs_of(g, emit_rows(g, w));
     const struct coded turned = {op_permute(g, w, (int[]){1, 0}), 0};
     return outputs_of(g, emit_columns(g, turned, t.dim[1]));
@@ -297,6 +317,8 @@ static struct coded weight_rows(struct operands *o, id w)
 /* Returns the rows of its transpose. */
 static struct coded weight_columns(struct operands *o, id w)
 {
+    const struct quantized *q = stored_rows(o, w);
+    if (q && q->columns.codes) return q->columns;
     return outputs_of(o->g, emit_columns(o->g, weight_rows(o, w), tensor_at(o->g, w)->dim[0]));
 }
 
@@ -351,6 +373,20 @@ static void scale_dx(struct operands *o, id node)
     set_linear(o->g, node, dy, w, 0, n.nin > 2 ? n.in[2] : 0, n.out[0]);
 }
 
+/* Gives dw the rows of x, dequantized. */
+static void dequantize_saved(struct operands *o, id node)
+{
+    const struct node n = *node_at(o->g, node);
+    id *back = &o->back[n.in[1]];
+    if (!is_shared(o, *back, n.in[1], &n)) {
+        const struct coded x = rows_of(o, n.in[1], &n);
+        const id plain = op_dequantize_rows(o->g, x.codes, x.scales, tensor_at(o->g, n.in[1])->dtype);
+        CHECK(plain, "%s", o->g->error.text);
+        *back = tensor_at(o->g, plain)->node;
+    }
+    node_at(o->g, node)->in[1] = node_at(o->g, *back)->out[0];
+}
+
 static void scale_dw(struct operands *o, id node)
 {
     const struct node n = *node_at(o->g, node);
@@ -368,7 +404,7 @@ static void scale_dw(struct operands *o, id node)
 
 /* Gives a node dequantized weights. Returns false if it is a view of one that is stored in fewer
  * bits: its reader gets the view of a dequantized weight. */
-static bool dequantize_inputs(struct operands *o, id node)
+static bool dequantize_inputs(struct operands *o, id node, enum product product)
 {
     struct graph *g = o->g;
     const struct node n = *node_at(g, node);
@@ -377,6 +413,8 @@ static bool dequantize_inputs(struct operands *o, id node)
         const id s = n.in[i] ? tensor_at(g, n.in[i])->storage : 0;
         if (s >= o->storages || !o->stored[s].bytes) continue;
         if (op_table[n.op].flags & OPF_VIEW) return false;
+        /* a scaled product reads the codes */
+        if (i == 1 && (product == PRODUCT_FORWARD || product == PRODUCT_DX) && stored_rows(o, n.in[1])) continue;
         const bool divides = scarce && n.op == OP_GROUPED_LINEAR && i == 1;
         const int64_t each = divides ? group_experts(tensor_at(g, o->stored[s].weight)) : 0;
         if (each) {
@@ -396,6 +434,7 @@ static void rewrite_node(struct operands *o, id node, enum product product)
     case PRODUCT_DX: scale_dx(o, node); break;
     case PRODUCT_DW:
         if (has_blocks(o, node_at(o->g, node))) scale_dw(o, node);
+        else if (o->s->saved) dequantize_saved(o, node);
         break;
     default: break;
     }
@@ -416,7 +455,7 @@ static void rewrite_program(struct operands *o, enum program p)
         g->at.loop = n->loop;
         g->at.origin = old[k];
         const enum product product = product_of(o, old[k]);
-        if (o->stored && !dequantize_inputs(o, old[k])) continue;
+        if (o->stored && !dequantize_inputs(o, old[k], product)) continue;
         rewrite_node(o, old[k], product);
         vec_push(&order->nodes, old[k]);
     }
@@ -425,6 +464,24 @@ static void rewrite_program(struct operands *o, enum program p)
 }
 
 /* --- the pass --------------------------------------------------------------------------------- */
+
+/* Adds the array `part` of a weight's storage as a tensor. */
+static id part_tensor(struct graph *g, const struct tensor *w, int part, enum dtype t, int rank, const int64_t *dim)
+{
+    const struct stored_form *f = &stored_forms[g->storages.at[w->storage].form];
+    const uint64_t at = stored_part_offset(f, part, stored_shape_of(w));
+    const id x = graph_tensor(g, graph_name(g, w->name), w->storage, t, rank, dim, at);
+    tensor_at(g, x)->part = true;
+    return x;
+}
+
+/* Returns a weight in e4m3, or with `first` 2 its transpose: from that part of its storage on. */
+static struct coded coded_parts(struct graph *g, const struct tensor *w, int first)
+{
+    const int64_t turned[] = {w->dim[1], w->dim[0]}, *dim = first ? turned : w->dim;
+    const id codes = part_tensor(g, w, first, DT_E4M3, 2, dim);
+    return (struct coded){codes, part_tensor(g, w, first + 1, DT_F32, 1, dim)};
+}
 
 /* Returns, by storage, the weights that are stored in a form of their own; NULL: none are. */
 static struct quantized *list_stored(struct graph *g)
@@ -438,7 +495,11 @@ static struct quantized *list_stored(struct graph *g)
         if (!g->storages.at[w.storage].form) continue;
         if (!by_storage) by_storage = mem_alloc(storages * sizeof *by_storage);
         const id raw = graph_tensor(g, graph_name(g, w.name), w.storage, DT_U8, 1, &bytes, 0);
-        by_storage[w.storage] = (struct quantized){raw, p->tensor, p->transposed};
+        struct quantized *q = &by_storage[w.storage];
+        const uint8_t form = g->storages.at[w.storage].form;
+        *q = (struct quantized){raw, p->tensor, p->transposed, {0}, {0}};
+        if (form == STORED_E4M3 || form == STORED_E4M3_BOTH) q->rows = coded_parts(g, &w, 0);
+        if (form == STORED_E4M3_BOTH) q->columns = coded_parts(g, &w, 2);
     }
     return by_storage;
 }
@@ -495,12 +556,14 @@ static void operands_in(struct operands *o, enum program p)
     o->read_plain = mem_alloc(g->storages.n * sizeof *o->read_plain);
     o->rows = mem_alloc(o->tensors * sizeof *o->rows);
     o->blocks = mem_alloc(o->tensors * sizeof *o->blocks);
+    o->back = mem_alloc(o->tensors * sizeof *o->back);
     find_products(o, p);
     rewrite_program(o, p);
     mem_free(o->weight);
     mem_free(o->read_plain);
     mem_free(o->rows);
     mem_free(o->blocks);
+    mem_free(o->back);
 }
 
 void pass_operands(struct graph *g, const struct settings *s)

@@ -78,7 +78,7 @@ struct module_rule {
 
 /* memory.quantize: the form of the weights of layers by name: the last rule with a pattern that
  * matches wins. */
-enum quantize { QUANTIZE_NONE, QUANTIZE_NF4, QUANTIZE_RULES };
+enum quantize { QUANTIZE_NONE, QUANTIZE_NF4, QUANTIZE_FP8, QUANTIZE_RULES };
 struct quantize_rule {
     const char *const *match;
     uint32_t n_match;
@@ -318,6 +318,7 @@ int settings_order(const struct settings *a, const struct settings *b, enum pipe
 bool micro_batch_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool head_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool mask_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool transposed_weights_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool group_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
@@ -332,6 +333,8 @@ bool offload_has_masters(const struct settings *s);
  * linear layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a
  * weight that the folder has in 4 bits is trained. */
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
+/* Reports whether frozen weights are stored in e4m3. */
+bool quantize_has_fp8(const struct settings *s);
 /* Sets the form in which each parameter of the graph would be kept: forms[params], enum stored. */
 void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms);
 /* Says of each parameter whether its product chooses experts: routers[params]. nf4 leaves these as

@@ -6,7 +6,7 @@
  *     offload     none, or optimizer, masters, weights or weights:N, activations with + between them
  *     precision   the words of precisions.def
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
- *     quantize    none | nf4 | rules
+ *     quantize    none | nf4 | fp8 | rules
  *     encode      inline | all | N
  *     mask_chunks same | N
  *     shard       none | optimizer | gradients | weights
@@ -149,6 +149,7 @@ static const struct word {
     {TECHNIQUE_optimizer, "adafactor", {.optimizer = OPT_ADAFACTOR, .state = STATE_F32}},
     {TECHNIQUE_quantize, "none", {.quantize = QUANTIZE_NONE}},
     {TECHNIQUE_quantize, "nf4", {.quantize = QUANTIZE_NF4}},
+    {TECHNIQUE_quantize, "fp8", {.quantize = QUANTIZE_FP8}},
     {TECHNIQUE_quantize, "rules", {.quantize = QUANTIZE_RULES}},
     {TECHNIQUE_encode, "inline", {.encode = ENCODE_INLINE}},
     {TECHNIQUE_encode, "all", {.encode = ENCODE_ALL}},

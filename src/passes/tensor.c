@@ -286,8 +286,8 @@ void pass_tensor(struct graph *g, const struct settings *s)
         graph_fail(g, "parallel.tensor: adafactor's state has means of whole rows and columns of a weight, which its "
                       "parts do not have; use memory.optimizer adamw-8bit");
     if (s->quantize)
-        graph_fail(g,
-                   "parallel.tensor: weights in 4 bits (memory.quantize) are not divided yet; leave one of them out");
+        graph_fail(g, "parallel.tensor: weights in fewer bits (memory.quantize) are not divided yet; leave one of them "
+                      "out");
     if (g->error.code) return;
     struct tensor_pass x = {.g = g,
                             .ranks = (int)max_i64(1, s->tensor),

@@ -8,6 +8,8 @@
  */
 #include "plan/explain.h"
 
+#include "graph/stored.h"
+
 #include <ctype.h>
 
 enum { WORDS = 2 };
@@ -127,7 +129,8 @@ struct weights_memory plan_by_weight(const struct plan *p, const struct graph *g
         const struct storage *s = storage_of(g, x->tensor);
         if (s->kind != KIND_PARAM || s->space != SPACE_DEVICE || !plan_reached(p, g, tensor_at(g, x->tensor)->storage))
             continue;
-        *(s->form ? &w.quantized : x->frozen ? &w.frozen : &w.trained) += align_up(s->bytes, PLAN_ALIGN);
+        const bool fp8 = s->form == STORED_E4M3 || s->form == STORED_E4M3_BOTH;
+        *(fp8 ? &w.fp8 : s->form ? &w.nf4 : x->frozen ? &w.frozen : &w.trained) += align_up(s->bytes, PLAN_ALIGN);
     }
     return w;
 }

@@ -43,6 +43,6 @@ void module_of_scope(const struct graph *g, id scope, char out[64]);
 
 /* Weights in device memory (KIND_PARAM) by what training does with them. */
 struct weights_memory {
-    uint64_t trained, frozen, quantized; /* quantized weights are frozen and not counted there */
+    uint64_t trained, frozen, nf4, fp8; /* those in nf4 and fp8 are frozen and not counted there */
 };
 struct weights_memory plan_by_weight(const struct plan *p, const struct graph *g);

@@ -286,7 +286,8 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_begin_map(&w, "weights");
     json_put_uint(&w, "trained", weights.trained);
     json_put_uint(&w, "frozen", weights.frozen);
-    json_put_uint(&w, "nf4", weights.quantized);
+    json_put_uint(&w, "nf4", weights.nf4);
+    json_put_uint(&w, "fp8", weights.fp8);
     json_end(&w);
     json_begin_map(&w, "settings");
     plan_put_settings(&w, &p->settings, note->effective_batch);

@@ -67,10 +67,11 @@ static void print_modules(const struct plan *p, const struct graph *g, struct te
 static void print_weights(const struct plan *p, const struct graph *g, struct text *out)
 {
     const struct weights_memory w = plan_by_weight(p, g);
-    if (!w.frozen && !w.quantized) return;
+    if (!w.frozen && !w.nf4 && !w.fp8) return;
     if (w.trained) print_row(out, "  trained", w.trained, plan_arena(p));
     if (w.frozen) print_row(out, "  frozen", w.frozen, plan_arena(p));
-    if (w.quantized) print_row(out, "  frozen, NF4", w.quantized, plan_arena(p));
+    if (w.nf4) print_row(out, "  frozen, NF4", w.nf4, plan_arena(p));
+    if (w.fp8) print_row(out, "  frozen, fp8", w.fp8, plan_arena(p));
 }
 
 /* Prints how much of the weights is divided among the ranks of a product. */

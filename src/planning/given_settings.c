@@ -49,21 +49,38 @@ struct settings planned_base_settings(struct planned *r, const struct run_option
 }
 
 /* The first compute capability with products of 8-bit floats. */
-enum { FP8_CAPABILITY = 89 };
+enum { FP8_CAPABILITY = 89, FP8_BLOCKS_CAPABILITY = 90 };
+
+/* Returns PL_USAGE for a policy that the GPU has no products for. `where`: the key, and of a rule
+ * its number. */
+static int check_fp8_policy(const struct planned *r, const struct policy *p, const char *where, struct error *e)
+{
+    const char *gpu = r->profile.name;
+    const int has = r->profile.capability;
+    if (p->x == STORED_E4M3 && has < FP8_CAPABILITY)
+        return error_set(e, PL_USAGE, "%s %s: %s has no products of fp8 (compute capability 8.9 has them; use bf16)",
+                         where, p->word, gpu);
+    if (p->summed == STORED_E4M3_BLOCKS && has != FP8_BLOCKS_CAPABILITY)
+        return error_set(e, PL_USAGE, "%s %s: %s has no products of fp8 with a scale for each block of tokens (compute "
+                         "capability 9.0 has them; use fp8)", where, p->word, gpu);
+    return PL_OK;
+}
 
 /* Returns PL_USAGE for fp8 on a GPU without products of 8-bit floats. */
 static int check_fp8(const struct planned *r, const struct settings *s, struct error *e)
 {
-    const char *says = "compute capability 8.9 has them; use bf16";
-    const char *gpu = r->profile.name;
-    if (r->kind != DEVICE_CUDA || r->profile.capability >= FP8_CAPABILITY) return PL_OK;
-    if (policies[s->precision].x == STORED_E4M3)
-        return error_set(e, PL_USAGE, "memory.precision %s: %s has no products of fp8 (%s)",
-                         policies[s->precision].word, gpu, says);
-    for (int i = 0; i < (int)s->n_modules; i++)
-        if (s->modules[i].has_precision && policies[s->modules[i].precision].x == STORED_E4M3)
-            return error_set(e, PL_USAGE, "memory.modules[%d].precision %s: %s has no products of fp8 (%s)", i,
-                             policies[s->modules[i].precision].word, gpu, says);
+    char where[48];
+    if (r->kind != DEVICE_CUDA) return PL_OK;
+    if (quantize_has_fp8(s) && r->profile.capability < FP8_CAPABILITY)
+        return error_set(e, PL_USAGE,
+                         "memory.quantize fp8: %s has no products of fp8 (compute capability 8.9 has them; "
+                         "use nf4)",
+                         r->profile.name);
+    TRY(check_fp8_policy(r, &policies[s->precision], "memory.precision", e));
+    for (int i = 0; i < (int)s->n_modules; i++) {
+        snprintf(where, sizeof where, "memory.modules[%d].precision", i);
+        if (s->modules[i].has_precision) TRY(check_fp8_policy(r, &policies[s->modules[i].precision], where, e));
+    }
     return PL_OK;
 }
 

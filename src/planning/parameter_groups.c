@@ -260,7 +260,7 @@ static void module_settings(const struct config *c, struct bump *b, struct setti
 
 static void quantize_settings(const struct config *c, struct bump *b, struct settings *s)
 {
-    static const uint8_t forms[] = {[FORM_NONE] = STORED_PLAIN, [FORM_NF4] = STORED_NF4};
+    static const uint8_t forms[] = {[FORM_NONE] = STORED_PLAIN, [FORM_NF4] = STORED_NF4, [FORM_FP8] = STORED_E4M3};
     const struct config_forms *list = &c->memory_quantize.rules;
     struct quantize_rule *rules = bump_alloc(b, list->n * sizeof *rules);
     for (uint32_t i = 0; i < list->n; i++)

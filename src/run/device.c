@@ -54,6 +54,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
         p->native_bf16 = true;
         p->flops_f32 = 50e12;
         p->flops_bf16 = 770e12;
+        p->flops_fp8 = 1280e12;
         p->memory_bandwidth = 4.2e12;
         p->copy_bandwidth = 50e9;
         p->memory_bytes = (uint64_t)143104 << 20; /* 139.75 GiB: what a program can see */
@@ -68,6 +69,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
     /* products then run at about four times the f32 rate */
     p->native_bf16 = kind == DEVICE_CPU && cpu_multiplies_bf16();
     if (p->native_bf16) p->flops_bf16 = 220e9 * p->threads;
+    p->flops_fp8 = p->flops_bf16;
     p->memory_bandwidth = 15e9 * (p->threads > 4 ? 4 : p->threads);
     p->copy_bandwidth = 4e9;
     p->launch_seconds = 2e-6;

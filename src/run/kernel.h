@@ -34,6 +34,7 @@ struct profile {
     bool native_bf16;
     bool onednn;               /* CPU: use oneDNN kernels where they match */
     double flops_f32, flops_bf16;  /* of matrix products, per second */
+    double flops_fp8;          /* the same of e4m3; a CPU emulates them */
     double memory_bandwidth;   /* bytes per second */
     double cache_bandwidth;    /* the same in the caches, for nodes that move up to... */
     double cache_bytes;        /* ...this many bytes; 0: not known */

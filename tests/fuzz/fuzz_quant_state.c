@@ -42,8 +42,8 @@ static void check_folder(const void *file, size_t n)
     if (!rc) weights_4bit_mark(&found, &g);
     if (!rc && !(rc = weights_open(&w, &m, &g, NULL, &e))) {
         const uint8_t form = graph_param_of(&g, x)->form;
-        CHECK(!form ||
-              w.in.slots[w.source[0] - 1].entry->bytes == stored_part_bytes(&stored_forms[form], 0, DT_F32, 150));
+        CHECK(!form || w.in.slots[w.source[0] - 1].entry->bytes ==
+                           stored_part_bytes(&stored_forms[form], 0, (struct stored_shape){DT_F32, 150, 150}));
         weights_close(&w);
     }
     CHECK(!rc || e.text[0], "a failure without a message");

@@ -21,6 +21,9 @@
  * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
  * and the bits with it.
  *
+ * Operands in e4m3 (base/e4m3.h) have a scale for each row, or for each row and block of 128 terms.
+ * Sums are not the library's fast ones, which keep fewer bits over the whole of K.
+ *
  * The plan gives products that the library does not support (gemm_shape.h) to a slow kernel of our
  * own (gemm_generic.cu). If the library has no algorithm for one that the plan gave to it, the
  * program cannot be recorded: an error says so.
@@ -34,6 +37,7 @@ enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256 };
 
 static cudaDataType_t type_of(enum dtype t)
 {
+    if (t == DT_E4M3) return CUDA_R_8F_E4M3;
     CHECK(t == DT_F32 || t == DT_BF16 || t == DT_F16, "%s has no CUDA product", dtype_name(t));
     return t == DT_F32 ? CUDA_R_32F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
@@ -55,6 +59,31 @@ static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, cons
     return PL_OK;
 }
 
+/* Sets the scales of a launch: ours of a and b, which the library has in the other order. */
+static int set_scales(const struct gemm *p, const float *a, const float *b, struct error *e)
+{
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b, sizeof b));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a));
+    return PL_OK;
+}
+
+/* The first cuBLASLt with scales of rows and of blocks: that of CUDA 12.9. */
+enum { LIBRARY_WITH_SCALES = 120900 };
+
+/* Describes the scales of operands in e4m3. The library wants addresses before it proposes
+ * algorithms: these are of a 1, until a launch sets its own. */
+static int describe_scales(const struct gemm *p, struct error *e)
+{
+    if (cublasLtGetVersion() < LIBRARY_WITH_SCALES)
+        return error_set(e, PL_FAIL, "fp8 needs cuBLASLt of CUDA 12.9 or later, and this one is %zu; install a later "
+                         "one, or use memory.precision bf16", cublasLtGetVersion());
+    const int32_t mode = p->shape.scales == SCALES_ROWS ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                        : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode));
+    return set_scales(p, p->one, p->one, e);
+}
+
 int gemm_describe(struct gemm *p, const struct gemm_shape *s, struct error *e)
 {
     struct matrix_storage a, b, c;
@@ -69,6 +98,7 @@ int gemm_describe(struct gemm *p, const struct gemm_shape *s, struct error *e)
     TRY(describe_matrix(&p->a, &s->a, &a, s->M, s->K, s->batches, e));
     TRY(describe_matrix(&p->b, &s->b, &b, s->K, s->N, s->batches, e));
     TRY(describe_matrix(&p->c, &s->c, &c, s->M, s->N, s->batches, e));
+    if (s->scales) TRY(describe_scales(p, e));
     if (!s->bias) return PL_OK;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
@@ -131,12 +161,20 @@ static bool reads_factors(const cublasLtMatmulAlgo_t *a)
            (modes & CUBLASLT_POINTER_MODE_MASK_DEVICE);
 }
 
+/* Reports whether factors are never read from the GPU's memory (factor_on_gpu): a product of e4m3
+ * has an addend only if its shape says so. */
+static bool factors_on_host(const struct gemm_shape *s)
+{
+    return s->a.dtype == DT_E4M3 && (!s->from_align || s->c.dtype == DT_F32);
+}
+
 /* Reports whether a candidate may be used: it runs, fits the workspace, adds in order, rounds an
  * addend once, and reads f32 as f32. */
-static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
+static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, const struct gemm_shape *s)
 {
-    return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS &&
-           r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
+    return !accumulates_in_output(&r->algo) && (factors_on_host(s) || reads_factors(&r->algo)) &&
+           r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap &&
+           !(s->a.dtype == DT_F32 && uses_tf32(&r->algo));
 }
 
 static int refuse(const struct gemm_shape *s, const char *what, struct error *e)
@@ -160,7 +198,7 @@ static uint32_t splits(const cublasLtMatmulAlgo_t *a)
 static int keep_for_least(const struct gemm *p, const struct gemm_shape *part, uint64_t workspace,
                           cublasLtMatmulHeuristicResult_t *found, int *n, struct error *e)
 {
-    struct gemm least = {.blas = p->blas};
+    struct gemm least = {.blas = p->blas, .one = p->one};
     struct gemm_shape s = *part;
     cublasLtMatmulHeuristicResult_t r;
     int good = 0;
@@ -191,7 +229,7 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const st
         n = 0;
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n; i++)
-        if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
+        if (acceptable(&found[i], workspace, &p->shape)) found[good++] = found[i];
     if (part->least) TRY(keep_for_least(p, part, workspace, found, &good, e));
     if (!good) return refuse(&p->shape, "has no algorithm for", e);
     p->algorithm = found[0].algo;
@@ -315,6 +353,7 @@ int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_
     const cublasLtPointerMode_t mode = on_gpu ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST;
     const float *one = on_gpu ? p->one : &host_one;
     const void *from = at->from ? at->from : at->c;
+    if (p->shape.scales) TRY(set_scales(p, at->a_scale, at->b_scale, e));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode, sizeof mode));
     if (p->shape.bias) /* its address may advance with a loop */
         TRY_BLAS(

@@ -29,6 +29,7 @@ struct gemm {
 struct gemm_at {
     void *c;
     const void *a, *b, *bias, *from;
+    const float *a_scale, *b_scale; /* shape.scales; of blocks [blocks,M] and [blocks,N]; NULL: none */
 };
 
 /* Selects the algorithm, within `workspace` bytes; of a part, that of the whole (gemm_whole), so

@@ -71,7 +71,7 @@ extern "C" cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, 
     return cudaGetLastError();
 }
 
-__device__ const float one_on_the_gpu = 1;
+__device__ const float __align__(16) one_on_the_gpu = 1; /* also where 16 bytes are read at once */
 
 extern "C" cudaError_t cuda_gemm_one(const float **one)
 {

@@ -1,7 +1,8 @@
 /*
  * gemm_shape.h: a matrix product c = a b, and which products cuBLASLt supports: one dtype
  * throughout, or an f32 result; strides in only one dimension; a bias of c's dtype, aligned to 16
- * bytes. The plan chooses by it between the library and our own kernel (gemm_generic.cu).
+ * bytes. Operands in e4m3 have results in another dtype; both are dense along K, and N and K are
+ * multiples of 16. The plan chooses by it between the library and our own kernels.
  */
 #pragma once
 
@@ -14,6 +15,11 @@ struct view {
     int64_t row, column, batch;
     uint32_t align; /* a power of two that divides the addresses of all batches */
 };
+
+/* The scales of operands in e4m3: each operand has one for each of its rows (those of b are the
+ * columns of b), or for each row and block of GEMM_BLOCK terms; or none. */
+enum gemm_scales { SCALES_NONE, SCALES_ROWS, SCALES_BLOCKS };
+enum { GEMM_BLOCK = 128 };
 
 struct gemm_shape {
     int64_t M, N, K, batches;
@@ -29,6 +35,7 @@ struct gemm_shape {
     enum dtype bias_dtype;
     uint32_t bias_align;
     uint32_t from_align; /* alignment of a separate addend; 0: there is none */
+    enum gemm_scales scales;
 };
 
 enum { GEMM_BIAS_ALIGN = 16 };
@@ -68,7 +75,17 @@ static inline bool storage_of_view(const struct view *v, int64_t rows, int64_t c
  * result. */
 static inline bool library_has_dtypes(const struct gemm_shape *s)
 {
+    if (s->a.dtype == DT_E4M3) return s->b.dtype == DT_E4M3 && s->c.dtype != DT_E4M3;
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
+}
+
+/* Reports whether the library multiplies e4m3 stored like this: a [M,K] and b [N,K], in rows of
+ * whole 16 bytes, into rows of whole 16 results, with a bias of 16 bits. */
+static inline bool library_has_e4m3(const struct gemm_shape *s, const struct matrix_storage *a,
+                                    const struct matrix_storage *b)
+{
+    return !a->transposed && b->transposed && a->ld % 16 == 0 && b->ld % 16 == 0 && s->K % 16 == 0 &&
+           s->N % 16 == 0 && !(s->bias && s->c.dtype == DT_F32);
 }
 
 static inline bool gemm_library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b,
@@ -76,6 +93,7 @@ static inline bool gemm_library_supports(const struct gemm_shape *s, struct matr
 {
     if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b))
         return false;
+    if (s->a.dtype == DT_E4M3 && !library_has_e4m3(s, a, b)) return false;
     *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
     if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
     return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= GEMM_BIAS_ALIGN);

@@ -26,6 +26,22 @@ struct generic_gemm {
 cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from,
                               const struct generic_gemm *p, cudaStream_t stream);
 
+/* Numbers in e4m3 with scales: a [M,K] with one for each row and block of K / blocks terms,
+ * [blocks,M], and b [N,K] likewise. */
+struct scaled_gemm {
+    int64_t M, N, K, blocks;
+    const uint8_t *a, *b;
+    const float *as, *bs;
+};
+/* Computes c [M,N] = a b^T + bias [N] + from by a slow kernel, for any shape; bias.data and
+ * from.data may be NULL. from has c's layout and dtype, and may be c. */
+cudaError_t cuda_gemm_scaled(struct typed_ptr c, const struct scaled_gemm *p, struct typed_ptr bias,
+                             struct typed_ptr from, cudaStream_t stream);
+/* Computes c [M,N] = rows [M] columns [N] product [M,N] + bias [N] + from, rounded once. */
+cudaError_t cuda_scale_product(struct typed_ptr c, const float *product, const float *rows, const float *columns,
+                               struct typed_ptr bias, struct typed_ptr from, int64_t M, int64_t N,
+                               cudaStream_t stream);
+
 /* Finds the address of a 1 in the GPU's memory. */
 cudaError_t cuda_gemm_one(const float **one);
 

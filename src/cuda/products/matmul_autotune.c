@@ -97,15 +97,16 @@ static int print_layout(char *to, size_t room, char name, const struct view *v)
  * does not fit. */
 static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t workspace)
 {
+    static const char *const scales[] = {[SCALES_NONE] = "", [SCALES_ROWS] = " rows", [SCALES_BLOCKS] = " blocks"};
     char a[128], b[128], c[128], from[32] = "", least[40] = "";
     print_layout(a, sizeof a, 'a', &s->a);
     print_layout(b, sizeof b, 'b', &s->b);
     print_layout(c, sizeof c, 'c', &s->c);
     if (s->from_align) snprintf(from, sizeof from, " from %u", s->from_align);
     if (s->least) snprintf(least, sizeof least, " least %lld%s", (long long)s->least, s->sums ? " sums" : "");
-    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N,
-                     (long long)s->K, (long long)s->batches, a, b, c, s->bias ? " bias" : "", from, least,
-                     (unsigned long long)workspace, is_large(s) ? " load" : "");
+    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s%s%s work %llu%s", (long long)s->M,
+                     (long long)s->N, (long long)s->K, (long long)s->batches, a, b, c, s->bias ? " bias" : "", from,
+                     least, scales[s->scales], (unsigned long long)workspace, is_large(s) ? " load" : "");
     return n > 0 && n < CHOICE_KEY;
 }
 
@@ -149,6 +150,7 @@ static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHe
 /* The operands' addresses: set k begins k * step bytes further on. */
 struct stage {
     char *work, *a, *b, *c, *bias, *from; /* from: NULL if nothing is added */
+    char *a_scale, *b_scale;
     uint64_t step;
     int sets;
 };
@@ -166,7 +168,10 @@ static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm
                    b = bytes_of(&s->b, s->K, s->N, s->batches);
     const uint64_t c = bytes_of(&s->c, s->M, s->N, s->batches),
                    bias = s->bias ? align_up((uint64_t)s->N * dtype_size(s->bias_dtype), ALIGN) : 0;
-    g->step = a + b + c + bias + (s->from_align ? c : 0);
+    const int64_t blocks = s->scales == SCALES_BLOCKS ? s->K / GEMM_BLOCK : s->scales == SCALES_ROWS;
+    const uint64_t a_scale = align_up((uint64_t)(blocks * s->M) * sizeof(float), ALIGN),
+                   b_scale = align_up((uint64_t)(blocks * s->N) * sizeof(float), ALIGN);
+    g->step = a + b + c + bias + (s->from_align ? c : 0) + a_scale + b_scale;
     if (work > f->bytes || g->step > f->bytes - work) return false;
     g->sets = (int)min_u64(OPERAND_SETS, (f->bytes - work) / g->step);
     g->work = f->arena;
@@ -175,27 +180,29 @@ static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm
     g->c = g->b + b;
     g->bias = g->c + c;
     g->from = s->from_align ? g->bias + bias : NULL;
+    g->a_scale = g->bias + bias + (s->from_align ? c : 0);
+    g->b_scale = g->a_scale + a_scale;
     return true;
 }
 
 /* Makes numbers between 0.5 and 2 of either sign in bf16; read as f16 or f32 these bits are of
- * similar size. */
-static void make_block(uint16_t *x, size_t n)
+ * similar size. `bytes`: between 0.5 and 1 in e4m3, none of them NaN. */
+static void make_block(uint16_t *x, size_t n, bool bytes)
 {
     uint32_t r = 1;
     for (size_t i = 0; i < n; i++) {
         r = r * 1664525u + 1013904223u;
-        x[i] = (uint16_t)((r >> 16 & 0x80ff) | 0x3f00);
+        x[i] = (uint16_t)(bytes ? (r >> 16 & 0x8787) | 0x3030 : (r >> 16 & 0x80ff) | 0x3f00);
     }
 }
 
 /* Copies one block from the host, then doubles it with every device copy. */
-static int fill(struct autotune *f, const struct stage *g, struct error *e)
+static int fill(struct autotune *f, const struct stage *g, bool bytes_are_numbers, struct error *e)
 {
     const uint64_t bytes = g->step * (uint64_t)g->sets;
     uint64_t done = min_u64(bytes, BLOCK);
     uint16_t *block = mem_alloc(BLOCK);
-    make_block(block, BLOCK / sizeof *block);
+    make_block(block, BLOCK / sizeof *block, bytes_are_numbers);
     f->touched = (uint64_t)(g->a - f->arena) + bytes > f->touched ? (uint64_t)(g->a - f->arena) + bytes : f->touched;
     cudaError_t rc = cudaMemcpyAsync(g->a, block, done, cudaMemcpyHostToDevice, f->stream);
     for (uint64_t more; rc == cudaSuccess && done < bytes; done += more) {
@@ -234,7 +241,8 @@ static int time_after_warmup(struct autotune *f, struct contest *t, int k, int s
         if (i == skip) TRY_CUDA(cudaEventRecord(f->from, f->stream));
         const uint64_t on = (uint64_t)(i % t->stage.sets) * t->stage.step;
         const struct gemm_at at = {t->stage.c + on, t->stage.a + on, t->stage.b + on, t->stage.bias + on,
-                                      t->stage.from ? t->stage.from + on : NULL};
+                                   t->stage.from ? t->stage.from + on : NULL, (const float *)(t->stage.a_scale + on),
+                                   (const float *)(t->stage.b_scale + on)};
         if (gemm_run(t->p, &at, t->stage.work, t->workspace, f->stream, &refused)) break;
     }
     TRY_CUDA(cudaEventRecord(f->to, f->stream));
@@ -343,7 +351,7 @@ static int measure(struct autotune *f, struct contest *t, const char *key, struc
     int taken = 0;
     memset(x, 0, sizeof *x);
     snprintf(x->key, sizeof x->key, "%s", key);
-    TRY(fill(f, &t->stage, e));
+    TRY(fill(f, &t->stage, t->p->shape.a.dtype == DT_E4M3, e));
     TRY(run_all(f, t, e));
     if (!isfinite(t->ms[0])) return PL_OK; /* the launch in the run reports the error */
     TRY(run_finals(f, t, &taken, e));

@@ -114,6 +114,86 @@ static bool match_library_bmm(const struct query *q)
     return is_supported(&s);
 }
 
+/* --- products of e4m3 with scales (scaled.cu) ------------------------------------------------- */
+
+/* Reports whether inputs i and i + 1 are numbers in e4m3 and their scales. */
+static bool is_coded(const struct query *q, int i)
+{
+    return is_dense(q->in[i], DT_E4M3) && is_dense(q->in[i + 1], DT_F32);
+}
+
+/* Reports whether the library reads inputs i and i + 1 where they are. */
+static bool is_coded_aligned(const struct query *q, int i) { return is_aligned(q->in[i]) && is_aligned(q->in[i + 1]); }
+
+static bool match_scaled_linear(const struct query *q)
+{
+    const struct tensor *add = given(q, 5);
+    return is_coded(q, 0) && is_coded(q, 2) && is_storable(q->out[0]) && is_bias(given(q, 4)) &&
+           (!add || is_dense(add, q->out[0]->dtype));
+}
+
+/* Returns the product of SCALED_LINEAR into a result of dtype c. */
+static struct gemm_shape scaled_linear_of(const struct query *q, enum dtype c)
+{
+    const int64_t N = q->in[2]->dim[0];
+    return (struct gemm_shape){.M = tensor_rows(q->in[0]), .N = N, .K = tensor_last(q->in[0]),
+                               .a = matrix_of(q->in[0], false), .b = matrix_of(q->in[2], true),
+                               .c = {.dtype = c, .row = N, .column = 1},
+                               .whole_M = portion_whole(q->portion, tensor_rows(q->in[0]))};
+}
+
+static bool match_library_scaled_linear(const struct query *q)
+{
+    const struct tensor *bias = given(q, 4), *add = given(q, 5);
+    if (!match_scaled_linear(q) || !is_coded_aligned(q, 0) || !is_coded_aligned(q, 2)) return false;
+    struct gemm_shape s = scaled_linear_of(q, q->out[0]->dtype);
+    s.scales = SCALES_ROWS;
+    s.bias = bias;
+    if (bias) s.bias_dtype = bias->dtype, s.bias_align = is_aligned(bias) ? GEMM_BIAS_ALIGN : 1;
+    return is_supported(&s) && is_aligned(q->out[0]) && (!add || is_aligned(add));
+}
+
+/* Matches products whose result in f32 another kernel scales, with bias and addend. */
+static bool match_library_scaled_apart(const struct query *q)
+{
+    const struct gemm_shape s = scaled_linear_of(q, DT_F32);
+    return match_scaled_linear(q) && is_aligned(q->in[0]) && is_aligned(q->in[2]) && is_supported(&s);
+}
+static uint64_t workspace_scaled_apart(const struct query *q)
+{
+    return workspace_library(q) + (uint64_t)tensor_elements(q->out[0]) * sizeof(float);
+}
+
+static bool match_scaled_dw(const struct query *q)
+{
+    const struct tensor *acc = given(q, 4);
+    return is_coded(q, 0) && is_coded(q, 2) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+}
+
+/* The forms of SCALED_DW: the library scales blocks of GEMM_BLOCK terms, or it multiplies one block
+ * after the other and adds in f32. */
+enum { DW_BLOCKS, DW_ONE_BY_ONE };
+static int form_scaled_dw(const struct query *q)
+{
+    return tensor_last(q->in[0]) == GEMM_BLOCK * q->in[1]->dim[0] ? DW_BLOCKS : DW_ONE_BY_ONE;
+}
+static const struct forms forms_scaled_dw = {form_scaled_dw, {[DW_BLOCKS] = "blocks", [DW_ONE_BY_ONE] = "one by one"}};
+
+static bool match_library_scaled_dw(const struct query *q)
+{
+    const int64_t T = tensor_last(q->in[0]), blocks = q->in[1]->dim[0];
+    if (!match_scaled_dw(q) || !is_coded_aligned(q, 0) || !is_coded_aligned(q, 2) || !is_aligned(q->out[0]))
+        return false;
+    const bool one_by_one = form_scaled_dw(q) == DW_ONE_BY_ONE;
+    struct gemm_shape s = {.M = q->in[0]->dim[0], .N = q->in[2]->dim[0], .K = one_by_one ? T / blocks : T,
+                           .a = matrix_of(q->in[0], false), .b = matrix_of(q->in[2], true),
+                           .c = {.dtype = q->out[0]->dtype, .row = q->in[2]->dim[0], .column = 1},
+                           .scales = one_by_one ? SCALES_ROWS : SCALES_BLOCKS};
+    /* the scales of a block begin at a multiple of 16 bytes */
+    const bool aligned = s.M % 4 == 0 && s.N % 4 == 0 && s.K % 16 == 0;
+    return aligned && is_supported(&s) && (!one_by_one || blocks == 1 || s.c.dtype == DT_F32);
+}
+
 /* --- the products of experts (grouped.h) ------------------------------------------------------ */
 
 /* Matches rows that are counted in 32 bits, and w of any strides. */

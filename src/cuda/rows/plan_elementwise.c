@@ -45,6 +45,57 @@ static bool match_dequantize(const struct query *q)
     return is_aligned(q->in[0]) && is_storable(q->out[0]) && is_aligned(q->out[0]);
 }
 
+/* --- numbers in e4m3 with scales (quantize.cu) ------------------------------------------------ */
+
+/* Rows of a tile of columns; packs of 16 bytes of a row that a block of threads keeps. */
+enum { QUANTIZE_TILE = 128, QUANTIZE_PACKS = 2048, QUANTIZE_GRID = 65535 };
+
+static bool is_quantized(const struct query *q)
+{
+    return is_dense(q->out[0], DT_E4M3) && is_dense(q->out[1], DT_F32);
+}
+
+/* Reports whether x has dense rows of whole packs of 16 bytes, and codes are stored at multiples of
+ * 16 bytes. */
+static bool has_packs(const struct query *q, const struct tensor *x)
+{
+    return is_aligned(x) && is_aligned(q->out[0]) && tensor_last(x) * (int64_t)dtype_size(x->dtype) % 16 == 0;
+}
+
+static bool match_quantize_rows_any(const struct query *q) { return is_storable(q->in[0]) && is_quantized(q); }
+static bool match_quantize_rows(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return match_quantize_rows_any(q) && has_packs(q, x) &&
+           tensor_last(x) * (int64_t)dtype_size(x->dtype) <= 16 * QUANTIZE_PACKS;
+}
+
+static bool match_quantize_columns_any(const struct query *q)
+{
+    const struct tensor *scales = given(q, 1);
+    return is_quantized(q) && (is_storable(q->in[0]) || (is_dense(q->in[0], DT_E4M3) && is_dense(scales, DT_F32)));
+}
+/* Matches blocks of whole tiles, or all rows at once. */
+static bool match_quantize_columns(const struct query *q)
+{
+    const int64_t M = tensor_rows(q->in[0]), rows = q->attr->quantize_columns.rows;
+    return match_quantize_columns_any(q) && has_packs(q, q->in[0]) && M % 16 == 0 &&
+           M / QUANTIZE_TILE < QUANTIZE_GRID && (rows % QUANTIZE_TILE == 0 || rows == M);
+}
+static uint64_t workspace_quantize_columns(const struct query *q)
+{
+    return q->attr->quantize_columns.rows == QUANTIZE_TILE ? 0 : tensor_bytes(q->out[1]);
+}
+
+static bool match_dequantize_rows_any(const struct query *q)
+{
+    return is_dense(q->in[0], DT_E4M3) && is_dense(q->in[1], DT_F32) && is_storable(q->out[0]);
+}
+static bool match_dequantize_rows(const struct query *q)
+{
+    return match_dequantize_rows_any(q) && has_packs(q, q->in[0]);
+}
+
 /* Matches operands that are all dense and have one dtype. */
 static bool match_all_dense(const struct query *q)
 {

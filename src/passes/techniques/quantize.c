@@ -1,7 +1,8 @@
 /*
  * quantize.c: chooses which frozen weights of linear layers are stored in fewer bits, and in which
- * form: NF4 (4 bits with double quantization, base/nf4.h). operands.c then gives each product its
- * operands from there.
+ * form: NF4 (4 bits with double quantization, base/nf4.h), or e4m3 with a scale for each row
+ * (base/e4m3.h), with memory.transposed_weights also the transpose, which the backward reads.
+ * operands.c then gives each product its operands from there.
  *
  * The pass runs after recompute, which repeats readers, and before offload, which then copies the
  * bytes of the form.
@@ -10,8 +11,9 @@
  *
  * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no
  * embedding does. With memory.quantize nf4 these are all but the output head and the routers of
- * experts; rules choose by the name of the layer, or of a module around it. Weights that the
- * model's folder has in 4 bits (param.form) are kept so in any case.
+ * experts; with fp8 only matrices, whose dimensions are multiples of 16. Rules choose by the name
+ * of the layer, or of a module around it. Weights that the model's folder has in 4 bits
+ * (param.form) are kept so in any case.
  */
 
 #include "graph/ops.h"
@@ -111,6 +113,15 @@ static bool is_adapter(const char *module)
     return text_ends_with(module, ".lora_A") || text_ends_with(module, ".lora_B");
 }
 
+/* Dimensions of products of e4m3 are multiples of this number. */
+enum { E4M3_UNIT = 16 };
+
+static bool fits_e4m3(const struct graph *g, const struct param *p)
+{
+    const struct tensor *w = tensor_at(g, p->tensor);
+    return w->rank == 2 && !p->transposed && w->dim[0] % E4M3_UNIT == 0 && w->dim[1] % E4M3_UNIT == 0;
+}
+
 /* Returns the form that the folder has, or the settings ask for, of a weight that linear layers
  * read. */
 static enum stored form_asked(const struct graph *g, const struct settings *s, const struct param *p,
@@ -119,10 +130,12 @@ static enum stored form_asked(const struct graph *g, const struct settings *s, c
     char module[256];
     module_of(g, p, module);
     if (p->form || is_adapter(module)) return p->form;
-    if (s->quantize == QUANTIZE_NF4) return is_head(module) || r->router ? STORED_PLAIN : STORED_NF4;
     const struct quantize_rule *rule =
         s->quantize ? rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) : NULL;
-    return rule ? rule->form : STORED_PLAIN;
+    const bool all = s->quantize == QUANTIZE_NF4 || s->quantize == QUANTIZE_FP8;
+    enum stored form = rule ? rule->form : STORED_PLAIN;
+    if (all && !is_head(module) && !r->router) form = s->quantize == QUANTIZE_NF4 ? STORED_NF4 : STORED_E4M3;
+    return form == STORED_E4M3 && !fits_e4m3(g, p) ? STORED_PLAIN : form;
 }
 
 /* --- checking --------------------------------------------------------------------------------- */
@@ -198,10 +211,12 @@ int quantize_check(const struct graph *g, const struct settings *s, struct error
         else if (p->form) rc = refuse_stored(g, p, e);
         else if (s->quantize == QUANTIZE_RULES) rc = refuse_weight(g, s, p, r, e);
     }
-    if (!rc && s->quantize == QUANTIZE_NF4 && !quantized)
+    const bool all = s->quantize == QUANTIZE_NF4 || s->quantize == QUANTIZE_FP8;
+    if (!rc && all && !quantized)
         rc = error_set(e, PL_USAGE,
-                       "memory.quantize nf4: no linear layer is frozen, and only frozen weights are quantized; freeze "
-                       "some (model.freeze), or leave the key out");
+                       "memory.quantize %s: no linear layer is frozen, and only frozen weights are quantized; freeze "
+                       "some (model.freeze), or leave the key out",
+                       s->quantize == QUANTIZE_NF4 ? "nf4" : "fp8");
     mem_free(readings);
     return rc;
 }
@@ -224,6 +239,22 @@ void quantize_routers(const struct graph *g, bool *routers)
     mem_free(readings);
 }
 
+bool quantize_has_fp8(const struct settings *s)
+{
+    bool any = s->quantize == QUANTIZE_FP8;
+    for (uint32_t i = 0; i < s->n_quantize_rules && s->quantize == QUANTIZE_RULES; i++)
+        any |= s->quantize_rules[i].form == STORED_E4M3;
+    return any;
+}
+
+bool transposed_weights_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    (void)l;
+    if (quantize_has_fp8(s)) return false;
+    text_printf(why, "no frozen weight is in fp8, which memory.quantize fp8 asks for");
+    return true;
+}
+
 /* --- the pass --------------------------------------------------------------------------------- */
 
 static bool any_stored(const struct graph *g)
@@ -233,16 +264,30 @@ static bool any_stored(const struct graph *g)
     return false;
 }
 
+/* Marks, by storage, the weights that a product of the backward reads. */
+static bool *mark_backward(const struct graph *g)
+{
+    bool *read = mem_alloc(g->storages.n * sizeof *read);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->phase == PHASE_BACKWARD && n->op == OP_MATMUL) read[tensor_at(g, n->in[1])->storage] = true;
+    }
+    return read;
+}
+
 void pass_quantize(struct graph *g, const struct settings *s)
 {
     if (!s->quantize && !any_stored(g)) return;
     uint8_t *forms = mem_alloc(g->params.n + 1);
+    bool *read = mark_backward(g);
     quantize_forms(g, s, forms);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct tensor *w = tensor_at(g, g->params.at[i].tensor);
         if (!forms[i]) continue;
+        if (forms[i] == STORED_E4M3 && s->transposed_weights && read[w->storage]) forms[i] = STORED_E4M3_BOTH;
         g->storages.at[w->storage].form = forms[i];
         g->storages.at[w->storage].bytes = stored_bytes(g, w);
     }
+    mem_free(read);
     mem_free(forms);
 }
