@@ -84,7 +84,9 @@ cuda_plug_in() {
 }
 check 'the CUDA plug-in of the wheel' cuda_plug_in
 
-bare() { (cd "$tmp" && env -i HOME="$tmp" PATH="$tmp/venv/bin:/usr/bin:/bin" LC_ALL=C.UTF-8 "$@"); }
+# Nothing of the caller's environment but how threads wait.
+clean=(env -i HOME="$tmp" OMP_WAIT_POLICY=passive)
+bare() { (cd "$tmp" && "${clean[@]}" PATH="$tmp/venv/bin:/usr/bin:/bin" LC_ALL=C.UTF-8 "$@"); }
 install() {
     "$python" -m venv "$tmp/venv" && bare pip install -q --no-index --disable-pip-version-check "$tmp"/*.whl || return 1
     ! bare python -c 'import numpy' 2>/dev/null || { echo 'the environment has NumPy'; return 1; }
@@ -111,7 +113,7 @@ check 'the tests of the package' tests
 interrupt() {
     head -c 20000 README.md >"$tmp/text"
     local script=$PWD/tests/python/interrupted.py
-    (cd "$tmp" && exec env -i HOME="$tmp" "$tmp/venv/bin/python" "$script" "$tmp/text" "$tmp/run") >"$tmp/out" 2>&1 &
+    (cd "$tmp" && exec "${clean[@]}" "$tmp/venv/bin/python" "$script" "$tmp/text" "$tmp/run") >"$tmp/out" 2>&1 &
     local p=$! rc=0
     stopped="$stopped $p"
     for _ in $(seq 600); do grep -q '^3$' "$tmp/out" && break; sleep 0.1; done
@@ -141,7 +143,7 @@ others() {
         "$other" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || continue
         version=$("$other" -c 'import platform; print(platform.python_version())')
         [ "$version" != "$("$python" -c 'import platform; print(platform.python_version())')" ] || continue
-        (cd "$tmp" && env -i HOME="$tmp" PYTHONPATH="$tmp/unpacked" "$other" "$OLDPWD/tests/python/test_package.py" "$OLDPWD" Layout Steps Models) >"$tmp/out" 2>&1 || { echo "$version"; cat "$tmp/out"; return 1; }
+        (cd "$tmp" && "${clean[@]}" PYTHONPATH="$tmp/unpacked" "$other" "$OLDPWD/tests/python/test_package.py" "$OLDPWD" Layout Steps Models) >"$tmp/out" 2>&1 || { echo "$version"; cat "$tmp/out"; return 1; }
         found="$found $version"
     done
     [ -n "$found" ] || { echo 'no other Python of 3.9 or later'; return 77; }

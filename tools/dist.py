@@ -115,14 +115,14 @@ def program(version, build, libraries, out):
 
 def owners(libraries):
     """Returns the Debian packages of libraries, with versions: {package: version}."""
-    found = {}
+    known = wheel.packages([path for _, path in libraries])
     for _, path in libraries:
-        owner = wheel.package(path)
-        if owner:
-            found[owner.split(":")[0]] = wheel.run("dpkg-query", "-W", "-f", "${Version}", owner)
-        elif shutil.which("dpkg"):
+        if path not in known and shutil.which("dpkg"):
             print(f"{path}: of no Debian package, so the .deb does not depend on it")
-    return found
+    if not known:
+        return {}
+    said = wheel.run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *sorted(set(known.values())))
+    return dict(line.split() for line in said.splitlines())
 
 
 def debian(version, build, libraries, packages, out):
@@ -164,7 +164,7 @@ Description: trains segmentation and vision-language models in the memory you ha
         put(root, "DEBIAN/triggers", b"activate-noawait ldconfig\n")
         settle(root)
         environment = dict(os.environ, SOURCE_DATE_EPOCH=str(wheel.date()))
-        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", f"-z{min(wheel.LEVEL, 6)}", "--build", root, path],
+        subprocess.run(["dpkg-deb", "--root-owner-group", "-Zxz", f"-z{min(wheel.LEVEL - 1, 6)}", "--build", root, path],
                        env=environment, check=True, stdout=subprocess.DEVNULL)
     return path
 

@@ -9,7 +9,6 @@ of the last commit. LEVEL sets the level of compression, 1 to 9, for tools/dist.
 """
 
 import base64
-import functools
 import hashlib
 import os
 import platform
@@ -81,24 +80,26 @@ def glibc(paths):
     return newest
 
 
-@functools.lru_cache(maxsize=None)
-def package(path):
-    """Returns the Debian package of a file, as dpkg names it; None without one."""
-    for listed in (path, path.replace("/usr/", "/", 1)): # merged /usr: some packages list /lib
-        try:
-            return run("dpkg", "-S", listed).split(": ")[0].split(",")[0]
-        except (subprocess.CalledProcessError, OSError):
-            continue
-    return None
+def packages(paths):
+    """Returns the Debian packages of files, as dpkg names them, by path; without one a path is left out."""
+    listed = {p.replace("/usr/", "/", 1): p for p in paths}  # merged /usr: some packages list /lib
+    listed.update((p, p) for p in paths)
+    try:
+        said = subprocess.run(["dpkg", "-S", *listed], capture_output=True, text=True).stdout
+    except OSError:
+        return {}
+    found = {}
+    for line in said.splitlines():
+        owners, _, path = line.rpartition(": ")
+        if path in listed:
+            found[listed[path]] = owners.split(",")[0]
+    return found
 
 
 def licences(libraries):
     """Returns the licence texts of bundled libraries, by file name, where the system has them."""
     texts = {}
-    for _, path in libraries:
-        owner = package(path)
-        if not owner:
-            continue
+    for owner in packages([path for _, path in libraries]).values():
         owner = owner.split(":")[0]
         source = f"/usr/share/doc/{owner}/copyright"
         if os.path.exists(source):

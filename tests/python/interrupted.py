@@ -13,7 +13,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 text, out = sys.argv[1:3]
 run = {"model": {"preset": "llama-tiny"}, "data": {"format": "bytes", "train": [text], "sequence": 16},
-       "train": {"steps": 400, "effective_batch": 2, "out": out, "schedule": "cosine"}, "device": {"threads": 1}}
+       "train": {"steps": 200, "effective_batch": 2, "out": out, "schedule": "cosine"}, "device": {"threads": 1}}
 
 
 def show(m):
