@@ -264,22 +264,26 @@ static inline double rig_product(struct rig *r, const char *direction, struct sl
     return n;
 }
 
-/* The slope of the loss along a random direction v, by finite differences and by gradient. The
- * four-point stencil has a truncation error of h^4 times the fifth derivative, which varies much
- * between graphs, and a rounding error of eps |loss| / h. So three step sizes are tried and the
- * best agreement is returned: the differences converge to the slope, and a wrong gradient agrees
- * with none of them. */
+/* The slope of the loss along v by central differences of two points, h apart on each side. */
+static inline double rig_difference(struct rig *r, const char *direction, double h)
+{
+    const double ahead = rig_loss_at(r, direction, h);
+    return (ahead - rig_loss_at(r, direction, -h)) / (2 * h);
+}
+
+/* The slope of the loss along a random direction v, by finite differences and by gradient. A short
+ * step mostly agrees at once. Else four points tell: their truncation error is h^4 times the fifth
+ * derivative, which varies much between graphs, and their rounding error eps |loss| / h. So three
+ * steps are tried and the best agreement is returned: the differences converge to the slope, and a
+ * wrong gradient agrees with none of them. */
 static inline struct slope rig_slope(struct rig *r, const char *direction)
 {
-    struct slope s = {.difference = INFINITY};
-    double n = rig_product(r, direction, &s), step = 1e-3;
-    for (int i = 0; i < 3; i++, step /= 8) {
-        double h = step / sqrt(n + 1); /* |v| is about sqrt(n) */
-        double near = rig_loss_at(r, direction, h) - rig_loss_at(r, direction, -h);
-        double far = rig_loss_at(r, direction, 2 * h) - rig_loss_at(r, direction, -2 * h);
-        double slope = (8 * near - far) / (12 * h);
+    struct slope s = {0};
+    const double n = rig_product(r, direction, &s), length = sqrt(n + 1); /* |v| is about sqrt(n) */
+    s.difference = rig_difference(r, direction, 1e-4 / length);
+    for (double h = 1e-3 / length; h > 1e-5 / length && !(fabs(s.difference - s.product) < 1e-7 * s.size); h /= 8) {
+        const double slope = (4 * rig_difference(r, direction, h) - rig_difference(r, direction, 2 * h)) / 3;
         if (!(fabs(slope - s.product) >= fabs(s.difference - s.product))) s.difference = slope;
-        if (fabs(s.difference - s.product) < 1e-7 * s.size) break;
     }
     rig_move(r, direction, 0);
     return s;

@@ -11,7 +11,6 @@
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare
-export OMP_WAIT_POLICY=passive
 all="arr_coc_qwen2_vl arr_coc_qwen3_vl"
 of() { echo "tests/golden/qwen_vl/$1"; }
 

@@ -11,7 +11,6 @@ cd "$(dirname "$0")/.." || exit 2
 . tests/run_lib.sh
 chat=tests/golden/chat
 model=$chat/model
-export OMP_WAIT_POLICY=passive
 
 cp "$chat/chats.jsonl" "$tmp/chats.jsonl"
 cat >"$tmp/run.yaml" <<END

@@ -15,7 +15,6 @@ if [ "$DEVICE" != cpu ]; then
     exit 0
 fi
 tool forge_conversations forge_videos
-export OMP_WAIT_POLICY=passive
 
 model=$tmp/model chats=$tmp/chats
 make_model llava_clip_llama "$model" && "$tools/forge_conversations" "$chats" 40 0 3 1 || exit 2

@@ -7,7 +7,6 @@ cd "$(dirname "$0")/.." || exit 2
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 chat=tests/golden/chat
-export OMP_WAIT_POLICY=passive
 
 head -n 5 $chat/chats.jsonl >"$tmp/first.jsonl"
 sed -n '6,8p' $chat/chats.jsonl >"$tmp/second.jsonl"

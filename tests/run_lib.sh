@@ -15,6 +15,8 @@
 # shellcheck shell=bash disable=SC2015
 set -u
 export LC_ALL=C
+# Other scripts and other programs use the processors too: threads that wait sleep.
+export OMP_WAIT_POLICY=passive
 BUILD=${BUILD:-build}
 FLAGS=${FLAGS:-}
 DEVICE=${DEVICE:-cpu}

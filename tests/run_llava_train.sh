@@ -13,7 +13,6 @@
 # shellcheck source=tests/tiny_llava.sh
 . tests/tiny_llava.sh
 tool compare forge_conversations
-export OMP_WAIT_POLICY=passive
 
 # --- the model and the data ---
 model=$tmp/model

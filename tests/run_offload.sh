@@ -18,16 +18,16 @@ sanitized || export LD_PRELOAD=$tools/fault.so
 for model in sam tinysam; do
     cat >"$tmp/$model.yaml" <<YAML
 model: {preset: $model-tiny}
-data: {format: sa1b, train: "$tmp/set/*.tar", holdout: 0.2, max_masks: 4, image_size: 64}
+data: {format: sa1b, train: "$tmp/set/*.tar", holdout: 0.2, max_masks: 4, image_size: 48}
 train: {steps: 3, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offload: none}
 device: {kind: $DEVICE, threads: 1}
 YAML
 done
-head -c 1600 tests/golden/make_rle.py >"$tmp/validation.txt" || exit 2
+head -c 800 tests/golden/make_rle.py >"$tmp/validation.txt" || exit 2
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {format: bytes, train: "tests/golden/*.py", validation: "$tmp/validation.txt", sequence: 32}
+data: {format: bytes, train: "tests/golden/*.py", validation: "$tmp/validation.txt", sequence: 24}
 train: {steps: 3, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
 device: {kind: $DEVICE, threads: 1}

@@ -11,7 +11,6 @@
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare forge_png
-export OMP_WAIT_POLICY=passive
 model=tests/golden/onevision_chats/qwen2
 
 # run OUT [ARGUMENT...]: four steps; rows are packed, two a step.

@@ -11,7 +11,6 @@
 # shellcheck source=tests/tiny_llava.sh
 . tests/tiny_llava.sh
 from=tests/golden/parquet
-export OMP_WAIT_POLICY=passive
 # trained OUT ARGUMENT...: trains $tmp/run.yaml into OUT.
 trained() { expect 0 '' run "$@"; }
 

@@ -11,7 +11,6 @@
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare forge_png
-export OMP_WAIT_POLICY=passive
 all="qwen2_vl qwen2_5_vl qwen3_vl"
 of() { echo "tests/golden/qwen_vl/$1"; }
 

@@ -14,7 +14,6 @@
 # shellcheck source=tests/tiny_llava.sh
 . tests/tiny_llava.sh
 tool video compare forge_videos
-export OMP_WAIT_POLICY=passive
 
 # has_ffmpeg [ENCODER]: skips a check that cannot run here.
 has_ffmpeg() {

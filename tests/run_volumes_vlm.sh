@@ -13,7 +13,7 @@
 # shellcheck source=tests/tiny_llava.sh
 . tests/tiny_llava.sh
 tool compare forge_volumes forge_conversations
-export OMP_WAIT_POLICY=passive XDG_CACHE_HOME=$tmp/cache
+export XDG_CACHE_HOME=$tmp/cache
 
 model=$tmp/model data=$tmp/data images=$tmp/images
 make_model llava_clip_llama "$model" && "$tools/forge_volumes" "$data" 40 1 && "$tools/forge_conversations" "$images" 8 1 1 2 || exit 2
