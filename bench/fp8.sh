@@ -73,4 +73,11 @@ for r in $ROWS; do
         lora) for q in none fp8 nf4; do row "Mistral 7B LoRA, base ${q/none/bf16}" $((N * T)) tokens/s "$tmp/lora.yaml" --set memory.quantize=$q; done ;;
     esac
 done
-[[ $PEERS == 0 ]] || { peer peer_lm.py --steps "$STEPS" --modes compile,compile+float8 --by-block; tail -n 2 "$rows"; }
+[[ $PEERS != 0 ]] || exit 0
+peer peer_lm.py --steps "$STEPS" --modes compile,compile+float8 --by-block
+"$PYTHON" - "$rows" <<'PY'
+import json, sys
+for r in map(json.loads, open(sys.argv[1])):
+    if r.get("side") != "ours" and "per_second" in r:
+        print(f"PyTorch, {r.get('mode'):25s} {r['per_second']:10.1f} tokens/s  {r['median_ms']:8.1f} ms")
+PY

@@ -51,10 +51,13 @@ same_bytes() {
     shift 2
     run "$name" --set memory.precision="$p" "$@" && same_run "$tmp/run-$p" "$tmp/$name" 2
 }
-# A row has the scales that it has by itself, so only sums over rows have another order.
+# A row has the scales that it has by itself, so only sums over rows have another order. On a GPU a
+# product of other rows may have another algorithm, and numbers fall to the other side.
+same_loss=1e-6 same_norm=2e-6
+[ "$DEVICE" = cpu ] || same_loss=1e-3 same_norm=2e-2
 split() {
     run "split-$1-$2" --set memory.precision="$1" --set memory.micro_batch="$2" &&
-        near "$(first "split-$1-$2" loss)" "$(first "run-$1" loss)" 1e-6 && near "$(first "split-$1-$2" grad_norm)" "$(first "run-$1" grad_norm)" 2e-6
+        near "$(first "split-$1-$2" loss)" "$(first "run-$1" loss)" $same_loss && near "$(first "split-$1-$2" grad_norm)" "$(first "run-$1" grad_norm)" $same_norm
 }
 for p in fp8 fp8-all; do
     check "$p: a run" run run-$p --set memory.precision=$p
@@ -89,7 +92,7 @@ counted() {
     [ "$none" = 0 ] && [ "$all" -gt 0 ] && [ $((2 * ends)) = "$all" ] && [ $((7 * some)) = $((3 * all)) ]
 }
 check 'blocks, without their ends, and modules by name' counted
-adapted() { run lora --set memory.precision=fp8 --set adapter.target_modules=all-linear --set adapter.r=4 && near "$(first lora loss)" "$(first run-fp8 loss)" 1e-6; }
+adapted() { run lora --set memory.precision=fp8 --set adapter.target_modules=all-linear --set adapter.r=4 && near "$(first lora loss)" "$(first run-fp8 loss)" $same_loss; }
 check 'LoRA: adapters in bf16 beside products in fp8' adapted
 
 # --- frozen weights, saved inputs ---------------------------------------------------------------
