@@ -467,6 +467,14 @@ static inline pl_tensor pl_op_stability(struct pl_builder *builder, pl_tensor lo
     return pl_op(builder, "STABILITY", 2, x_, attributes);
 }
 
+/* Emits PIXELS: x:u8[...]! table:f32[C,256]! -> y:dtype[...]; plane>0 #x%(C*plane)=0 (attributes:
+ * plane dtype) */
+static inline pl_tensor pl_op_pixels(struct pl_builder *builder, pl_tensor x, pl_tensor table, const char *attributes)
+{
+    const pl_tensor x_[] = {x, table};
+    return pl_op(builder, "PIXELS", 2, x_, attributes);
+}
+
 /* Emits MASK_PICK: logits:float[N,K,h,w] scores[N,K] into?:=logits[N,h,w] -> y[N,h,w] */
 static inline pl_tensor pl_op_mask_pick(struct pl_builder *builder, pl_tensor logits, pl_tensor scores)
 {

@@ -20,6 +20,8 @@
 #include "io/file.h"
 #include "text/template/chat_images.h"
 
+#include "pixel_values.h"
+
 struct job {
     struct patch_rules rules;
     uint32_t width, height, frames;
@@ -49,9 +51,22 @@ static void print_grid(const struct job *j, const struct patch_grid *g)
     printf("%u %u %u %llu\n", g->t, g->h, g->w, (unsigned long long)patch_grid_tokens(&j->rules, g));
 }
 
-static size_t value_bytes(const struct job *j, const struct patch_grid *g)
+static size_t count_values(const struct job *j, const struct patch_grid *g)
 {
-    return patch_grid_patches(g) * patch_floats(&j->rules) * sizeof(float);
+    return patch_grid_patches(g) * patch_bytes(&j->rules);
+}
+
+/* Writes the values of the patches to a file. */
+static int write_values(const struct job *j, const struct patch_grid *g, const uint8_t *patches, const char *path,
+                        struct error *e)
+{
+    const size_t n = count_values(j, g);
+    float value[3][256];
+    patch_values(&j->rules, value);
+    float *values = pixel_values(patches, n, patch_bytes(&j->rules) / 3, value);
+    int rc = file_write_atomic(path, values, n * sizeof *values, e);
+    mem_free(values);
+    return rc;
 }
 
 static int image(char **a, struct error *e)
@@ -62,10 +77,10 @@ static int image(char **a, struct error *e)
     TRY(patch_grid_image(&j.rules, j.width, j.height, &g, e));
     const uint64_t room = patch_scratch(&j.rules, &g, j.width, j.height);
     void *scratch = mem_alloc(room);
-    float *to = mem_alloc(value_bytes(&j, &g));
+    uint8_t *to = mem_alloc(count_values(&j, &g));
     patch_image(&j.rules, &g, j.rgb, j.width, j.height, scratch, room, to);
     print_grid(&j, &g);
-    int rc = file_write_atomic(a[7], to, value_bytes(&j, &g), e);
+    int rc = write_values(&j, &g, to, a[7], e);
     mem_free(to);
     mem_free(scratch);
     mem_free(j.rgb);
@@ -102,12 +117,12 @@ static int video(char **a, struct error *e)
     const uint64_t room = patch_scratch(&j.rules, &g, j.width, j.height);
     const size_t frame = (size_t)j.width * j.height * 3;
     void *scratch = mem_alloc(room);
-    float *to = mem_alloc(value_bytes(&j, &g));
+    uint8_t *to = mem_alloc(count_values(&j, &g));
     for (uint32_t i = n; i-- > 0;)
         patch_frame(&j.rules, &g, i, n, j.rgb + chosen[i] * frame, j.width, j.height, scratch, room, to);
     print_grid(&j, &g);
     print_video(&j, &v, &g, chosen, n);
-    int rc = file_write_atomic(a[7], to, value_bytes(&j, &g), e);
+    int rc = write_values(&j, &g, to, a[7], e);
     mem_free(to);
     mem_free(scratch);
     mem_free(chosen);

@@ -18,6 +18,8 @@
 #include "io/file.h"
 #include "models/images.h"
 
+#include "pixel_values.h"
+
 static int read_image(const char *path, bool on_white, struct image *out, struct error *e)
 {
     char *bytes;
@@ -88,11 +90,15 @@ static int process(char **a, struct error *e)
     void *scratch = mem_alloc(room);
     uint32_t count = image_processor_count(&p, i.width, i.height, &rows, &columns);
     image_processor_size(&p, &h, &w);
-    size_t bytes = (size_t)count * 3 * h * w * sizeof(float);
-    float *to = mem_alloc(bytes);
+    const size_t n = (size_t)count * 3 * h * w;
+    uint8_t *to = mem_alloc(n);
+    float value[3][256];
     image_processor_run(&p, i.rgb, i.width, i.height, scratch, room, to);
+    image_processor_values(&p, value);
+    float *values = pixel_values(to, n, (size_t)h * w, value);
     printf("%u %u %u %u %u\n", count, rows, columns, h, w);
-    int rc = file_write_atomic(a[6], to, bytes, e);
+    int rc = file_write_atomic(a[6], values, n * sizeof *values, e);
+    mem_free(values);
     mem_free(to);
     mem_free(scratch);
     mem_free(i.rgb);

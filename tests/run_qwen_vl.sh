@@ -243,6 +243,13 @@ raw() {
         --set data.sequence=64 --set data.max_frames=0 --set train.effective_batch=6 --set memory.micro_batch=6 --set "train.out=$tmp/raw" --set "device.kind=$DEVICE"
 }
 check 'a file of tokens with those of images' raw
+# Images and videos share a sequence of patches, whose bytes have one table of values.
+normalised() {
+    cp -r "$(of qwen2_5_vl)" "$tmp/normalised" && sed -i 's/0\.48/0.5/' "$tmp/normalised/video_preprocessor_config.json" || return 1
+    expect 0 '' run bad qwen2_5_vl --set "model.path=$tmp/normalised" --set data.max_frames=0 --set train.steps=1 --set "data.train=$bad/chats.jsonl" --set train.effective_batch=1 --set memory.micro_batch=1 &&
+        expect 2 'videos normalises pixels otherwise.*data.max_frames' run bad qwen2_5_vl --set "model.path=$tmp/normalised"
+}
+check 'videos that are normalised otherwise' normalised
 check 'data.max_images has no meaning' expect 2 'data.max_images' run bad qwen2_5_vl --set data.max_images=2
 check 'data.tokens_per_frame has no meaning' expect 2 'data.tokens_per_frame' run bad qwen2_5_vl --set data.tokens_per_frame=4
 summary

@@ -18,7 +18,7 @@ static void start_texts(struct generator *a, int64_t chunk, int64_t texts)
     must(generator_plan(
              a, &config,
              &(struct run_generation){.cache = CACHE, .prompt = LENGTH, .answer = 4, .chunk = chunk, .batch = texts},
-             NULL, &e),
+             NULL, NULL, &e),
          &e);
     must(generator_start(a, &e), &e);
     assert_int_equal(a->texts, texts ? texts : 1);
@@ -330,7 +330,7 @@ TEST(test_golden)
     must(config_set(&c, "memory.precision=f32", &e), &e);
     must(config_set(&c, "device.kind=cpu", &e), &e);
     const struct run_generation o = {.cache = 128, .prompt = 64, .answer = 64, .batch = 8};
-    must(generator_plan(&a, &c, &o, NULL, &e), &e);
+    must(generator_plan(&a, &c, &o, NULL, NULL, &e), &e);
     must(generator_start(&a, &e), &e);
     generate_open(&g, &a,
                   &(struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1},
@@ -391,7 +391,7 @@ TEST(test_plan)
     struct error e;
     char key[64];
     struct run_generation o = {.cache = CACHE, .prompt = LENGTH, .answer = 4, .prompts = 100, .tokens = 100 * LENGTH};
-    must(generator_plan(&a, &config, &o, NULL, &e), &e);
+    must(generator_plan(&a, &config, &o, NULL, NULL, &e), &e);
     assert_int_equal(a.texts, PROMPTS_MOST);
     const uint64_t cache = generator_cache_bytes(&a) / PROMPTS_MOST, all = plan_arena(&a.run->planned.plan),
                    smallest = a.run->planned.plan.smallest;
@@ -400,7 +400,7 @@ TEST(test_plan)
     for (uint64_t budget = all; budget >= smallest; budget -= 18 * cache) {
         snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)budget);
         must(config_set(&config, key, &e), &e);
-        must(generator_plan(&a, &config, &o, NULL, &e), &e);
+        must(generator_plan(&a, &config, &o, NULL, NULL, &e), &e);
         assert_true(plan_arena(&a.run->planned.plan) <= budget && a.run->planned.plan.smallest == smallest &&
                     a.run->planned.plan.seconds >= seconds);
         seconds = a.run->planned.plan.seconds;
@@ -408,16 +408,16 @@ TEST(test_plan)
     }
     snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)smallest);
     must(config_set(&config, key, &e), &e);
-    must(generator_plan(&a, &config, &o, NULL, &e), &e);
+    must(generator_plan(&a, &config, &o, NULL, NULL, &e), &e);
     assert_true(a.texts == 1 && plan_arena(&a.run->planned.plan) == smallest);
     generator_close(&a);
     snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)smallest - 1);
     must(config_set(&config, key, &e), &e);
-    assert_int_equal(generator_plan(&a, &config, &o, NULL, &e), PL_NOFIT);
+    assert_int_equal(generator_plan(&a, &config, &o, NULL, NULL, &e), PL_NOFIT);
     generator_close(&a);
     must(config_set(&config, "memory.budget=none", &e), &e);
     o.prompts = 3;
-    must(generator_plan(&a, &config, &o, NULL, &e), &e);
+    must(generator_plan(&a, &config, &o, NULL, NULL, &e), &e);
     assert_int_equal(a.texts, 3);
     generator_close(&a);
 }

@@ -11,7 +11,7 @@
 #include "harness.h"
 #include "guarded.h"
 
-enum { N = 60, SIDE = 4, FEATURES = 3, TOKEN = 7, T = 40, MOST = 4, FLOATS = 3 * SIDE * SIDE };
+enum { N = 60, SIDE = 4, FEATURES = 3, TOKEN = 7, T = 40, MOST = 4, PIXELS = 3 * SIDE * SIDE };
 
 static char path[300];
 
@@ -104,7 +104,6 @@ static void open_rows(struct fixture *f, uint32_t most, uint32_t threads, uint32
     *f = (struct fixture){
         .o = {.sequence = T, .images = most, .threads = threads, .slots = slots, .reader = {.room = 1 << 20}}};
     image_processor_default(&f->o.reader.processor, IMAGES_SIGLIP, SIDE);
-    f->o.reader.processor.rescale = f->o.reader.processor.normalize = false;
     f->o.reader.frame_processor = f->o.reader.processor;
     if (conversations_open(&f->set, path, &o, &e) ||
         image_files_open(&f->files, &(struct image_scope){.where = folder}, &e))
@@ -143,19 +142,19 @@ static void check_row(const struct image_row *x, uint32_t most, uint32_t *seen)
         if (begins) seen[id - 100]++, left = images_of((uint32_t)id - 100);
         if (id != TOKEN || x->tokens.ids[t - 1] == TOKEN) continue;
         const uint32_t i = (uint32_t)x->tokens.ids[t - 1] - 100, k = images_of(i) - left--;
-        for (uint32_t p = 0; p < FLOATS; p++)
-            assert_true(((const float *)x->pixels)[image * FLOATS + p] == colour_of(i, k));
+        for (uint32_t p = 0; p < PIXELS; p++)
+            assert_true(((const uint8_t *)x->pixels)[image * PIXELS + p] == colour_of(i, k));
         image++;
     }
     assert_int_equal(image, x->images);
-    for (uint32_t p = image * FLOATS; p < most * FLOATS; p++) assert_true(((const float *)x->pixels)[p] == 0);
+    for (uint32_t p = image * PIXELS; p < most * PIXELS; p++) assert_true(((const uint8_t *)x->pixels)[p] == 0);
 }
 
 static uint64_t digest(const struct image_row *x, uint32_t most)
 {
     uint64_t h = hash_bytes(x->tokens.ids, T * sizeof *x->tokens.ids, x->position);
     h = hash_bytes(x->tokens.labels, T * sizeof *x->tokens.labels, h);
-    return hash_bytes(x->pixels, most * FLOATS * sizeof(float), h);
+    return hash_bytes(x->pixels, most * PIXELS, h);
 }
 
 TEST(test_rows)

@@ -1,7 +1,8 @@
 /*
  * test_images.c: images among the tokens of a batch (models/images.h): a batch whose samples have
  * room for some images each gives the loss and the gradients of one whose samples share all images,
- * for any room, with and without micro-batches; where the tower runs; and what image_index writes.
+ * for any room, with and without micro-batches; pixels that are bytes give the bits of their
+ * values; where the tower runs; and what image_index writes.
  *
  * Run from the repository's root: the model is a folder of tests/golden.
  */
@@ -28,6 +29,24 @@ static void fill_ids(int b, int32_t ids[T])
 static void fill_pixels(int image, float x[PIXELS])
 {
     for (int i = 0; i < PIXELS; i++) x[i] = (float)sin(0.61 * i + 2.3 * image);
+}
+
+static uint8_t byte_of(int image, int i) { return (uint8_t)(37 * i + 101 * image); }
+
+/* Writes the images of a sample as bytes of which `table` has the values, or these values. */
+static void put_bytes(struct run *r, int room, const struct pixel_table *table, bool values)
+{
+    static uint8_t bytes[4 * PIXELS];
+    static float x[4 * PIXELS];
+    struct error e;
+    for (int b = 0, image = 0; b < B; b++) {
+        memset(bytes, 0, sizeof bytes);
+        for (int k = 0; k < images_of[b]; k++, image++)
+            for (int i = 0; i < PIXELS; i++) bytes[k * PIXELS + i] = byte_of(image, i);
+        for (int i = 0; i < room * PIXELS; i++) x[i] = table->value[i / (PIXELS / 3) % table->rows][bytes[i]];
+        const size_t n = (size_t)room * PIXELS;
+        must(run_write_input(r, "pixel_values", b, values ? (void *)x : bytes, values ? n * sizeof *x : n, &e), &e);
+    }
 }
 
 static void put_text(struct run *r, int room)
@@ -86,7 +105,9 @@ static struct gradients read_gradients(struct run *r)
     return out;
 }
 
-static struct gradients run_once(int room, int micro_batch, float *loss)
+/* `table`: pixels are bytes, or with `values` what the table has for them; NULL: they are those of
+ * fill_pixels. */
+static struct gradients run_table(int room, int micro_batch, const struct pixel_table *table, bool values, float *loss)
 {
     static const char *const sets[] = {("model.path=" FOLDER),    "memory.precision=f32",  "memory.offload=none",
                                        "memory.head_chunks=1",    "memory.recompute=none", "memory.fused_step=off",
@@ -97,7 +118,8 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
     struct error e;
     char micro[64];
     int64_t size[OPEN_LETTERS] = {0};
-    const struct contents own = {.media = {.images = room}};
+    const struct contents own = {.media = {.images = room},
+                                 .pixels = table && !values ? *table : (struct pixel_table){0}};
     size['N'] = IMAGES;
     config_init(&c);
     for (size_t i = 0; i < COUNT(sets); i++) must(config_set(&c, sets[i], &e), &e);
@@ -110,7 +132,8 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
          &e);
     must(run_start(&r, NULL, true, &e), &e);
     put_text(&r, room);
-    put_images(&r, room);
+    if (table) put_bytes(&r, room, table, values);
+    else put_images(&r, room);
     must(run_put_step(&r, &(struct step_block){.inv_count = {0.05f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), loss, &e), &e);
@@ -118,6 +141,11 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
     run_close(&r);
     config_free(&c);
     return out;
+}
+
+static struct gradients run_once(int room, int micro_batch, float *loss)
+{
+    return run_table(room, micro_batch, NULL, false, loss);
 }
 
 static void assert_near(struct gradients a, struct gradients b)
@@ -130,6 +158,26 @@ static void assert_near(struct gradients a, struct gradients b)
     }
     assert_true(norm > 0);
     if (!(sqrt(off) <= 1e-6 * sqrt(norm))) fail_msg("the gradients differ by %g of their norm", sqrt(off / norm));
+}
+
+/* Tables of a channel each, and of a channel of each image. */
+TEST(test_bytes)
+{
+    enum { ROOM = 2 };
+    static float value[3 * ROOM][256];
+    for (int row = 0; row < 3 * ROOM; row++)
+        for (int i = 0; i < 256; i++) value[row][i] = ((float)i / 255 - 0.4f - 0.02f * (float)row) / 0.27f;
+    for (int64_t rows = 3; rows <= 3 * ROOM; rows += 3 * (ROOM - 1))
+        for (int micro = 1; micro <= 3; micro += 2) {
+            const struct pixel_table table = {rows, (const float(*)[256])value};
+            float loss, same;
+            struct gradients want = run_table(ROOM, micro, &table, true, &loss),
+                             got = run_table(ROOM, micro, &table, false, &same);
+            assert_true(want.n && want.n == got.n && loss == same);
+            assert_memory_equal(want.at, got.at, (size_t)want.n * sizeof *want.at);
+            mem_free(want.at);
+            mem_free(got.at);
+        }
 }
 
 TEST(test_rooms)

@@ -12,6 +12,7 @@
 #include "text/template/chat_images.h"
 
 #include "harness.h"
+#include "pixel_values.h"
 
 static struct bump memory;
 static struct value *golden;
@@ -87,14 +88,18 @@ static void expect_grid(const struct patch_grid *g, const struct value *want)
                  element(want, 2));
 }
 
-static void expect_values(const struct patch_rules *p, const struct patch_grid *g, const float *got,
+static void expect_values(const struct patch_rules *p, const struct patch_grid *g, const uint8_t *patches,
                           const struct value *want)
 {
-    const size_t n = patch_grid_patches(g) * patch_floats(p);
+    const size_t n = patch_grid_patches(g) * patch_bytes(p);
+    float value[3][256];
+    patch_values(p, value);
+    float *got = pixel_values(patches, n, patch_bytes(p) / 3, value);
     assert_true((double)got[n - 1] == real(want, "last"));
     if (crc32(0, (const Bytef *)got, (uInt)(n * sizeof *got)) != number(want, "values"))
         fail_msg("the pixel values of %llu x %llu pixels are others", (unsigned long long)number(want, "w"),
                  (unsigned long long)number(want, "h"));
+    mem_free(got);
 }
 
 /* --- images ----------------------------------------------------------------------------------- */
@@ -110,7 +115,7 @@ static void check_image(const struct patch_rules *p, const struct value *c, bool
     const uint64_t room = patch_scratch(p, &g, w, h);
     uint8_t *rgb = made((size_t)w * h * 3, edges);
     void *scratch = mem_alloc(room);
-    float *to = mem_alloc(patch_grid_patches(&g) * patch_floats(p) * sizeof *to);
+    uint8_t *to = mem_alloc(patch_grid_patches(&g) * patch_bytes(p));
     patch_image(p, &g, rgb, w, h, scratch, room, to);
     expect_values(p, &g, to, c);
     mem_free(to);
@@ -150,7 +155,7 @@ static void check_pixels(const struct patch_rules *p, const struct patch_grid *g
     const uint64_t room = patch_scratch(p, g, w, h);
     uint8_t *rgb = made(number(c, "frames") * w * h * 3, edges);
     void *scratch = mem_alloc(room);
-    float *to = mem_alloc(patch_grid_patches(g) * patch_floats(p) * sizeof *to);
+    uint8_t *to = mem_alloc(patch_grid_patches(g) * patch_bytes(p));
     for (uint32_t i = n; i-- > 0;)
         patch_frame(p, g, i, n, rgb + (size_t)chosen[i] * w * h * 3, w, h, scratch, room, to);
     expect_values(p, g, to, c);
@@ -445,7 +450,7 @@ static void close_reading(struct reading *r)
     mem_free(r->room);
 }
 
-static enum data_fault read_patches(struct reading *r, const char *reference, const struct patch_grid *g, float *to,
+static enum data_fault read_patches(struct reading *r, const char *reference, const struct patch_grid *g, uint8_t *to,
                                     struct error *e)
 {
     const bool video = media_is_video(reference);
@@ -457,7 +462,7 @@ static enum data_fault read_patches(struct reading *r, const char *reference, co
 static void expect_fault(struct reading *r, const char *reference, const struct patch_grid *g, enum data_fault want,
                          const char *says)
 {
-    float to[1];
+    uint8_t to[1];
     struct error e = {0};
     const enum data_fault got = read_patches(r, reference, g, to, &e);
     if (got != want) fail_msg("%s: fault %d, expected %d: %s", reference, got, want, e.text);
@@ -487,22 +492,22 @@ TEST(test_reader)
     put_png("mixed/1.png", 40, 70);
     open_reading(&r, 1 << 20, &images, &videos);
     must(patch_grid_image(&images, 70, 40, &g, &e), &e);
-    const size_t n = patch_grid_patches(&g) * patch_floats(&images);
+    const size_t n = patch_grid_patches(&g) * patch_bytes(&images);
     const uint64_t room = patch_scratch(&images, &g, 70, 40);
     uint8_t *rgb = made(70 * 40 * 3, false);
-    float *want = mem_alloc(n * sizeof *want), *got = mem_alloc(2 * n * sizeof *got);
+    uint8_t *want = mem_alloc(n), *got = mem_alloc(2 * n);
     void *scratch = mem_alloc(room);
     patch_image(&images, &g, rgb, 70, 40, scratch, room, want);
     assert_int_equal(read_patches(&r, "a.png", &g, got, &e), FAULT_NONE);
-    assert_memory_equal(want, got, n * sizeof *want);
+    assert_memory_equal(want, got, n);
     expect_fault(&r, "a.png", &other, FAULT_SIZE, "a.png: it has 70 x 40 pixels, which is not the size");
     expect_fault(&r, "long.png", &g, FAULT_SIZE, "long.png: the image has 1 x 900 pixels: one side is 900 times");
     expect_fault(&r, "20000.png", &g, FAULT_TOO_LARGE, "20000.png: the image has 1 x 20000 pixels");
     expect_fault(&r, "large.png", &g, FAULT_TOO_LARGE, "(data.sample_memory)");
     g.t = 2;
     assert_int_equal(read_patches(&r, "video:walk", &g, got, &e), FAULT_NONE);
-    assert_memory_equal(want, got, n * sizeof *want);
-    assert_memory_equal(want, got + n, n * sizeof *want);
+    assert_memory_equal(want, got, n);
+    assert_memory_equal(want, got + n, n);
     expect_fault(&r, "video:walk", &other, FAULT_IMAGE, "it has 3 frames of 70 x 40 pixels, which is not what");
     mem_free(got);
     mem_free(want);
@@ -521,7 +526,7 @@ TEST(test_frames_of_two_sizes)
     patch_rules_default(&videos, PATCHES_QWEN2_VL, true);
     must(patch_grid_video(&videos, 2, 70, 40, &g, &e), &e);
     open_reading(&r, 1 << 20, NULL, &videos);
-    float *to = mem_alloc(patch_grid_patches(&g) * patch_floats(&videos) * sizeof *to);
+    uint8_t *to = mem_alloc(patch_grid_patches(&g) * patch_bytes(&videos));
     assert_int_equal(read_patches(&r, "video:mixed", &g, to, &e), FAULT_IMAGE);
     assert_says(&e, "frame 1 has 40 x 70 pixels; expected 70 x 40, the size of the first one");
     mem_free(to);

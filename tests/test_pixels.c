@@ -18,6 +18,7 @@
 #include "io/safetensors.h"
 
 #include "harness.h"
+#include "pixel_values.h"
 
 #define GOLDEN "tests/golden/pixels/"
 
@@ -134,10 +135,14 @@ static float *process(const struct image_processor *p, const struct image *i, ui
     *count = image_processor_count(p, i->width, i->height, rows, columns);
     image_processor_size(p, &h, &w);
     *n = (size_t)*count * 3 * h * w;
-    float *to = mem_alloc(*n * sizeof *to);
+    uint8_t *to = mem_alloc(*n);
+    float value[3][256];
     image_processor_run(p, i->rgb, i->width, i->height, scratch, room, to);
+    image_processor_values(p, value);
+    float *values = pixel_values(to, *n, (size_t)h * w, value);
+    mem_free(to);
     mem_free(scratch);
-    return to;
+    return values;
 }
 
 /* The triangle's bytes may differ from Pillow's by 1; the others are equal. */

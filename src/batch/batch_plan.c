@@ -272,6 +272,13 @@ static int describe_embeddings(const struct config *c, const struct model *m, co
     return PL_OK;
 }
 
+/* Lets pixels be bytes, unless the program writes its own batches. */
+static int describe_pixels(const struct run_options *options, struct feed_plan *b, const struct image_reader_options *o,
+                           struct error *e)
+{
+    return options->whole ? PL_OK : model_images_table(&b->holds.pixels, o, &b->holds.media, b->memory, e);
+}
+
 int64_t batch_patches(const struct config *c, int64_t unit)
 {
     if (c->data_format == FORMAT_TEXT) return 0;
@@ -296,8 +303,8 @@ static int find_most_patches(const struct config *c, const struct model *m, cons
 
 /* Describes rows of text with images of any size, of which each has as many tokens: a row has room
  * for data.max_images of the largest ones. */
-static int describe_shared(const struct config *c, const struct model *m, struct feed_plan *b,
-                           struct run_batches *out, struct error *e)
+static int describe_shared(const struct config *c, const struct model *m, const struct run_options *options,
+                           struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     const bool room = config_text(c) || (c->data_max_images > 0 && !c->data_train.n);
     if (c->data_max_frames) {
@@ -316,9 +323,10 @@ static int describe_shared(const struct config *c, const struct model *m, struct
     TRY(model_images_patches(&b->patches, m, false, &sizes, e));
     TRY(find_most_patches(c, m, p, &most, e));
     holds->patches = holds->images * (int64_t)most;
-    if (!config_text(c)) return PL_OK;
     b->rows.images = (uint32_t)holds->images, b->rows.most_patches = (uint32_t)most;
     b->rows.reader.patches = p, b->rows.reader.processor = image_source_normalisation(p);
+    TRY(describe_pixels(options, b, &b->rows.reader, e));
+    if (!config_text(c)) return PL_OK;
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     return PL_OK;
 }
@@ -329,11 +337,11 @@ static int describe_patches(const struct config *c, const struct model *m, const
                             struct feed_plan *b, struct run_batches *out, struct error *e)
 {
     const int64_t unit = m->images->grids->merge * m->images->grids->merge;
-    if (m->images->grids->tokens) return describe_shared(c, m, b, out, e);
+    if (m->images->grids->tokens) return describe_shared(c, m, options, b, out, e);
     const bool room = config_text(c) || (c->data_max_patches > 0 && !c->data_train.n);
     b->holds.media.patches = room ? batch_patches(c, unit) : 0;
     out->holds = &b->holds;
-    if (!config_text(c) || !b->holds.media.patches) return PL_OK;
+    if (!b->holds.media.patches) return PL_OK;
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
                                           .max_pixels = (uint64_t)c->data_max_pixels},
                                  frames = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
@@ -341,6 +349,8 @@ static int describe_patches(const struct config *c, const struct model *m, const
     if (c->data_max_frames) TRY(model_images_patches(&b->video_patches, m, true, &frames, e));
     b->rows.images = (uint32_t)(b->holds.media.patches / unit);
     b->rows.reader.patches = &b->patches, b->rows.reader.video_patches = &b->video_patches;
+    TRY(describe_pixels(options, b, &b->rows.reader, e));
+    if (!config_text(c)) return PL_OK;
     TRY(describe_embeddings(c, m, options, b, out, e));
     b->reading = (struct feed_reading){&image_rows_kind, &b->rows};
     return PL_OK;
@@ -398,16 +408,17 @@ static int describe_image_rows(const struct config *c, const struct model *m, co
     if (holds->frames && images_frame_tokens(m, c->data_tokens_per_frame, &holds->tokens_per_frame, e))
         return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->holds = &b->holds;
-    if (!conversations || !media_any(holds)) return PL_OK;
+    if (!media_any(holds)) return PL_OK;
     struct image_reader_options *reader = &b->rows.reader;
     b->rows.images = (uint32_t)holds->images, b->rows.frames = (uint32_t)holds->frames;
     b->rows.volumes = (uint32_t)holds->volumes[0];
     reader->fps = c->data_fps, reader->max_frames = (uint32_t)c->data_max_frames;
     reader->modalities = &m->images->modalities, reader->volumes = batch_volumes(c);
     if (model_images_processor(&reader->processor, m, e) ||
-        model_images_frame_processor(&reader->frame_processor, m, e) ||
-        describe_embeddings(c, m, options, b, out, e))
+        model_images_frame_processor(&reader->frame_processor, m, e) || describe_pixels(options, b, reader, e))
         return e->code;
+    if (!conversations) return PL_OK;
+    TRY(describe_embeddings(c, m, options, b, out, e));
     if (b->embeddings.type && media_volumes(holds)) {
         error_set(e, PL_USAGE, "data.images is a store of embeddings, and volumes are read from files: set data.images "
                   "to the folder of the images and volumes, or data.max_volumes to 0");
@@ -497,7 +508,8 @@ static int describe_questions(const struct config *c, const struct model *m, con
                                                             .masks = 1, .threads = (uint32_t)c->data_threads,
                                                             .slots = slots_of(c), .room = batch_room(c)}};
     const struct model llava = model_reader(m);
-    if (model_images_processor(&b->questions.reader.processor, &llava, e)) return e->code;
+    TRY(model_images_processor(&b->questions.reader.processor, &llava, e));
+    TRY(describe_pixels(o, b, &b->questions.reader, e));
     b->reading = (struct feed_reading){&question_rows_kind, &b->questions};
     return PL_OK;
 }
@@ -513,7 +525,6 @@ static int describe_texts(const struct config *c, const struct model *m, const s
         return config_at_key(c, KEY_data_sequence, e);
     }
     b->holds.padded = true;
-    out->holds = &b->holds;
     out->tokens = config_given(c, KEY_data_sequence) ? c->data_sequence : m->longest;
     out->indivisible = true;
     const int64_t shares = max_i64(1, c->parallel_shares > 0 ? c->parallel_shares : c->parallel_ranks);
@@ -553,6 +564,8 @@ static int describe_head(const struct config *c, const struct model *m, const st
     else if (image_processor_read(&b->list.reader.processor, m->head->folder, family, (uint32_t)m->image, e))
         return e->code;
     if (fits) b->reading = (struct feed_reading){&image_list_kind, &b->list};
+    TRY(describe_pixels(o, b, &b->list.reader, e));
+    out->holds = &b->holds;
     out->size = KEY_train_effective_batch; /* nothing of a sample can be made smaller */
     out->least = INT64_MAX;
     if (contrastive) return describe_texts(c, m, o, b, out, e);
@@ -595,6 +608,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
                   struct run_batches *out, struct error *e)
 {
     struct feed_plan *b = out->feed = bump_alloc(memory, sizeof *b);
+    b->memory = memory;
     TRY(prs_model(m) ? describe_questions(c, m, o, b, out, e)
         : m->ground  ? describe_ground(c, m, b, out, e)
         : m->head    ? describe_head(c, m, o, b, out, e)

@@ -36,6 +36,7 @@ static inline uint64_t reading_bytes(const struct feed_reading *r) { return read
 struct feed_plan {
     struct feed_reading reading;
     struct contents holds, whole;        /* batch.holds; the same with the image encoder */
+    struct bump *memory;                 /* the run's, of what they point to */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;                    /* hash of its weights, computed on demand (embed.h); 0: not yet */
     /* options of its reader: of images with masks, of clips of them (frames 0: none), of rows of

@@ -61,6 +61,9 @@ int embed_check_images(struct run *r, const struct dataset *store, const char *k
  * any size, `side` counts the patches for which it has room here and below; 0: those of one
  * token. */
 struct contents embed_contents(const struct model *m, int64_t side);
+/* Reads how images of any size become patches. */
+struct patch_rules;
+int embed_rules(const struct config *c, const struct model *m, struct patch_rules *out, struct error *e);
 /* Builds the forward from one image to its embedding. */
 int embed_build(const struct model *m, int64_t side, struct graph *g, struct error *e);
 /* Fills the shape and the hash of the layers of the encoder in `g`, all of whose parameters become
@@ -88,6 +91,7 @@ struct embedder {
     int64_t side;                   /* of the images */
     id output;
     size_t bytes;                   /* of one embedding */
+    struct bump memory;             /* of the table of its pixels */
 };
 /* Makes the configuration of an encoder's run: see embed_open. The caller calls config_free in any
  * case. */
@@ -105,10 +109,10 @@ int embed_open(struct embedder *m, const char *folder, int64_t side, const char 
  * to[bytes]. */
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e);
 /* Does the same for a vision tower, from the pixel values that it takes. */
-int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e);
+int embed_pixels(struct embedder *m, const uint8_t *pixels, void *to, struct error *e);
 /* Does the same for a tower that takes images of any size: the embedding of each token, in the
  * order of the image processors, which is that of the patches. */
-int embed_patches(struct embedder *m, const float *patches, struct image_grid grid, void *to, struct error *e);
+int embed_patches(struct embedder *m, const uint8_t *patches, struct image_grid grid, void *to, struct error *e);
 /* PL_USAGE, with the name of the image: the embedding has NaN or infinite values. */
 int embed_finite(const struct embedder *m, const void *embedding, const char *name, struct error *e);
 void embed_close(struct embedder *m);

@@ -146,13 +146,18 @@ static uint64_t hash_processor(const struct image_processor *p, uint64_t h)
     return hash_numbers(p->std, 3, hash_numbers(p->mean, 3, hash_numbers(numbers, COUNT(numbers), h)));
 }
 
-/* Hashes how images of any size become patches. */
-static int hash_patches(const struct config *c, const struct model *m, uint64_t *h, struct error *e)
+int embed_rules(const struct config *c, const struct model *m, struct patch_rules *out, struct error *e)
 {
     const struct patch_overrides sizes = {.min_pixels = (uint64_t)c->data_min_pixels,
                                           .max_pixels = (uint64_t)c->data_max_pixels};
+    return model_images_patches(out, m, false, &sizes, e);
+}
+
+/* Hashes how images of any size become patches. */
+static int hash_patches(const struct config *c, const struct model *m, uint64_t *h, struct error *e)
+{
     struct patch_rules rules;
-    TRY(model_images_patches(&rules, m, false, &sizes, e));
+    TRY(embed_rules(c, m, &rules, e));
     const struct image_processor p = image_source_normalisation(&rules);
     *h = hash_processor(&p, *h ^ patch_rules_hash(&rules));
     return PL_OK;

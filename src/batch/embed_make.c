@@ -6,6 +6,7 @@
  */
 #include "batch/embed.h"
 
+#include "batch/model_images.h"
 #include "batch/writer.h"
 #include "folder/transfer.h"
 #include "models/image_grid.h"
@@ -54,15 +55,28 @@ int embed_model(const struct config *c, const char *folder, int64_t *side, struc
     return rc;
 }
 
+/* Finds the table of the pixels that the tower of a language model takes. */
+static int find_table(const struct config *c, const struct model *m, struct bump *memory, struct contents *out,
+                      struct error *e)
+{
+    struct patch_rules rules;
+    struct image_reader_options o = {0};
+    if (m->images->grids) TRY(embed_rules(c, m, &rules, e));
+    else TRY(model_images_processor(&o.processor, m, e));
+    if (m->images->grids) o.patches = &rules;
+    return model_images_table(&out->pixels, &o, &out->media, memory, e);
+}
+
 /* Finds what a batch holds that builds only the encoder; side 0: the model's. */
-static int find_contents(const struct config *c, const char *folder, int64_t *side, struct contents *out,
-                         struct error *e)
+static int find_contents(const struct config *c, const char *folder, int64_t *side, struct bump *memory,
+                         struct contents *out, struct error *e)
 {
     struct model m;
     TRY(embed_model(c, folder, side, &m, e));
     *out = embed_contents(&m, *side);
+    const int rc = m.images ? find_table(c, &m, memory, out, e) : PL_OK;
     model_close(&m);
-    return PL_OK;
+    return rc;
 }
 
 static int start(struct embedder *m, const char *folder, int64_t side, struct error *e)
@@ -71,7 +85,7 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     struct run_options o = {.forward = true, .B = 1, .T = 1, .partial = true};
     struct step_block b = {.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1};
     struct contents holds;
-    int rc = find_contents(&m->config, folder, &side, &holds, e);
+    int rc = find_contents(&m->config, folder, &side, &m->memory, &holds, e);
     if (rc) return rc;
     o.holds = &holds;
     rc = run_plan(r, &m->config, &o, e);
@@ -123,13 +137,13 @@ int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_
     return rc ? rc : encode(m, 1, to, e);
 }
 
-int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e)
+int embed_pixels(struct embedder *m, const uint8_t *pixels, void *to, struct error *e)
 {
     int rc = batch_write_once(&m->run, 0, &(struct batch_record){.is = {[ROW_PIXELS] = {pixels}}}, e);
     return rc ? rc : encode(m, 1, to, e);
 }
 
-int embed_patches(struct embedder *m, const float *patches, struct image_grid grid, void *to, struct error *e)
+int embed_patches(struct embedder *m, const uint8_t *patches, struct image_grid grid, void *to, struct error *e)
 {
     const struct grid_model *g = images_grids(&m->run.planned.model);
     const int64_t n = grid_patches(&grid), unit = g->merge * g->merge;
@@ -159,5 +173,6 @@ void embed_close(struct embedder *m)
 {
     run_close(&m->run);
     config_free(&m->config);
+    bump_free(&m->memory);
     memset(m, 0, sizeof *m);
 }

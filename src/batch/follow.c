@@ -51,7 +51,8 @@ struct follow {
     enum batch_input input;      /* what patches have: their pixels, or what the tower made of them... */
     size_t each;                 /* ...in bytes */
     char *values;                /* [patches][each] */
-    const float *given;          /* the record's pixels, in the order of the processors */
+    const void *given;           /* the record's pixels, in the order of the processors... */
+    struct pixel_table table;    /* ...and the values of their bytes */
     int32_t (*positions)[3];     /* [T] */
     int64_t images;              /* of a row whose images share tokens (allocator.h)... */
     int32_t (*cells)[4];         /* ...[patches] and what follows */
@@ -68,7 +69,7 @@ static void make_grid_room(struct follow *f, const struct run *r)
     if (!planned_input(&r->planned, batch_inputs[f->input = ROW_PIXELS].name, &x) &&
         !planned_input(&r->planned, batch_inputs[f->input = ROW_EMBEDDINGS].name, &x))
         return;
-    f->each = f->input == ROW_PIXELS ? (size_t)grid_values(g) * sizeof(float)
+    f->each = f->input == ROW_PIXELS ? (size_t)grid_values(g) * dtype_size(x.dtype)
                                      : (size_t)f->model->images->width * dtype_size(x.dtype);
     const size_t P = (size_t)(f->patches = (int64_t)(x.sample / f->each));
     const int64_t samples = r->planned.plan.settings.micro_batch, section = r->planned.graph.sequence.section;
@@ -102,6 +103,7 @@ struct follow *follow_new(const struct run *r, const bool used[ROW_INPUTS])
     struct planned_input x;
     f->model = m;
     f->batch = &r->planned.batch;
+    f->table = contents_of(f->batch)->pixels;
     f->key = random_key((uint64_t)r->planned.config->train_seed, "token selection");
     for (int i = 0; i < ROW_INPUTS; i++) {
         if (!used[i] || batch_inputs[i].filler != FILLED_BY_WRITER) continue;
@@ -302,6 +304,15 @@ static void follow_ranges(struct follow *f, struct batch_record *x)
     x->is[ROW_TOKEN_WINDOWS].at = s.windows;
 }
 
+/* --- pixels --------------------------------------------------------------------------------- */
+
+/* Returns value k of pixels, which lies in a plane of this number. */
+static float pixel_value(const struct follow *f, const void *pixels, int64_t k, int64_t plane)
+{
+    if (!f->table.rows) return ((const float *)pixels)[k];
+    return f->table.value[plane % f->table.rows][((const uint8_t *)pixels)[k]];
+}
+
 /* --- images of any size --------------------------------------------------------------------- */
 
 /* Finds where the patches of a row go in the sequence of its micro-batch: x->patch.
@@ -375,18 +386,19 @@ static void follow_tokens(struct follow *f, struct batch_record *x)
 /* --- the token allocator -------------------------------------------------------------------- */
 
 /* Puts the pixels of an image, from 0 to 1, into f->rgb: of its patches in the order of the
- * processors. */
-static void join_patches(struct follow *f, const struct image_grid *x, const float *values)
+ * processors, which begin with this value of the record. */
+static void join_patches(struct follow *f, const struct image_grid *x, int64_t first)
 {
     const struct grid_model *g = f->model->images->grids;
     const int64_t side = g->patch, unit = g->merge * g->merge, across = x->w / g->merge, width = x->w * side;
-    for (int64_t p = 0; p < grid_patches(x); p++, values += grid_values(g)) {
+    for (int64_t p = 0; p < grid_patches(x); p++, first += grid_values(g)) {
         const int64_t feature = p / unit, i = p % unit, row = feature / across * g->merge + i / g->merge,
                       column = feature % across * g->merge + i % g->merge;
         for (int64_t c = 0; c < 3; c++)
             for (int64_t k = 0; k < side * side; k++)
                 f->rgb[(c * x->h * side + row * side + k / side) * width + column * side + k % side] =
-                    (float)((double)values[c * g->temporal * side * side + k] * f->std[c] + f->mean[c]);
+                    (float)((double)pixel_value(f, f->given, first + c * g->temporal * side * side + k, c) * f->std[c] +
+                            f->mean[c]);
     }
 }
 
@@ -395,16 +407,16 @@ static void follow_images(struct follow *f, struct batch_record *x)
 {
     const struct grid_model *g = f->model->images->grids;
     float *texture = f->room[ROW_TEXTURE], *information = f->room[ROW_INFORMATION];
-    const float *values = f->given;
+    int64_t first = 0;
     memset(texture, 0, f->bytes[ROW_TEXTURE]);
     memset(information, 0, f->bytes[ROW_INFORMATION]);
     for (int64_t i = 0; i < x->n_grids; i++) {
         const struct image_grid *grid = &x->grids[i];
         CHECK(i < f->images, "a row has room for %lld images", (long long)f->images);
-        join_patches(f, grid, values);
+        join_patches(f, grid, first);
         texture_of(f->rgb, grid->h * g->patch, grid->w * g->patch, texture + i * TEXTURE_CELLS * TEXTURE_CHANNELS);
         texture_information(texture + i * TEXTURE_CELLS * TEXTURE_CHANNELS, information + i * TEXTURE_CELLS);
-        values += grid_patches(grid) * grid_values(g);
+        first += grid_patches(grid) * grid_values(g);
     }
     allocator_cells(x->grids, x->n_grids, &f->grid, f->patches, f->cells, f->cell_weights);
     x->is[ROW_PATCH_CELLS].at = f->cells;
@@ -429,13 +441,13 @@ static void follow_questions(struct follow *f, struct batch_record *x, const int
  * read. */
 static void follow_texture(struct follow *f, struct batch_record *x)
 {
-    const float *pixels = x->is[ROW_PIXELS].at;
+    const void *pixels = x->is[ROW_PIXELS].at;
     const int64_t side = f->model->image, plane = side * side;
     memset(f->room[ROW_TEXTURE], 0, f->bytes[ROW_TEXTURE]);
     memset(f->room[ROW_INFORMATION], 0, f->bytes[ROW_INFORMATION]);
     if (!pixels) return;
     for (int64_t k = 0; k < 3 * plane; k++)
-        f->rgb[k] = (float)((double)pixels[k] * f->std[k / plane] + f->mean[k / plane]);
+        f->rgb[k] = (float)((double)pixel_value(f, pixels, k, k / plane) * f->std[k / plane] + f->mean[k / plane]);
     texture_of(f->rgb, side, side, f->room[ROW_TEXTURE]);
     texture_information(f->room[ROW_TEXTURE], f->room[ROW_INFORMATION]);
 }

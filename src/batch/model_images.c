@@ -144,3 +144,40 @@ int model_images_take_videos(struct image_source *s, const struct model *m, cons
     return PL_OK;
 }
 
+/* --- the values of bytes ---------------------------------------------------------------------- */
+
+enum { CHANNELS = 3 };
+typedef float values[CHANNELS][256];
+
+int model_images_table(struct pixel_table *out, const struct image_reader_options *o, const struct media *room,
+                       struct bump *b, struct error *e)
+{
+    const bool apart = room->frames && !o->patches;
+    values own, *each, frames;
+    if (o->patches) patch_values(o->patches, own);
+    else image_processor_values(&o->processor, own);
+    if (o->patches && o->video_patches && o->video_patches->merge) patch_values(o->video_patches, frames);
+    else if (apart) image_processor_values(&o->frame_processor, frames);
+    else memcpy(frames, own, sizeof own);
+    const bool differ = memcmp(own, frames, sizeof own) != 0;
+    if (differ && o->patches)
+        return error_set(e, PL_USAGE, "the processor of videos normalises pixels otherwise than that of images, and "
+                                      "both share a sequence of patches: set data.max_frames to 0");
+    const int64_t n = differ ? room->images + room->frames : 1; /* a table for each image and frame */
+    each = bump_alloc(b, (size_t)n * sizeof *each);
+    for (int64_t i = 0; i < n; i++) memcpy(each[i], differ && i >= room->images ? frames : own, sizeof own);
+    *out = (struct pixel_table){n * CHANNELS, each[0]};
+    return PL_OK;
+}
+
+int image_source_table(struct pixel_table *out, const struct image_source *s, const struct media *room, struct bump *b,
+                       struct error *e)
+{
+    const bool any_size = s->patches.merge;
+    return model_images_table(out,
+                              &(struct image_reader_options){.processor = s->processor,
+                                                             .frame_processor = s->frame_processor,
+                                                             .patches = any_size ? &s->patches : NULL,
+                                                             .video_patches = any_size ? &s->video_patches : NULL},
+                              room, b, e);
+}

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "data/images/image_source.h"
-#include "models/model.h"
+#include "models/contents.h"
 
 /* Opens the images of a model `m` that takes images, which are where `scope` says. Without a
  * tokenizer (NULL) the images have no text; `template` may be NULL. PL_USAGE: the tokenizer lacks
@@ -25,3 +25,11 @@ int model_images_patches(struct patch_rules *p, const struct model *m, bool vide
                          struct error *e);
 /* Reads the processor of the frames of its videos. */
 int model_images_frame_processor(struct image_processor *p, const struct model *m, struct error *e);
+
+/* Finds the value of each byte of pixels, in `b`, for rows with room for these images and frames.
+ * PL_USAGE: patches of images and of videos have different ones. */
+int model_images_table(struct pixel_table *out, const struct image_reader_options *o, const struct media *room,
+                       struct bump *b, struct error *e);
+/* Does the same for the images that a source reads. */
+int image_source_table(struct pixel_table *out, const struct image_source *s, const struct media *room, struct bump *b,
+                       struct error *e);

@@ -88,7 +88,7 @@ static void make_values(const struct run *r, const struct planned_input *x, enum
     random_words(to, key, first, n);
     for (int64_t i = 0; i < n; i++) {
         const uint32_t id = x->below ? words[i] % (uint32_t)x->below : 0;
-        if (kind == WORDS_DRAWN) words[i] = id;
+        if (kind == WORDS_DRAWN) words[i] = x->dtype == DT_U8 ? words[i] : id;
         else
             words[i] = r->planned.model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i])
                                                                : conversation_word(r, kind, first + (uint64_t)i, id);
@@ -117,7 +117,7 @@ static int put_input(struct run *r, const char *name, struct error *e)
 struct grid_sample {
     struct image_grid *grids;
     int64_t n, patches, tokens; /* images, and what they have in all */
-    float *pixels;
+    char *pixels;              /* bytes, or f32 */
     int32_t *ids, *labels, *positions, (*ranges)[2];
 };
 
@@ -154,7 +154,9 @@ static int put_grid_row(struct run *r, struct batch_writer *w, int64_t row, stru
     const struct grid_model *g = images_grids(&r->planned.model);
     const int64_t T = r->planned.batch.T;
     const uint64_t seed = random_key((uint64_t)r->planned.config->train_seed, "conversation") + (uint64_t)row;
-    random_normal(s->pixels, seed, 0, s->patches * grid_values(g), 1);
+    const int64_t values = s->patches * grid_values(g);
+    if (r->planned.batch.holds->pixels.rows) random_words((uint32_t *)(void *)s->pixels, seed, 0, (values + 3) / 4);
+    else random_normal((float *)(void *)s->pixels, seed, 0, values, 1);
     random_words((uint32_t *)s->ids, seed, 0, T);
     for (int64_t t = 0; t < T; t++) {
         s->ids[t] = (int32_t)((uint32_t)s->ids[t] % (uint32_t)min_i64(g->image, g->video));
@@ -185,7 +187,7 @@ static int put_grids(struct run *r, struct error *e)
     struct planned_input x;
     int rc = PL_OK;
     choose_grids(g, &r->planned.batch.holds->media, T, &s);
-    s.pixels = mem_alloc((size_t)(s.patches * grid_values(g)) * sizeof *s.pixels);
+    s.pixels = mem_alloc((size_t)(s.patches * grid_values(g)) * sizeof(float));
     CHECK(planned_input(&r->planned, "input_ids", &x));
     const uint64_t rows = r->planned.graph.storages.at[x.storage].bytes / ((uint64_t)T * sizeof *s.ids);
     for (uint64_t i = 0; i < rows && !rc; i++) rc = put_grid_row(r, w, (int64_t)i, &s, e);

@@ -9,7 +9,7 @@
 /* Returns the bytes of an image for the vision tower. */
 static uint64_t image_bytes(const struct model *m)
 {
-    return (uint64_t)(m->images->channels * m->image * m->image) * sizeof(float);
+    return (uint64_t)(m->images->channels * m->image * m->image);
 }
 
 /* Allocates what images of any size take. */
@@ -73,7 +73,7 @@ static int refuse_more(const struct text_media *m, struct error *e)
 }
 
 /* Writes the patches of a volume. */
-static int put_volume(struct text_media *m, int modality, const float *values, struct error *e)
+static int put_volume(struct text_media *m, int modality, const void *values, struct error *e)
 {
     const struct modality *x = &m->run->planned.model.images->modalities.at[modality];
     const uint64_t bytes = (uint64_t)modality_floats(x) * sizeof(float),
@@ -83,7 +83,7 @@ static int put_volume(struct text_media *m, int modality, const float *values, s
 }
 
 /* Writes pixels to the tower's input. Frames have their places after those of all images. */
-static int put_pixels(void *user, const float *values, uint32_t count, struct error *e)
+static int put_pixels(void *user, const void *values, uint32_t count, struct error *e)
 {
     const struct putting *p = user;
     struct text_media *m = p->m;
@@ -98,7 +98,7 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
     return PL_OK;
 }
 
-static int put_patches(void *user, const float *values, uint32_t count, struct error *e)
+static int put_patches(void *user, const void *values, uint32_t count, struct error *e)
 {
     const struct putting *p = user;
     struct text_media *m = p->m;
@@ -106,7 +106,7 @@ static int put_patches(void *user, const float *values, uint32_t count, struct e
     if (m->has.patches + count > m->room.patches)
         return error_set(e, PL_USAGE, "the images of the text have more than %lld patches, for which memory is planned",
                          (long long)m->room.patches);
-    memcpy(m->patches + m->has.patches * K, values, (size_t)(count * K) * sizeof *values);
+    memcpy(m->patches + m->has.patches * K, values, (size_t)(count * K));
     m->has.patches += count;
     m->grids[m->n_grids++] = (struct image_grid){p->x->grid.t, p->x->grid.h, p->x->grid.w, p->x->video, p->x->seconds};
     return PL_OK;

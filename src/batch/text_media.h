@@ -11,8 +11,7 @@
 #pragma once
 
 #include "batch/writer.h"
-#include "data/images/image_source.h"
-#include "models/contents.h"
+#include "batch/model_images.h"
 
 /* A token in a run of a program; of text -1: padding. */
 struct row_token {
@@ -31,12 +30,12 @@ struct text_media {
     int64_t feature[2];        /* the image token that comes next: the first is 0 (batch_record.feature) */
     /* the pixels of the image, of a model that chooses its tokens by the whole prompt
      * (allocator.h); NULL: of any other */
-    float *pixels;
+    uint8_t *pixels;
     /* With images of any size: of the text that was begun last, their grids and patches... */
     struct image_grid *grids;
     int64_t n_grids;
     int32_t *order;            /* where their features lie (grid_row.feature) */
-    float *patches;            /* [room.patches][grid_values] */
+    uint8_t *patches;          /* [room.patches][grid_values] */
     struct grid_walk *walk;    /* ...and [texts] where each text has come to in its own, */
     /* [texts,cache] the positions and the features of its tokens, and [rows] those of a run */
     int32_t (*three)[3], *index, (*row_three)[3], *row_index;

@@ -7,7 +7,7 @@
 
 struct image_slot {
     struct list_image out;
-    float *pixels;
+    uint8_t *pixels;
     struct slot_fault why;
     int rc;                  /* not PL_OK: no substitute could be used either */
 };
@@ -20,16 +20,12 @@ struct worker {
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-static uint64_t pixel_bytes(const struct image_list_options *o)
-{
-    return image_reader_floats(&o->reader) * sizeof(float);
-}
-
 static uint64_t slot_layout(void *slot, const void *options, char *at)
 {
+    const struct image_list_options *o = options;
     struct image_slot *s = slot;
     uint64_t used = 0;
-    s->pixels = ring_carve(at, &used, pixel_bytes(options));
+    s->pixels = ring_carve(at, &used, image_reader_size(&o->reader));
     return used;
 }
 
@@ -40,9 +36,9 @@ static uint64_t thread_bytes(const void *options)
 
 static void *thread_new(const void *options, char *at)
 {
+    const struct image_list_options *o = options;
     struct worker *w = mem_alloc(sizeof *w);
-    *w = (struct worker){pixel_bytes(options),
-                         image_reader_new(&((const struct image_list_options *)options)->reader, at)};
+    *w = (struct worker){image_reader_size(&o->reader), image_reader_new(&o->reader, at)};
     return w;
 }
 

@@ -36,8 +36,8 @@ static uint64_t image_rows_each(const struct image_rows_options *o)
 {
     const struct patch_rules *p = o->reader.patches;
     if (p && !o->embedding)
-        return (uint64_t)(o->most_patches ? o->most_patches : p->merge * p->merge) * patch_floats(p) * sizeof(float);
-    return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float);
+        return (uint64_t)(o->most_patches ? o->most_patches : p->merge * p->merge) * patch_bytes(p);
+    return o->embedding ? o->embedding : image_reader_size(&o->reader);
 }
 
 static int modalities_of(const struct image_rows_options *o)
@@ -118,7 +118,7 @@ static enum data_fault read_patches(struct worker *w, const struct image_rows_so
                                     char *to, struct image_grid *grid, uint32_t *replaced, struct error *e)
 {
     const uint32_t most = w->o.most_patches;
-    struct patches_read read = {.to = (float *)(void *)to, .tokens = most ? 0 : x.count, .most = most};
+    struct patches_read read = {.to = (uint8_t *)to, .tokens = most ? 0 : x.count, .most = most};
     const bool video = media_is_video(x.reference);
     const enum data_fault fault =
         (video ? image_reader_video_patches : image_reader_patches)(w->reader, source->files, x.reference, &read, e);
@@ -148,7 +148,7 @@ static enum data_fault read_image(struct worker *w, const struct image_rows_sour
     if (w->o.reader.patches) return read_patches(w, source, x, to, grid, replaced, e);
     if (w->o.embedding)
         return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, replaced, e);
-    return image_reader_read(w->reader, source->files, x.reference, x.count, (float *)to, e);
+    return image_reader_read(w->reader, source->files, x.reference, x.count, (uint8_t *)to, e);
 }
 
 static enum data_fault read_video(struct worker *w, const struct image_rows_source *source,
@@ -157,7 +157,7 @@ static enum data_fault read_video(struct worker *w, const struct image_rows_sour
     if (w->o.embedding)
         return image_files_embeddings(source->files, x->reference, x->frames, to, x->frames * w->each, replaced, e);
     return image_reader_video(w->reader, source->files, x->reference, x->frames,
-                              &(struct frames_to){.values = (float *)to}, replaced, e);
+                              &(struct frames_to){.pixels = (uint8_t *)to}, replaced, e);
 }
 
 /* Counts frames of a conversation that could not be decoded. */
@@ -206,7 +206,7 @@ static char *next_pixels(const struct worker *w, const struct row_slot *s, uint3
     uint64_t patches = 0;
     if (!w->o.most_patches) return s->pixels + (s->out.images + images) * w->each;
     for (uint32_t i = 0; i < s->out.n_grids + files; i++) patches += (uint64_t)grid_patches(&s->grids[i]);
-    return s->pixels + patches * patch_floats(w->o.reader.patches) * sizeof(float);
+    return s->pixels + patches * patch_bytes(w->o.reader.patches);
 }
 
 /* Adds a conversation to the row, if all of its images and videos can be read. */

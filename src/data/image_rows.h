@@ -48,7 +48,7 @@ struct image_rows_source {
 struct image_row {
     uint64_t position;
     struct token_row tokens;
-    /* f32 [options.images + options.frames][3][side][side], or embeddings: images, then frames of
+    /* u8 [options.images + options.frames][3][side][side], or embeddings: images, then frames of
      * videos; zeros after the last of each */
     const void *pixels;
     uint32_t images, frames;
@@ -106,7 +106,7 @@ struct question_rows_source {
 struct question_row {
     struct token_row tokens;
     int32_t question[2];              /* the tokens that the mask is read from: the first, and one past the last */
-    const float *pixels;              /* [3][side][side] */
+    const uint8_t *pixels;            /* [3][side][side] */
     const struct loader_sample *image;
 };
 
@@ -144,7 +144,7 @@ struct image_list_source {
 struct list_image {
     uint64_t position;
     uint64_t sample;       /* in the list */
-    const float *pixels;   /* [3][side][side]; zeros: it is broken */
+    const uint8_t *pixels; /* [3][side][side]; zeros: it is broken */
     bool broken;
 };
 

@@ -8,12 +8,12 @@
 struct row_slot {
     struct question_row out;
     struct slot masks;
-    float *pixels;
+    uint8_t *pixels;
 };
 
 /* The state of a thread. */
 struct worker {
-    uint64_t floats; /* of an image for the tower */
+    uint64_t size; /* bytes of an image for the tower */
     uint32_t sequence;
     struct filler *filler;
     struct image_reader *reader;
@@ -30,7 +30,7 @@ static uint64_t layout(void *slot, const void *options, char *at)
     uint64_t used = slot_layout(&s->masks, &o->masks, at);
     for (size_t i = 0; i < COUNT(arrays); i++)
         *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
-    s->pixels = ring_carve(at, &used, image_reader_floats(&o->reader) * sizeof *s->pixels);
+    s->pixels = ring_carve(at, &used, image_reader_size(&o->reader));
     return used;
 }
 
@@ -46,7 +46,7 @@ static void *thread_new(const void *options, char *at)
 {
     const struct question_rows_options *o = options;
     struct worker *w = mem_alloc(sizeof *w);
-    *w = (struct worker){.floats = image_reader_floats(&o->reader), .sequence = o->sequence,
+    *w = (struct worker){.size = image_reader_size(&o->reader), .sequence = o->sequence,
                          .filler = filler_new(&o->masks, at)};
     w->reader = image_reader_new(&o->reader, at + filler_room(o));
     return w;
@@ -94,7 +94,7 @@ static void fill(void *thread, const void *from, uint64_t position, void *slot)
     s->out.pixels = s->pixels;
     s->out.image = &s->masks.out;
     if (!image_reader_read(w->reader, source->files, x.reference, x.count, s->pixels, &ignored)) return;
-    memset(s->pixels, 0, w->floats * sizeof *s->pixels);
+    memset(s->pixels, 0, w->size);
     clear_targets(w, s);
 }
 

@@ -97,13 +97,13 @@ static uint8_t *make_canvas(const struct image *image, struct predictor *out)
 }
 
 /* Returns the image as the language model's tower takes it, on the heap. */
-static float *make_pixels(const struct image_processor *p, const struct image *image)
+static uint8_t *make_pixels(const struct image_processor *p, const struct image *image)
 {
     uint32_t h, w;
     image_processor_size(p, &h, &w);
     const size_t room = image_processor_scratch(p, image->width, image->height);
     void *scratch = mem_alloc(room + 1);
-    float *pixels = mem_alloc(3ull * h * w * sizeof *pixels);
+    uint8_t *pixels = mem_alloc(3ull * h * w);
     image_processor_run(p, image->rgb, image->width, image->height, scratch, room, pixels);
     mem_free(scratch);
     return pixels;
@@ -116,7 +116,7 @@ static int put_row(struct run *r, const struct ask *a, int64_t T, const struct i
     const size_t bytes = (size_t)T * sizeof(int32_t);
     int32_t *ids = mem_alloc(bytes), *labels = mem_alloc(bytes);
     uint8_t *canvas = make_canvas(image, out);
-    float *pixels = make_pixels(&a->prompts.images.processor, image);
+    uint8_t *pixels = make_pixels(&a->prompts.images.processor, image);
     const int32_t question[2] = {0, (int32_t)a->ids.n}, size[2] = {(int32_t)out->fit_h, (int32_t)out->fit_w};
     memcpy(ids, a->ids.at, a->ids.n * sizeof *ids);
     for (int64_t i = 0; i < T; i++) labels[i] = -100;
@@ -133,9 +133,10 @@ static int put_row(struct run *r, const struct ask *a, int64_t T, const struct i
 
 int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e)
 {
-    const struct contents holds = {.media = {.images = 1}};
+    struct contents holds = {.media = {.images = 1}};
     const struct run_options o = {.forward = true, .B = 1, .T = T, .holds = &holds};
     *m = (struct ask_masks){.T = T};
+    TRY(image_source_table(&holds.pixels, &a->prompts.images, &holds.media, &m->memory, e));
     int rc = run_plan(&m->run, &a->config, &o, e);
     return rc ? rc : run_start(&m->run, NULL, true, e);
 }
@@ -143,6 +144,7 @@ int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct e
 void ask_masks_close(struct ask_masks *m)
 {
     run_close(&m->run);
+    bump_free(&m->memory);
     *m = (struct ask_masks){0};
 }
 
@@ -203,7 +205,7 @@ int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
     const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most};
     struct generator g = {0};
-    int rc = generator_plan(&g, &a->config, &o, &(struct media){.images = 1}, e);
+    int rc = generator_plan(&g, &a->config, &o, &a->prompts.images, &(struct media){.images = 1}, e);
     if (!rc) rc = generator_start(&g, e);
     if (!rc) {
         const struct generate_options options = ask_options(a, most);

@@ -38,6 +38,7 @@ int ask_again(struct ask *a, const char *path, const char *question, struct erro
 /* A run for questions of up to T tokens. */
 struct ask_masks {
     struct run run;
+    struct bump memory;       /* of the table of its pixels */
     int64_t T;
 };
 int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e);

@@ -23,7 +23,8 @@ struct classifier {
     struct image_files *files;
     struct image_reader *reader;
     void *room;
-    float *pixels, *p;       /* of an image; [rows][n] probabilities */
+    uint8_t *pixels;         /* of an image */
+    float *p;                /* [rows][n] probabilities */
     const char *const *names;
     int64_t n, rows;         /* classes or texts; images at once */
     bool sigmoid;            /* each text by itself */
@@ -36,7 +37,7 @@ static int open_reader(struct classifier *x, const struct config *c, struct erro
     o.room = batch_room(c);
     x->room = mem_alloc(image_reader_bytes(&o) + 64);
     x->reader = image_reader_new(&o, (char *)x->room + (64 - (uintptr_t)x->room % 64) % 64);
-    x->pixels = mem_alloc(image_reader_floats(&o) * sizeof *x->pixels);
+    x->pixels = mem_alloc(image_reader_size(&o));
     return image_files_open(&x->files, &(struct image_scope){.anywhere = true, .room = o.room}, e);
 }
 

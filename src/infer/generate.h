@@ -27,7 +27,7 @@
 
 /* A language model that continues texts, several at once, with a KV cache.
  *
- *     generator_plan(&a, &config, &o, &media, &error)    the plan: weights, KV cache, both programs
+ *     generator_plan(&a, &config, &o, &source, &media, &error)   the plan: weights, KV cache, both programs
  *     generator_start(&a, &error)
  *     generator_begin(&a, text)                    a new text, one of a.texts
  *     text_media_read(&a.media, &source, paths, n, &error)   its images, before their tokens
@@ -62,6 +62,7 @@ struct generator {
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t *length;      /* [texts] tokens so far */
     struct text_media media; /* images, videos and volumes among the tokens */
+    struct bump memory;   /* of the table of their pixels */
     id output[PROGRAM_COUNT]; /* the logits of each program */
     float *logits;        /* [vocabulary], of one text */
     char *raw;            /* [texts,vocabulary], in the model's dtype */
@@ -73,10 +74,11 @@ struct generator {
 };
 
 /* Opens the model of the configuration and finds the plan, for prompts with at most these images
- * and frames; NULL: they are only text. PL_USAGE: the model generates no text; PL_NOFIT: the
- * smallest plan is in a->run. After any result generator_close is called. `a` must not move. */
+ * and frames, which `source` reads; both NULL: they are only text. PL_USAGE: the model generates no
+ * text; PL_NOFIT: the smallest plan is in a->run. After any result generator_close is called. `a`
+ * must not move. */
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o,
-                   const struct media *media, struct error *e);
+                   const struct image_source *source, const struct media *media, struct error *e);
 /* Warns if the tokens that `what` may have are more than those that the model was made for. */
 void generator_warn_longest(const struct generator *a, int64_t tokens, const char *what);
 int generator_start(struct generator *a, struct error *e);

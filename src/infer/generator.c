@@ -30,16 +30,17 @@ static int check_model(const struct config *c, bool media, bool *whole, struct e
 }
 
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o,
-                   const struct media *media, struct error *e)
+                   const struct image_source *source, const struct media *media, struct error *e)
 {
     memset(a, 0, sizeof *a);
     struct run_generation g = *o;
-    const struct contents holds = {.media = media ? *media : (struct media){0}};
+    struct contents holds = {.media = media ? *media : (struct media){0}};
     g.apart = media_any(&holds.media);
     bool whole = false;
     const struct run_options options =
         {.forward = true, .B = 1, .T = 1, .generate = &g, .holds = g.apart ? &holds : NULL};
     int rc = check_model(c, g.apart, &whole, e);
+    if (!rc && g.apart) rc = image_source_table(&holds.pixels, source, &holds.media, &a->memory, e);
     if (!rc && whole && o->chunk && o->chunk < o->prompt)
         rc = error_set(e, PL_USAGE,
                        "the prompt has %lld tokens, and chunks are to have %lld: in this model the tokens of an image "
@@ -139,6 +140,7 @@ void generator_close(struct generator *a)
     mem_free(a->last);
     mem_free(a->row);
     text_media_close(&a->media);
+    bump_free(&a->memory);
     memset(a, 0, sizeof *a);
 }
 

@@ -41,7 +41,7 @@ struct packable {
     const char *reference;
     struct packed_output out;
     struct patch_grid grid;      /* of an image of any size */
-    float *pixels;               /* [out.count], or [patches] */
+    uint8_t *pixels;             /* [out.count], or [patches] */
     struct error e;
     bool missing;                /* how many images it has is not known: it is not stored */
 };
@@ -146,7 +146,7 @@ static void read_patches(const struct image_packer *p, struct image_reader *r, s
     const struct patch_rules *rules = p->reader.patches;
     const uint64_t patches = (uint64_t)x->out.count * rules->merge * rules->merge;
     struct patches_read read = {.tokens = x->out.count};
-    read.to = x->pixels = mem_alloc(patches * patch_floats(rules) * sizeof *x->pixels);
+    read.to = x->pixels = mem_alloc(patches * patch_bytes(rules));
     x->out.fault = image_reader_patches(r, p->source.files, x->reference, &read, &x->e);
     x->grid = read.grid;
     x->out.rows = read.grid.h / rules->merge;
@@ -160,10 +160,10 @@ static void read_pixels(const struct image_packer *p, struct image_reader *r, st
         read_patches(p, r, x);
         return;
     }
-    x->pixels = mem_alloc(x->out.count * image_reader_floats(&p->reader) * sizeof *x->pixels);
+    x->pixels = mem_alloc(x->out.count * image_reader_size(&p->reader));
     if (media_is_video(x->reference))
         x->out.fault = image_reader_video(r, p->source.files, x->reference, x->out.count,
-                                          &(struct frames_to){.values = x->pixels}, &x->out.replaced, &x->e);
+                                          &(struct frames_to){.pixels = x->pixels}, &x->out.replaced, &x->e);
     else x->out.fault = image_reader_read(r, p->source.files, x->reference, x->out.count, x->pixels, &x->e);
 }
 
@@ -192,11 +192,11 @@ static void report(struct image_packer *p, const struct packable *x)
 /* Computes the embeddings of a reference. */
 static int encode(struct image_packer *p, const struct packable *x, char *to, struct error *e)
 {
-    const uint64_t floats = p->reader.patches ? 0 : image_reader_floats(&p->reader);
+    const uint64_t size = p->reader.patches ? 0 : image_reader_size(&p->reader);
     const struct image_grid grid = {x->grid.t, x->grid.h, x->grid.w, false, 0};
     int rc = p->reader.patches ? embed_patches(&p->tower, x->pixels, grid, to, e) : PL_OK;
     for (uint32_t i = 0; i < x->out.count && !rc; i++, to += p->tower.bytes) {
-        if (!p->reader.patches) rc = embed_pixels(&p->tower, x->pixels + i * floats, to, e);
+        if (!p->reader.patches) rc = embed_pixels(&p->tower, x->pixels + i * size, to, e);
         if (!rc) rc = embed_finite(&p->tower, to, x->reference, e);
     }
     return rc;

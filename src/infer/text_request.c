@@ -401,7 +401,7 @@ static int plan_and_answer(struct answering *g, struct error *e)
 {
     struct run_generation o;
     if (measure(g, &o, e)) return e->code;
-    int rc = generator_plan(&g->generator, g->o->config, &o, &g->list.images, e);
+    int rc = generator_plan(&g->generator, g->o->config, &o, &g->prompts.images, &g->list.images, e);
     const struct run *r = g->generator.run;
     if (r->planned.has_graph && g->o->json && rc == PL_NOFIT) show_plan(g, false);
     if (!rc) generator_warn_longest(&g->generator, o.cache, "the text");

@@ -79,7 +79,7 @@ int validate_answers(struct answered *v, const struct config *c, const struct an
     const struct run_generation plan = {.cache = q->longest + most, .prompt = q->longest, .answer = most,
                                         .prompts = q->at.n, .tokens = q->tokens, .batch = c->train_eval_batch};
     v->scores = mem_alloc(q->files.n * sizeof *v->scores);
-    int rc = generator_plan(&v->generator, c, &plan, &q->images, e);
+    int rc = generator_plan(&v->generator, c, &plan, &v->held.prompts.images, &q->images, e);
     if (!rc) generator_warn_longest(&v->generator, plan.cache, "the longest prompt and its answer");
     if (!rc) rc = generator_start(&v->generator, e);
     return rc ? rc : answer_all(v, most, o->lines, e);
@@ -151,6 +151,7 @@ int validate_questions(struct answered_questions *v, const struct config *c, con
                        struct error *e)
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : QUESTION_TOKENS;
+    const struct media one = {.images = 1};
     struct row_queue s = {.v = v};
     *v = (struct answered_questions){0};
     TRY(feed_open_questions(&v->set, c, FEED_VALIDATION, e));
@@ -159,7 +160,7 @@ int validate_questions(struct answered_questions *v, const struct config *c, con
                                         .prompts = (int64_t)s.n, .tokens = (int64_t)s.n * c->data_sequence,
                                         .batch = c->train_eval_batch};
     int rc = ask_open(&s.ask, c, dataset_image_path(v->set, 0), dataset_text(v->set, 0, DATASET_QUESTION), e);
-    if (!rc) rc = generator_plan(&s.generator, &s.ask.config, &plan, &(struct media){.images = 1}, e);
+    if (!rc) rc = generator_plan(&s.generator, &s.ask.config, &plan, &s.ask.prompts.images, &one, e);
     if (!rc) rc = generator_start(&s.generator, e);
     if (!rc) rc = answer_questions(&s, most, e);
     generator_close(&s.generator);

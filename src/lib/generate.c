@@ -136,7 +136,7 @@ static int start(struct pl_session *s, const struct pl_generation *o, int64_t n,
         return PL_OK;
     if (x->started) generator_close(&x->generator);
     x->chunk = o->chunk;
-    int rc = generator_plan(&x->generator, &s->config, &g, media, &s->error);
+    int rc = generator_plan(&x->generator, &s->config, &g, &x->prompts.images, media, &s->error);
     if (!rc) rc = generator_start(&x->generator, &s->error);
     x->started = !rc;
     if (rc) generator_close(&x->generator);

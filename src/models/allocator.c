@@ -195,8 +195,8 @@ static id place(const struct build *b, const struct model *m, const struct batch
     if (images != B)
         return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample",
                           (long long)images, (long long)B);
-    id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image},
-                                  batch->size ? INPUT_SHARED : 0), kept = 0;
+    id pixels = images_input(g, own, "pixel_values", 4, (int64_t[]){B, m->images->channels, m->image, m->image},
+                             batch->size ? INPUT_SHARED : 0, m->image * m->image), kept = 0;
     id tokens = llava_layers.project(m, g, llava_layers.tower(m, g, pixels));
     IN_SCOPE(g, "allocator", 0) kept = keep(b, tokens, embeddings);
     if (!kept || !embeddings) return 0;

@@ -38,6 +38,13 @@ enum point_kind {
     POINT_KINDS
 };
 
+/* The value of each byte of pixel_values, where these are bytes: of a plane, a channel of an image,
+ * by row (its number % rows). rows 0: they are f32. */
+struct pixel_table {
+    int64_t rows;
+    const float (*value)[256];
+};
+
 /* Prompts of masks. All zeros: one point for one mask of an image of the configuration's size, with
  * a target. */
 struct prompting {
@@ -109,6 +116,7 @@ struct contents {
     enum model_part part;  /* with rounds, PART_IMAGE takes bytes */
     enum dtype embeddings; /* PART_REST: dtype of image_embeddings; DT_NONE: f32 */
     struct media media;
+    struct pixel_table pixels;
     struct prompting prompts;
     struct answering_losses answer; /* with a question among its tokens */
     int64_t queries;       /* that are matched with its masks (prompts.masks) */

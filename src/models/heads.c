@@ -1,7 +1,7 @@
 /*
  * heads.c: see heads.h.
  */
-#include "models/contents.h"
+#include "models/images.h"
 #include "models/heads.h"
 
 #include <math.h>
@@ -256,7 +256,8 @@ static id mean_patches(struct graph *g, id x, struct tower_sizes s)
 static id pixels(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
-    return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, s.channels, s.image, s.image});
+    return images_input(g, batch->holds, "pixel_values", 4, (int64_t[]){batch->B, s.channels, s.image, s.image}, 0,
+                        s.image * s.image);
 }
 
 static void build_classes(const struct model *m, struct graph *g, const struct batch *batch)

@@ -21,7 +21,7 @@
  * patch^2 values, and rows are samples; or one row of all images, where a batch says how many
  * patches there are (batch.size['P']; `step`):
  *
- *     pixel_values      f32 [rows,P,K]
+ *     pixel_values      u8 (contents.pixels) or f32 [rows,P,K]
  *     patch_ranges      i32 [rows,P,2]   the patches that a patch sees: those of its image or frame
  *     window_ranges     i32 [rows,P,2]   those of its window
  *     patch_positions   i32 [rows,P,3]   its row and column

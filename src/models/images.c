@@ -161,12 +161,21 @@ static id join_rows(const struct model *m, struct graph *g, id x, int64_t B, int
     return op_concat(g, rows, 2, 1);
 }
 
+id images_input(struct graph *g, const struct contents *holds, const char *name, int rank, const int64_t *dim, int axis,
+                int64_t plane)
+{
+    const struct pixel_table none = {0}, *t = holds ? &holds->pixels : &none;
+    if (!t->rows) return graph_input_along(g, name, DT_F32, rank, dim, axis);
+    id bytes = graph_input_along(g, name, DT_U8, rank, dim, axis);
+    return op_pixels(g, bytes, graph_const(g, "pixel_table", DT_F32, 2, (int64_t[]){t->rows, 256}, t->value), plane);
+}
+
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers)
 {
     const struct contents *own = batch->holds;
     if (batch->size || !own || own->part != PART_IMAGE) return false;
-    id pixels =
-        graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, m->images->channels, m->image, m->image});
+    id pixels = images_input(g, own, "pixel_values", 4,
+                             (int64_t[]){batch->B, m->images->channels, m->image, m->image}, 0, m->image * m->image);
     graph_output(g, "image_embeddings", op_dense(g, layers.tower(m, g, pixels)));
     return true;
 }
@@ -178,13 +187,14 @@ static id read_embeddings(const struct model *m, struct graph *g, const struct c
     return own->embeddings == DT_F32 ? x : op_cast(g, x, DT_NONE);
 }
 
-static id tower_of_pixels(const struct model *m, struct graph *g, int64_t n, bool each, image_map *tower)
+static id tower_of_pixels(const struct model *m, struct graph *g, const struct contents *own, int64_t n, bool each,
+                          image_map *tower)
 {
     /* Without images the features of one are built all the same, for their parameters. Nothing
      * reads them, so that they are never computed. */
     const int64_t dim[] = {n ? n : 1, m->images->channels, m->image, m->image};
-    return tower(m, g, graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim,
-                                   each && n ? 0 : INPUT_SHARED));
+    return tower(m, g, n ? images_input(g, own, "pixel_values", 4, dim, each ? 0 : INPUT_SHARED, m->image * m->image)
+                         : graph_input_along(g, "no_pixel_values", DT_F32, 4, dim, INPUT_SHARED));
 }
 
 /* Reports whether the rows may have images. Rows of generated tokens have none: the images are
@@ -266,8 +276,8 @@ static id merge_images(const struct model *m, struct graph *g, const struct batc
     const struct contents *own = batch->holds;
     const int64_t n = has_images(m, g, batch) ? r.images + r.frames : 0, all = r.each ? B * n : n;
     const bool kept = r.each && own && own->part == PART_REST;
-    id rows =
-        layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
+    id rows = layers.project(m, g, kept ? read_embeddings(m, g, own, all)
+                                        : tower_of_pixels(m, g, own, all, r.each, layers.tower));
     id newline = m->images->newline && x ? newline_row(m, g, tensor_last(tensor_at(g, x))) : 0;
     if (!rows || !x || !n) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;

@@ -112,6 +112,10 @@ struct image_layers {
      * [n,tokens,width]; NULL: the model takes none */
     id (*volumes)(const struct model *m, struct graph *g, const struct modality *x, id patches);
 };
+/* Declares the input of pixel values, as f32 or as bytes (contents.pixels), of which a channel of
+ * an image or of a patch has `plane`. Returns their values. */
+id images_input(struct graph *g, const struct contents *holds, const char *name, int rank, const int64_t *dim, int axis,
+                int64_t plane);
 /* Returns the embeddings x [B,T,C] with the features of the batch's images among them. */
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers);
 /* Builds, with PART_IMAGE, only the tower, with its output image_embeddings. Returns false if the

@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "graph/emit.h"
+#include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "base/allocation.h"
@@ -299,6 +300,7 @@ static int parse_coc_3(struct model *m, const struct value *v, struct error *e) 
 struct tower {
     const struct qwen_vl *c;
     struct graph *g;
+    const struct contents *holds; /* NULL: nothing is said */
     int64_t R, P; /* rows, patches of each: one sequence of all samples; with a token allocator a row for each */
     int64_t bucket; /* the patches of a sample are rounded up to a multiple of it, in the sequence */
     bool any;     /* the batch has room for images; else their features are built for the parameters only */
@@ -313,13 +315,30 @@ struct tower_output {
     id last, deep[FEATURES_MOST];
 };
 
+/* Returns the dimension of inputs of patches that counts samples. */
+static int axis_of(const struct tower *t)
+{
+    return !t->any || t->shared ? INPUT_SHARED : t->c->grid.tokens ? 0 : 1;
+}
+
 static id input(const struct tower *t, const char *name, enum dtype type, int64_t width)
 {
     char full[64];
     snprintf(full, sizeof full, "%s%s", t->any ? "" : "no_", name);
-    const id x = graph_input_along(t->g, full, type, 3, (int64_t[]){t->R, t->P, width},
-                                   !t->any || t->shared ? INPUT_SHARED : t->c->grid.tokens ? 0 : 1);
+    const id x = graph_input_along(t->g, full, type, 3, (int64_t[]){t->R, t->P, width}, axis_of(t));
     if (t->any && !t->c->grid.tokens) graph_set_along(t->g, x, 1);
+    return x;
+}
+
+/* Returns the pixel values of the patches. */
+static id pixels(const struct tower *t)
+{
+    const struct grid_model *m = &t->c->grid;
+    const int64_t K = grid_values(m), dim[] = {t->R, t->P, K};
+    if (!t->any) return input(t, "pixel_values", DT_F32, K);
+    const id x = images_input(t->g, t->holds, "pixel_values", 3, dim, axis_of(t), K / m->channels);
+    const struct node *made = node_at(t->g, tensor_at(t->g, x)->node);
+    if (!t->c->grid.tokens) graph_set_along(t->g, made->op == OP_PIXELS ? made->in[0] : x, 1);
     return x;
 }
 
@@ -342,7 +361,7 @@ static id embed(const struct tower *t)
     const struct grid_model *m = &c->grid;
     struct graph *g = t->g;
     const int64_t kernel[] = {c->width, m->channels, m->temporal, m->patch, m->patch};
-    id x = input(t, "pixel_values", DT_F32, grid_values(m)), bias = 0, w;
+    id x = pixels(t), bias = 0, w;
     w = layer_param(g, c->prefix, "patch_embed.proj.weight", 5, kernel, c->std);
     if (c->kind == QWEN3_VL) bias = layer_param(g, c->prefix, "patch_embed.proj.bias", 1, &c->width, 0);
     x = op_linear(g, x, op_reshape(g, w, 2, (int64_t[]){c->width, grid_values(m)}), bias);
@@ -492,7 +511,8 @@ static struct tower begin(const struct model *m, struct graph *g, const struct b
 {
     const struct qwen_vl *c = m->config;
     const struct contents *own = batch->holds;
-    struct tower t = {.c = c, .g = g, .shared = batch->size, .R = batch->size || !c->grid.tokens ? 1 : batch->B,
+    struct tower t = {.c = c, .g = g, .holds = own, .shared = batch->size,
+                      .R = batch->size || !c->grid.tokens ? 1 : batch->B,
                       .bucket = c->grid.tokens ? 1 : round_up(BUCKET, c->grid.merge * c->grid.merge)};
     const int64_t D = c->width / c->heads;
     if (batch->size) t.P = batch->size['P'] + batch->size['V'];

@@ -18,7 +18,7 @@ static void process(const struct image_processor *p, uint32_t width, uint32_t he
     if (room > MOST || (uint64_t)count * h * w > MOST / 256) return;
     uint8_t *rgb = mem_alloc((size_t)width * height * 3);
     void *scratch = mem_alloc(room);
-    float *to = mem_alloc((size_t)count * 3 * h * w * sizeof *to);
+    uint8_t *to = mem_alloc((size_t)count * 3 * h * w);
     image_processor_run(p, rgb, width, height, scratch, room, to);
     mem_free(rgb);
     mem_free(scratch);

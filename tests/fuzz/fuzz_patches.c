@@ -16,10 +16,10 @@ static void process(const struct patch_rules *p, const struct patch_grid *g, uin
     const uint64_t room = patch_scratch(p, g, width, height), patches = patch_grid_patches(g);
     CHECK(patch_grid_tokens(p, g) * p->merge * p->merge == patches && patches, "%llu patches",
           (unsigned long long)patches);
-    if (room > MOST || (uint64_t)width * height > MOST || patches > MOST / 4 / patch_floats(p)) return;
+    if (room > MOST || (uint64_t)width * height > MOST || patches > MOST / patch_bytes(p)) return;
     uint8_t *rgb = mem_alloc((size_t)width * height * 3);
     void *scratch = mem_alloc(room);
-    float *to = mem_alloc(patches * patch_floats(p) * sizeof *to);
+    uint8_t *to = mem_alloc(patches * patch_bytes(p));
     if (n) patch_frame(p, g, n - 1, n, rgb, width, height, scratch, room, to);
     else patch_image(p, g, rgb, width, height, scratch, room, to);
     mem_free(rgb);

@@ -1,5 +1,5 @@
 /*
- * prompts.c: inputs of a prompted model: IMAGE converts bytes to normalised pixels, FOURIER
+ * prompts.c: images and prompts: IMAGE and PIXELS convert bytes to normalised pixels, FOURIER
  * computes features of points, MASK_PICK selects the mask that is fed back, PROMPT_NEXT draws the
  * next point. None has a gradient: images, points and fed-back masks are constants.
  */
@@ -55,6 +55,43 @@ static void ref_image(const struct launch *l)
         bool inside = y < (int64_t)ref_get(&l->in[1], 2 * b) && x < (int64_t)ref_get(&l->in[1], 2 * b + 1);
         ref_put(&l->out[0], i, inside ? (ref_get(&l->in[0], i) - l->attr->image.mean[c]) / l->attr->image.std[c] : 0);
     }
+}
+
+/* --- PIXELS: values of bytes by a table ------------------------------------------------------- */
+
+static bool pixels_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_U8) && tensor_is(q->in[1], DT_F32) && tensor_is_fast(q->out[0]);
+}
+
+/* Computes n values from byte `at` on, plane by plane. */
+static void pixel_values(const struct launch *l, int64_t at, int64_t n, float *to)
+{
+    const int64_t plane = l->attr->pixels.plane, rows = l->in[1].dim[0];
+    const uint8_t *from = (const uint8_t *)l->in[0].data + at;
+    for (int64_t k = 0; k < n;) {
+        const int64_t number = (at + k) / plane, end = min_i64(n, (number + 1) * plane - at);
+        const float *value = (const float *)l->in[1].data + number % rows * 256;
+        for (; k < end; k++) to[k] = value[from[k]];
+    }
+}
+
+static void pixels_run(const struct launch *l)
+{
+    const int64_t n = operand_elements(&l->in[0]);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 4096)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float scratch[TILE], *to = row_place(&l->out[0], at, scratch);
+        pixel_values(l, at, min_i64(TILE, n - at), to);
+        row_store(&l->out[0], at, (int)min_i64(TILE, n - at), to);
+    }
+}
+
+static void ref_pixels(const struct launch *l)
+{
+    const int64_t plane = l->attr->pixels.plane, rows = l->in[1].dim[0], n = operand_elements(&l->in[0]);
+    for (int64_t i = 0; i < n; i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[1], i / plane % rows * 256 + (int64_t)ref_get(&l->in[0], i)));
 }
 
 /* --- FOURIER: Fourier features of points ------------------------------------------------------ */
@@ -128,9 +165,11 @@ static void ref_mask_pick(const struct launch *l)
 }
 
 CPU_KERNEL(IMAGE, image);
+CPU_KERNEL(PIXELS, pixels);
 CPU_KERNEL_DENSE(FOURIER, fourier);
 CPU_KERNEL(MASK_PICK, mask_pick);
 REF_KERNEL(IMAGE, image);
+REF_KERNEL(PIXELS, pixels);
 REF_KERNEL(MASK_PICK, mask_pick);
 
 /* --- PROMPT_NEXT: the next simulated point -----------------------------------------------------

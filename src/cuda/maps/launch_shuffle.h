@@ -54,6 +54,9 @@ struct image_scale {
 };
 cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *valid, enum store type, int64_t B, int64_t H,
                        int64_t W, struct image_scale s, cudaStream_t stream);
+/* Computes n values y of bytes x by a table [rows,256]. */
+cudaError_t cuda_pixels(void *y, const uint8_t *x, const float *table, enum store type, int64_t plane, int64_t rows,
+                        int64_t n, cudaStream_t stream);
 /* Computes y [points,2F] from coords [points,2] and gauss [2,F]. */
 cudaError_t cuda_fourier(void *y, const void *coords, const void *gauss, struct any_types types, int64_t points,
                          int64_t F, cudaStream_t stream);

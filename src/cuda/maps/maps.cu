@@ -407,6 +407,28 @@ extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *vali
     return cudaGetLastError();
 }
 
+template <typename T>
+__global__ void pixels_kernel(T *y, const uint8_t *x, const float *table, int64_t plane, int64_t rows, int64_t n)
+{
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
+        const int64_t number = quotient(i, plane), row = number - quotient(number, rows) * rows;
+        y[i] = from_float<T>(__ldg(table + row * 256 + x[i]));
+    }
+}
+
+extern "C" cudaError_t cuda_pixels(void *y, const uint8_t *x, const float *table, enum store type, int64_t plane,
+                                   int64_t rows, int64_t n, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: pixels_kernel<<<grid_for(n), BLOCK, 0, stream>>>((float *)y, x, table, plane, rows, n); break;
+    case STORE_BF16:
+        pixels_kernel<<<grid_for(n), BLOCK, 0, stream>>>((__nv_bfloat16 *)y, x, table, plane, rows, n);
+        break;
+    case STORE_F16: pixels_kernel<<<grid_for(n), BLOCK, 0, stream>>>((__half *)y, x, table, plane, rows, n); break;
+    }
+    return cudaGetLastError();
+}
+
 /* Computes the Fourier features. Whole turns are subtracted in double: after many of them a float
  * angle has little precision left. */
 __global__ void fourier_kernel(void *y, const void *coords, const void *gauss, any_types types, int64_t points,

@@ -71,6 +71,10 @@ static bool match_image(const struct query *q)
 {
     return is_dense(q->in[0], DT_U8) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]);
 }
+static bool match_pixels(const struct query *q)
+{
+    return is_dense(q->in[0], DT_U8) && is_dense(q->in[1], DT_F32) && is_storable(q->out[0]);
+}
 static bool match_fourier(const struct query *q)
 {
     return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]);

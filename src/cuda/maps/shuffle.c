@@ -171,6 +171,13 @@ static int launch_image(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static int launch_pixels(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_pixels(l->out[0].data, l->in[0].data, l->in[1].data, store_of(l->out[0].dtype),
+                         l->attr->pixels.plane, l->in[1].dim[0], operand_elements(&l->in[0]), l->stream));
+    return PL_OK;
+}
+
 static int launch_fourier(const struct launch *l, struct error *e)
 {
     const struct any_types types = {any_of(l->out[0].dtype), any_of(l->in[0].dtype), any_of(l->in[1].dtype)};
@@ -244,6 +251,7 @@ CUDA_KERNEL(cuda_shift_labels, .launch = launch_shift_labels);
 CUDA_KERNEL(cuda_labelled_first, .launch = launch_labelled_first);
 CUDA_KERNEL(cuda_used_first, .launch = launch_used_first);
 CUDA_KERNEL(cuda_image, .launch = launch_image);
+CUDA_KERNEL(cuda_pixels, .launch = launch_pixels);
 CUDA_KERNEL(cuda_fourier, .launch = launch_fourier);
 CUDA_KERNEL(cuda_resize, .launch = launch_resize);
 CUDA_KERNEL(cuda_resize_bwd, .launch = launch_resize_bwd);

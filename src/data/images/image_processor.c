@@ -177,22 +177,24 @@ static void fill_values(const struct image_processor *p, uint32_t c, float value
     }
 }
 
-/* Converts the bytes of s, rows `stride` apart, to planes. */
-static void put_planes(const struct image_processor *p, const uint8_t *rgb, size_t stride, struct size s, float *to)
+void image_processor_values(const struct image_processor *p, float value[3][256])
 {
-    for (uint32_t c = 0; c < 3; c++) {
-        float value[256];
-        fill_values(p, c, value);
+    for (uint32_t c = 0; c < 3; c++) fill_values(p, c, value[c]);
+}
+
+/* Writes the bytes of s, rows `stride` apart, as planes. */
+static void put_planes(const uint8_t *rgb, size_t stride, struct size s, uint8_t *to)
+{
+    for (uint32_t c = 0; c < 3; c++)
         for (uint32_t y = 0; y < s.h; y++)
-            for (uint32_t x = 0; x < s.w; x++) *to++ = value[rgb[y * stride + (size_t)x * 3 + c]];
-    }
+            for (uint32_t x = 0; x < s.w; x++) *to++ = rgb[y * stride + (size_t)x * 3 + c];
 }
 
 /* --- resizing --------------------------------------------------------------------------------- */
 
 struct scratch {
     uint8_t *first, *second; /* two images on the way to tiles */
-    uint8_t *bytes;          /* the result before it is normalised */
+    uint8_t *bytes;          /* the result before it becomes planes */
     uint8_t *row;            /* a row of the image padded to a square */
     void *resize;
     size_t resize_room;
@@ -283,12 +285,12 @@ static struct size anyres_size(const struct image_processor *p, struct size imag
 
 /* Writes the whole image, then tiles of it with black around it. */
 static void put_whole_and_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image,
-                                const struct scratch *s, float *to)
+                                const struct scratch *s, uint8_t *to)
 {
     const struct size tile = {p->tile, p->tile}, all = anyres_size(p, image), inner = within(image, all);
     const size_t plane = (size_t)3 * p->tile * p->tile;
     resize_whole(p, rgb, image, tile, s->bytes, s);
-    put_planes(p, s->bytes, (size_t)tile.w * 3, tile, to);
+    put_planes(s->bytes, (size_t)tile.w * 3, tile, to);
     to += plane;
     resize_whole(p, rgb, image, inner, s->first, s);
     memset(s->second, 0, bytes_of(all));
@@ -297,11 +299,11 @@ static void put_whole_and_tiles(const struct image_processor *p, const uint8_t *
                s->first + (size_t)y * inner.w * 3, (size_t)inner.w * 3);
     for (uint32_t y = 0; y < all.h; y += p->tile)
         for (uint32_t x = 0; x < all.w; x += p->tile, to += plane)
-            put_planes(p, s->second + ((size_t)y * all.w + x) * 3, (size_t)all.w * 3, tile, to);
+            put_planes(s->second + ((size_t)y * all.w + x) * 3, (size_t)all.w * 3, tile, to);
 }
 
 static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image, const struct scratch *s,
-                      float *to)
+                      uint8_t *to)
 {
     const struct size first = p->max_tiles ? image : resized(p, image), tile = {p->tile, p->tile},
                       second = p->split ? tiled(p, image) : tile;
@@ -309,15 +311,15 @@ static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struc
     if (!p->max_tiles) resize_whole(p, rgb, image, first, s->first, s);
     resize_whole(p, p->max_tiles ? rgb : s->first, first, second, s->second, s);
     if (second.w <= p->tile && second.h <= p->tile) {
-        put_planes(p, s->second, (size_t)tile.w * 3, tile, to);
+        put_planes(s->second, (size_t)tile.w * 3, tile, to);
         return;
     }
     for (uint32_t y = 0; y < second.h; y += p->tile)
         for (uint32_t x = 0; x < second.w; x += p->tile, to += plane)
-            put_planes(p, s->second + ((size_t)y * second.w + x) * 3, (size_t)second.w * 3, tile, to);
+            put_planes(s->second + ((size_t)y * second.w + x) * 3, (size_t)second.w * 3, tile, to);
     if (p->max_tiles) resize_whole(p, rgb, image, tile, s->bytes, s);
     else resize_whole(p, s->second, second, tile, s->bytes, s);
-    put_planes(p, s->bytes, (size_t)tile.w * 3, tile, to);
+    put_planes(s->bytes, (size_t)tile.w * 3, tile, to);
 }
 
 /* --- scratch and the whole -------------------------------------------------------------------- */
@@ -375,7 +377,7 @@ size_t image_processor_scratch(const struct image_processor *p, uint32_t width, 
 }
 
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height,
-                         void *scratch, size_t room, float *to)
+                         void *scratch, size_t room, uint8_t *to)
 {
     const struct size image = {width, height}, result = result_size(p);
     struct scratch s;
@@ -390,7 +392,7 @@ void image_processor_run(const struct image_processor *p, const uint8_t *rgb, ui
         return;
     }
     resize_and_crop(p, rgb, image, &s);
-    put_planes(p, s.bytes, (size_t)result.w * 3, result, to);
+    put_planes(s.bytes, (size_t)result.w * 3, result, to);
 }
 
 /* ---- Reading from a model folder ----

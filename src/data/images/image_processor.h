@@ -1,5 +1,6 @@
 /*
- * image_processor.h: from an image of any size to the pixel values that a vision tower takes.
+ * image_processor.h: from an image of any size to the pixels that a vision tower takes, as bytes,
+ * and the value of each byte.
  *
  *   CLIP      [pad to a square] ─ shorter edge to S ─ centre crop S x S ─┐
  *   SigLIP, Gemma 3
@@ -81,6 +82,9 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
                                uint32_t *columns);
 /* Returns the bytes of scratch for an image of this size. */
 size_t image_processor_scratch(const struct image_processor *p, uint32_t width, uint32_t height);
-/* Writes [count][3][H][W] to `to`. Rows of the image are 3 * width bytes apart. */
+/* Writes the bytes [count][3][H][W] to `to`, of which the pixel values are computed. Rows of the
+ * image are 3 * width bytes apart. */
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height,
-                         void *scratch, size_t room, float *to);
+                         void *scratch, size_t room, uint8_t *to);
+/* Computes the pixel value of each byte, by channel. */
+void image_processor_values(const struct image_processor *p, float value[3][256]);

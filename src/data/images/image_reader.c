@@ -16,7 +16,7 @@ struct image_reader {
 
 uint64_t image_reader_bytes(const struct image_reader_options *o) { return align_up(o->room, 64); }
 
-uint64_t image_reader_floats(const struct image_reader_options *o)
+uint64_t image_reader_size(const struct image_reader_options *o)
 {
     uint32_t height, width;
     image_processor_size(&o->processor, &height, &width);
@@ -96,7 +96,7 @@ static enum data_fault choose_processor(const struct image_reader *r, const stru
 }
 
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference,
-                                  uint32_t count, float *to, struct error *e)
+                                  uint32_t count, uint8_t *to, struct error *e)
 {
     struct image_processor p;
     struct image image;
@@ -164,7 +164,7 @@ enum data_fault image_reader_volume(struct image_reader *r, struct image_files *
 struct frames {
     struct image_reader *r;
     uint32_t count;
-    uint64_t floats;
+    uint64_t size;
     struct frames_to to;
 };
 
@@ -196,9 +196,9 @@ static int take_frame(void *user, uint32_t i, const struct image *frame, struct 
         return error_set(e, PL_USAGE, "it has more than the %u frames that its text was tokenized with", f->count);
     TRY(check_side(frame, e));
     TRY(room_behind(f->r, frame, image_processor_scratch(p, frame->width, frame->height), &rest, e));
-    float *values = f->to.values + (f->to.take ? 0 : i * f->floats);
-    image_processor_run(p, frame->rgb, frame->width, frame->height, f->r->room + rest, f->r->o.room - rest, values);
-    return f->to.take ? f->to.take(f->to.user, values, 1, e) : PL_OK;
+    uint8_t *pixels = f->to.pixels + (f->to.take ? 0 : i * f->size);
+    image_processor_run(p, frame->rgb, frame->width, frame->height, f->r->room + rest, f->r->o.room - rest, pixels);
+    return f->to.take ? f->to.take(f->to.user, pixels, 1, e) : PL_OK;
 }
 
 enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
@@ -209,7 +209,7 @@ enum data_fault image_reader_video(struct image_reader *r, struct image_files *f
     const struct video_options o = {.fps = r->o.fps, .max_frames = r->o.max_frames, .to = r->room, .room = r->o.room,
                                     .choose = sampling.on ? video_sample : NULL, .chooser = &sampling,
                                     .image = {.range = r->o.range, .on_white = true, .jpg = r->jpg}};
-    struct frames f = {r, count, image_reader_floats(&r->o), *to};
+    struct frames f = {r, count, image_reader_size(&r->o), *to};
     struct video_at v;
     uint32_t frames = 0;
     int rc = image_files_video(files, reference, &v, e);

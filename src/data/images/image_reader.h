@@ -1,9 +1,8 @@
 /*
- * image_reader.h: from the reference to an image to the pixel values that a vision tower takes, in
- * memory that is planned: the part of a loader's thread that reads images.
+ * image_reader.h: from the reference to an image to the pixels that a vision tower takes, as bytes,
+ * in memory that is planned: the part of a loader's thread that reads images.
  *
- *     reference ─ file (image_files.h) ─ RGB (image.h; video.h) ─ pixel values (image_processor.h;
- *                                                                 patches.h)
+ *     reference ─ file (image_files.h) ─ RGB (image.h; video.h) ─ pixels (image_processor.h; patches.h)
  *
  * Per image only libjpeg, libpng and libwebp allocate; per video also FFmpeg, and the list of its
  * frames is on the heap while they are read.
@@ -30,26 +29,27 @@ struct image_reader_options {
     struct volume_options volumes;
 };
 
-/* Returns the bytes of the memory of a reader; floats of one image for the tower. */
+/* Returns the bytes of the memory of a reader; those of one image for the tower. */
 uint64_t image_reader_bytes(const struct image_reader_options *o);
-uint64_t image_reader_floats(const struct image_reader_options *o);
+uint64_t image_reader_size(const struct image_reader_options *o);
 
 struct image_reader;
 /* Makes a reader at `at`, which has image_reader_bytes, aligned to 64. Only this uses the heap. */
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at);
 void image_reader_free(struct image_reader *r);
 
-/* Reads an image that has `count` images for the tower, into to[count * image_reader_floats].
+/* Reads an image that has `count` images for the tower, into to[count * image_reader_size].
  * Another number is a fault: the image was replaced after its text was tokenized. */
 enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference,
-                                  uint32_t count, float *to, struct error *e);
+                                  uint32_t count, uint8_t *to, struct error *e);
 
-/* Receives images for the tower, values [count][floats of one]. */
-typedef int image_take(void *user, const float *values, uint32_t count, struct error *e);
+/* Receives the bytes of `count` images or patches for the tower; or a volume, whose values are
+ * f32. */
+typedef int image_take(void *user, const void *values, uint32_t count, struct error *e);
 /* What becomes of a video's frames: they are written one after the other; with `take` each is
  * written to the same place, and given to it. */
 struct frames_to {
-    float *values;
+    uint8_t *pixels;
     image_take *take; /* NULL: none */
     void *user;
 };
@@ -64,11 +64,11 @@ enum data_fault image_reader_volume(struct image_reader *r, struct image_files *
                                     float *to, struct error *e);
 
 /* Read an image or a video of a model that takes patches, and which becomes `tokens` tokens, into
- * to[patch_grid_patches][patch_floats]. Another number is a fault: the file was replaced after its
+ * to[patch_grid_patches][patch_bytes]. Another number is a fault: the file was replaced after its
  * text was tokenized. So are frames of several sizes. Which frames are used, options.video_patches
  * decides, and not fps and max_frames. */
 struct patches_read {
-    float *to;
+    uint8_t *to;
     uint64_t tokens;        /* 0: as many for any grid, of at most... */
     uint64_t most;          /* ...this many patches */
     struct patch_grid grid; /* what was read */

@@ -92,7 +92,7 @@ static int scan_video(const struct image_source *s, const char *reference, struc
     return rc;
 }
 
-static int take_none(void *user, const float *values, uint32_t count, struct error *e)
+static int take_none(void *user, const void *values, uint32_t count, struct error *e)
 {
     (void)user, (void)values, (void)count, (void)e;
     return PL_OK;
@@ -106,7 +106,7 @@ static int read_video(const struct image_source *s, const char *reference, image
     const struct image_reader_options o = {.processor = s->processor, .frame_processor = s->frame_processor,
                                            .range = s->videos.image.range, .room = s->videos.room, .fps = s->videos.fps,
                                            .max_frames = s->videos.max_frames};
-    const uint64_t frame = image_reader_floats(&o) * sizeof(float);
+    const uint64_t frame = image_reader_size(&o);
     struct video_times times;
     uint32_t replaced;
     if (scan_video(s, reference, NULL, &times, e)) return e->code;
@@ -116,7 +116,7 @@ static int read_video(const struct image_source *s, const char *reference, image
     const struct frames_to to = {mem_alloc(frame), take ? take : take_none, user};
     const enum data_fault fault = image_reader_video(r, s->files, reference, out->count, &to, &replaced, e);
     out->used = image_reader_bytes(&o) + frame + LISTS;
-    mem_free(to.values);
+    mem_free(to.pixels);
     image_reader_free(r);
     mem_free(room);
     if (fault && e->code != PL_FAIL) e->code = PL_USAGE;
@@ -225,7 +225,7 @@ static int read_patch_video(const struct image_source *s, const char *reference,
     int rc = scan_patches(s, reference, &b, &grid, &times, e);
     bump_free(&b);
     TRY(rc);
-    const uint64_t size = patch_grid_patches(&grid) * patch_floats(&s->video_patches) * sizeof(float);
+    const uint64_t size = patch_grid_patches(&grid) * patch_bytes(&s->video_patches);
     if (size > s->room) return too_large(s, reference, size, e);
     struct patches_read x = {.to = mem_alloc(size), .tokens = patch_grid_tokens(&s->video_patches, &grid)};
     void *room = mem_alloc(image_reader_bytes(&o));
@@ -253,16 +253,16 @@ static int read_any_size(const struct image_source *s, const char *reference, im
     TRY(read_rgb(s, reference, &image, &bytes, e));
     int rc = patch_grid_image(p, image.width, image.height, &grid, e);
     const uint64_t scratch = rc ? 0 : patch_scratch(p, &grid, image.width, image.height),
-                   size = rc ? 0 : patch_grid_patches(&grid) * patch_floats(p) * sizeof(float);
+                   size = rc ? 0 : patch_grid_patches(&grid) * patch_bytes(p);
     if (!rc && (scratch > s->room || size > s->room)) rc = too_large(s, reference, scratch > size ? scratch : size, e);
     if (!rc) {
         void *work = mem_alloc(scratch + 1);
-        float *values = mem_alloc(size);
-        patch_image(p, &grid, image.rgb, image.width, image.height, work, scratch, values);
+        uint8_t *pixels = mem_alloc(size);
+        patch_image(p, &grid, image.rgb, image.width, image.height, work, scratch, pixels);
         *out = (struct image_pixels){(uint32_t)patch_grid_patches(&grid), grid, false, 0,
                                      bytes + 8ull * image.width * image.height + scratch + size, -1};
-        rc = take ? take(user, values, out->count, e) : PL_OK;
-        mem_free(values);
+        rc = take ? take(user, pixels, out->count, e) : PL_OK;
+        mem_free(pixels);
         mem_free(work);
     }
     mem_free(image.rgb);
@@ -286,12 +286,12 @@ int image_source_read(const struct image_source *s, const char *reference, bool 
     void *work = mem_alloc(scratch + 1);
     image_processor_size(p, &height, &width);
     out->count = image_processor_count(p, image.width, image.height, &rows, &columns);
-    const uint64_t size = (uint64_t)out->count * 3 * height * width * sizeof(float);
-    float *values = mem_alloc(size);
+    const uint64_t size = (uint64_t)out->count * 3 * height * width;
+    uint8_t *pixels = mem_alloc(size);
     out->used = bytes + 8ull * image.width * image.height + scratch + size;
-    image_processor_run(p, image.rgb, image.width, image.height, work, scratch, values);
-    int rc = take ? take(user, values, out->count, e) : PL_OK;
-    mem_free(values);
+    image_processor_run(p, image.rgb, image.width, image.height, work, scratch, pixels);
+    int rc = take ? take(user, pixels, out->count, e) : PL_OK;
+    mem_free(pixels);
     mem_free(work);
     mem_free(image.rgb);
     return rc;

@@ -37,8 +37,8 @@ int64_t image_source_patches_per_token(const struct image_source *s);
 /* Returns a hash of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
 
-/* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets
- * them as [count][channels][side][side], or as `count` patches; NULL: they are only read.
+/* The pixels of an image, or of a video frame by frame, as the tower takes them: `take` gets their
+ * bytes as [count][channels][side][side], or as `count` patches; NULL: they are only read.
  * `beside`: the conversation has other images (image_processor_beside). Thread-safe. PL_USAGE, with
  * the reference: it is missing or broken. */
 struct image_pixels {
@@ -47,7 +47,7 @@ struct image_pixels {
     bool video;
     double seconds;      /* of a video, that one of grid.t lasts */
     uint64_t used;       /* bytes of memory that reading took, at most */
-    int modality;        /* of a volume, whose values are patches (volume.h); below 0: an image or a video */
+    int modality;        /* of a volume, whose patches are f32 (volume.h); below 0: an image or a video */
 };
 int image_source_read(const struct image_source *s, const char *reference, bool beside, image_take *take, void *user,
                       struct image_pixels *out, struct error *e);

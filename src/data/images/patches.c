@@ -124,7 +124,7 @@ uint64_t patch_grid_tokens(const struct patch_rules *p, const struct patch_grid 
     return patch_grid_patches(g) / (p->merge * p->merge);
 }
 
-uint32_t patch_floats(const struct patch_rules *p) { return 3 * p->temporal * p->patch * p->patch; }
+uint32_t patch_bytes(const struct patch_rules *p) { return 3 * p->temporal * p->patch * p->patch; }
 
 /* --- values ----------------------------------------------------------------------------------- */
 
@@ -139,6 +139,11 @@ static void fill_values(const struct patch_rules *p, uint32_t c, float value[256
         if (p->normalize) value[v] = ((float)v - mean) / std;
         else value[v] = p->rescale ? (float)v * (float)p->factor : (float)v;
     }
+}
+
+void patch_values(const struct patch_rules *p, float value[3][256])
+{
+    for (uint32_t c = 0; c < 3; c++) fill_values(p, c, value[c]);
 }
 
 /* --- pixels ----------------------------------------------------------------------------------- */
@@ -178,41 +183,39 @@ struct slots { uint32_t grid, first, end; };
 
 /* Writes one patch, whose first pixel is at rgb, into the slots of a row of pixel values. */
 static void put_patch(const struct patch_rules *p, const uint8_t *rgb, size_t stride, const struct slots *s,
-                      const float value[3][256], float *to)
+                      uint8_t *to)
 {
     const size_t square = (size_t)p->patch * p->patch;
     for (uint32_t c = 0; c < 3; c++, to += p->temporal * square) {
-        float *first = to + s->first * square, *at = first;
+        uint8_t *first = to + s->first * square, *at = first;
         for (uint32_t y = 0; y < p->patch; y++)
-            for (uint32_t x = 0; x < p->patch; x++) *at++ = value[c][rgb[y * stride + (size_t)x * 3 + c]];
-        for (uint32_t k = s->first + 1; k < s->end; k++, at += square) memcpy(at, first, square * sizeof *at);
+            for (uint32_t x = 0; x < p->patch; x++) *at++ = rgb[y * stride + (size_t)x * 3 + c];
+        for (uint32_t k = s->first + 1; k < s->end; k++, at += square) memcpy(at, first, square);
     }
 }
 
 /* Writes a resized frame: the patches of merge * merge neighbours follow each other. */
 static void put_frame(const struct patch_rules *p, const struct patch_grid *g, const uint8_t *rgb,
-                      const struct slots *s, float *to)
+                      const struct slots *s, uint8_t *to)
 {
-    const size_t stride = (size_t)g->w * p->patch * 3, floats = patch_floats(p);
-    float value[3][256];
-    for (uint32_t c = 0; c < 3; c++) fill_values(p, c, value[c]);
-    to += (size_t)s->grid * g->h * g->w * floats;
+    const size_t stride = (size_t)g->w * p->patch * 3, bytes = patch_bytes(p);
+    to += (size_t)s->grid * g->h * g->w * bytes;
     for (uint32_t h = 0; h < g->h; h += p->merge)
         for (uint32_t w = 0; w < g->w; w += p->merge)
-            for (uint32_t k = 0; k < p->merge * p->merge; k++, to += floats) {
+            for (uint32_t k = 0; k < p->merge * p->merge; k++, to += bytes) {
                 const size_t y = (size_t)(h + k / p->merge) * p->patch, x = (size_t)(w + k % p->merge) * p->patch;
-                put_patch(p, rgb + y * stride + x * 3, stride, s, value, to);
+                put_patch(p, rgb + y * stride + x * 3, stride, s, to);
             }
 }
 
 void patch_image(const struct patch_rules *p, const struct patch_grid *g, const uint8_t *rgb, uint32_t width,
-                 uint32_t height, void *scratch, uint64_t room, float *to)
+                 uint32_t height, void *scratch, uint64_t room, uint8_t *to)
 {
     put_frame(p, g, resized(p, g, rgb, width, height, scratch, room), &(struct slots){0, 0, p->temporal}, to);
 }
 
 void patch_frame(const struct patch_rules *p, const struct patch_grid *g, uint32_t i, uint32_t frames,
-                 const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, uint64_t room, float *to)
+                 const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, uint64_t room, uint8_t *to)
 {
     const uint32_t slot = i % p->temporal;
     const struct slots s = {i / p->temporal, slot, i + 1 == frames ? p->temporal : slot + 1};

@@ -90,23 +90,25 @@ int patch_grid_video(const struct patch_rules *p, uint32_t frames, uint32_t widt
 /* Return the number of patches, rows of pixel values; and of tokens, which is patches / merge^2. */
 uint64_t patch_grid_patches(const struct patch_grid *g);
 uint64_t patch_grid_tokens(const struct patch_rules *p, const struct patch_grid *g);
-/* Returns the floats of one patch: 3 * temporal * patch * patch. */
-uint32_t patch_floats(const struct patch_rules *p);
+/* Returns the bytes of one patch, each of which is a pixel value: 3 * temporal * patch * patch. */
+uint32_t patch_bytes(const struct patch_rules *p);
+/* Computes the value of each byte, by channel. */
+void patch_values(const struct patch_rules *p, float value[3][256]);
 
 /* ---- Pixels ---- */
 
 /* Returns the bytes of scratch for an image or frame of this size that is resized to the grid;
  * UINT64_MAX where they do not fit into a uint64_t. */
 uint64_t patch_scratch(const struct patch_rules *p, const struct patch_grid *g, uint32_t width, uint32_t height);
-/* Writes the patches of an image, [patch_grid_patches][patch_floats], to `to`. Rows of the image
+/* Writes the patches of an image, [patch_grid_patches][patch_bytes], to `to`. Rows of the image
  * are 3 * width bytes apart. */
 void patch_image(const struct patch_rules *p, const struct patch_grid *g, const uint8_t *rgb, uint32_t width,
-                 uint32_t height, void *scratch, uint64_t room, float *to);
+                 uint32_t height, void *scratch, uint64_t room, uint8_t *to);
 /* Writes frame i of `frames` to the patches of a video, of which `to` is the first. The frames may
  * come in any order; each writes what is its own, and the last one also what repeats it. All
  * frames have the size from which the grid was found. */
 void patch_frame(const struct patch_rules *p, const struct patch_grid *g, uint32_t i, uint32_t frames,
-                 const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, uint64_t room, float *to);
+                 const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, uint64_t room, uint8_t *to);
 
 /* ---- The frames of a video ---- */
 

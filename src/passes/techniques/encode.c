@@ -113,12 +113,22 @@ static bool is_read_outside(const struct encoder *e, id t)
     return false;
 }
 
+/* Reports whether a node converts pixels before they come into the scope of images. A table with
+ * rows for the images of a sample depends on which these are. */
+static bool makes_pixels(const struct graph *g, const struct node *n)
+{
+    if (n->op == OP_CAST) return true;
+    return n->op == OP_PIXELS && tensor_elements(tensor_at(g, n->in[0])) / tensor_at(g, n->in[0])->dim[0] %
+                                         (n->attr.pixels.plane * tensor_at(g, n->in[1])->dim[0]) == 0;
+}
+
 /* Reports whether a node may move if its inputs do: it is in the scope of images, outside of
- * loops and of trained blocks, and has no effect; or it casts the pixels before they come into
- * the scope. */
+ * loops and of trained blocks, and has no effect; or it makes the pixels before they come into the
+ * scope. */
 static bool may_move(const struct encoder *e, const struct node *n)
 {
-    if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]) && !is_read_outside(e, n->out[0]);
+    if (!is_encoding(e, n) && makes_pixels(e->g, n))
+        return is_images(e, n->in[0]) && !is_read_outside(e, n->out[0]);
     return !n->loop && !(op_table[n->op].flags & OPF_EFFECT) && is_encoding(e, n) &&
            !e->trained[graph_block_of(e->g, n->scope)];
 }
@@ -172,7 +182,8 @@ static int64_t count_images(const struct encoder *e)
     for (uint32_t k = 0; k < e->count; k++)
         for (int i = 0; i < node_of(e, k)->nin && is_encoding(e, node_of(e, k)); i++) {
             id t = node_of(e, k)->in[i];
-            if (node_at(g, tensor_at(g, t)->node)->op == OP_CAST) t = node_at(g, tensor_at(g, t)->node)->in[0];
+            while (tensor_at(g, t)->node && makes_pixels(g, node_at(g, tensor_at(g, t)->node)))
+                t = node_at(g, tensor_at(g, t)->node)->in[0];
             if (storage_of(g, t)->kind == KIND_INPUT)
                 return tensor_at(g, t)->along ? g->sequence.samples : tensor_at(g, t)->dim[0];
         }

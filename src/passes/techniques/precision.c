@@ -45,7 +45,7 @@ static int first_kept(const struct node *n)
     switch (n->op) {
     case OP_BATCHNORM_FROZEN: return 3;
     case OP_BATCHNORM_UPDATE: return 2;
-    case OP_ROPE: return 1;
+    case OP_ROPE: case OP_PIXELS: return 1;
     case OP_RMSNORM_ROPE: return 2;
     case OP_FOURIER: case OP_PROMPT_NEXT: return 0;
     default: return -1;
@@ -74,6 +74,7 @@ static void set_made(struct node *n, enum dtype t)
     if (n->op == OP_FOURIER) n->attr.fourier.dtype = (uint8_t)t;
     if (n->op == OP_CAST && !n->attr.cast.dtype) n->attr.cast.dtype = (uint8_t)t;
     if (n->op == OP_IMAGE) n->attr.image.dtype = (uint8_t)t;
+    if (n->op == OP_PIXELS) n->attr.pixels.dtype = (uint8_t)t;
 }
 
 static void cast_inputs(struct graph *g, enum program p, enum dtype t, const bool *kept)
