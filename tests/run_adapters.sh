@@ -267,6 +267,8 @@ for model in $(models llama sam); do for form in plain nf4; do
     check "$what: head chunks 4, within $bound" split "$model" $form $bound --set memory.head_chunks=4
     check "$what: micro-batch 2, 2 chunks, recomputed, offloaded, within $bound" split "$model" $form $bound --set memory.micro_batch=2 --set memory.head_chunks=2 --set memory.recompute=all \
         --set memory.offload=optimizer+weights+activations
+    check "$what: tokens in 3 chunks, heads in 2 groups, micro-batch 1, recomputed, offloaded, within $bound" split "$model" $form $bound --set memory.token_chunks=3 \
+        --set memory.attention_chunks=2 --set memory.micro_batch=1 --set memory.recompute=all --set memory.offload=optimizer+weights+activations
     for precision in bf16 f16; do check "$what: $precision, near f32; recomputed and offloaded, same bits" rounded "$model" $form $precision; done
 done; done
 

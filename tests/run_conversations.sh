@@ -221,9 +221,11 @@ like_torch() {
 # Chunks of the LM head without labels are left out: the losses are those of the whole head.
 chunks() {
     run "$tmp/whole" --set train.steps=3 --set memory.head_chunks=1 >/dev/null 2>"$tmp/err" && run "$tmp/chunks" --set train.steps=3 --set memory.head_chunks=16 >/dev/null 2>"$tmp/err" &&
-        run "$tmp/both" --set train.steps=3 --set memory.head_chunks=5 --set memory.micro_batch=3 >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
-    paste <(losses "$tmp/whole") <(losses "$tmp/chunks") <(losses "$tmp/both") |
-        awk '{ for (i = 2; i <= 3; i++) if (($i - $1) ^ 2 > (1e-6 * $1) ^ 2) bad = 1; print } END { exit bad || NR != 3 }'
+        run "$tmp/both" --set train.steps=3 --set memory.head_chunks=5 --set memory.micro_batch=3 >/dev/null 2>"$tmp/err" &&
+        run "$tmp/tokens" --set train.steps=3 --set memory.head_chunks=1 --set memory.token_chunks=7 --set memory.attention_chunks=2 --set memory.recompute=all >/dev/null 2>"$tmp/err" ||
+        { cat "$tmp/err"; return 1; }
+    paste <(losses "$tmp/whole") <(losses "$tmp/chunks") <(losses "$tmp/both") <(losses "$tmp/tokens") |
+        awk '{ for (i = 2; i <= 4; i++) if (($i - $1) ^ 2 > (1e-6 * $1) ^ 2) bad = 1; print } END { exit bad || NR != 3 }'
 }
 resumes() {
     run "$tmp/b" --set train.steps=3 --set train.save_every=3 >/dev/null 2>&1 || return 1

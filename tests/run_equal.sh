@@ -87,6 +87,14 @@ check 'micro-batch 8, one chunk' split 8 1
 for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within $near" split $micro 1; done
 for chunks in 2 3 5 8; do check "head chunks $chunks: within $near" split 8 $chunks; done
 check 'micro-batch 3, head chunks 3: the same gradient' split 3 3
+# tokens MICRO CHUNKS GROUPS: tokens in chunks and heads in groups, recomputed.
+tokens() {
+    local name=tokens-$1-$2
+    expect 0 '' train "$tmp/$name" --set train.steps=1 --set train.warmup_steps=0 --set train.clip_norm=0 --set memory.precision=f32 --set "memory.micro_batch=$1" \
+        --set memory.head_chunks=1 --set memory.recompute=all --set "memory.token_chunks=$2" --set "memory.attention_chunks=$3" || return 1
+    "$tools/compare" "$tmp/split-8-1/checkpoints/step-1/state.safetensors" "$tmp/$name/checkpoints/step-1/state.safetensors" --logits $near
+}
+for micro in 8 3 1; do check "micro-batch $micro, tokens in 3 chunks, heads in 2 groups: within $near" tokens $micro 3 2; done
 
 # The same with images of any size: unequal numbers of images, patches, labels.
 # A step of SGD with learning rate 1 subtracts the gradient.

@@ -203,9 +203,10 @@ static const char everything[] =
     "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_batch: 5, eval_max_new: 77, keep_best: false, "
     "best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
-    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: "
-    "bf16, allow: [adamw-8bit], saved: plain, bf16_ends: false, transposed_weights: off,\n"
-    "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}, {match: c, form: fp8}],\n"
+    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, token_chunks: 16, attention_chunks: 4,\n"
+    "  encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit], saved: plain, bf16_ends: false,\n"
+    "  transposed_weights: off, quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none},\n"
+    "  {match: c, form: fp8}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, tensor: 2, "
     "tensor_shares: 4, timeout: 30, crowd: true}\n"
@@ -277,6 +278,8 @@ TEST(test_every_key)
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_string_equal(c.memory_head_chunks.value, "8");
     assert_string_equal(c.memory_mask_chunks.value, "2");
+    assert_string_equal(c.memory_token_chunks.value, "16");
+    assert_string_equal(c.memory_attention_chunks.value, "4");
     assert_string_equal(c.memory_encode.value, "4");
     assert_string_equal(c.data_chat_template_kwargs, "{\"enable_thinking\": false, \"effort\": [1, \"x\"]}");
     assert_string_equal(c.data_system, "Be kind, and brief");

@@ -10,10 +10,10 @@
  * bits. Where `some` has a rewrite that may change the sign of a zero, -0 counts as 0.
  *
  * A second comparison covers everything that changes the order of sums: micro-batches, chunks of
- * the head, and the rewrites that passes.h documents so. Losses and gradients agree within NEAR of
- * their size, and SLACK times the change that `plain` itself shows when the weights' last bits
- * change: a random graph may be badly conditioned, and another order of sums changes last bits in
- * every op.
+ * the head and of tokens, and the rewrites that passes.h documents so. Losses and gradients agree
+ * within NEAR of their size, and SLACK times the change that `plain` itself shows when the weights'
+ * last bits change: a random graph may be badly conditioned, and another order of sums changes last
+ * bits in every op.
  *
  * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and
  * computes in device memory only.
@@ -69,8 +69,9 @@ static void print_side(const struct side *x, char *out, size_t room)
                      technique_print(TECHNIQUE_precision, s, b), technique_print(TECHNIQUE_optimizer, s, c),
                      (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
     n += snprintf(out + n, room - (size_t)n,
-                  ", offload %s, encode %d, %d and %d chunks%s%s%s%s%s, rewrites:", offload_text(s, a),
-                  s->encode, s->head_chunks, s->mask_chunks, s->fused_step ? ", fused step" : "",
+                  ", offload %s, encode %d, %d and %d chunks, of tokens %d, of heads %d%s%s%s%s%s, rewrites:",
+                  offload_text(s, a), s->encode, s->head_chunks, s->mask_chunks, s->token_chunks, s->attention_chunks,
+                  s->fused_step ? ", fused step" : "",
                   s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "",
                   s->inputs_ahead ? ", inputs ahead" : "", s->device.separate_memory ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
@@ -137,6 +138,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
         s->n_modules = 1;
     }
     if (chance(d, 60)) s->encode = chance(d, 30) ? ENCODE_ALL : 1 + (int)throw_dice(d, 3);
+    if (chance(d, 30)) s->attention_chunks = 2 + (int)throw_dice(d, 3);
     return x;
 }
 
@@ -332,6 +334,7 @@ static bool reset_one(struct side *x, const struct side *plain, int which)
     else if (which == 25) s->n_modules = 0;
     else if (which == 26) s->recompute.selective = false;
     else if (which == 27) s->recompute.halves = false;
+    else if (which == 28) s->attention_chunks = p->attention_chunks;
     else s->encode = ENCODE_INLINE;
     return memcmp(&before, s, sizeof before) != 0;
 }
@@ -339,7 +342,7 @@ static bool reset_one(struct side *x, const struct side *plain, int which)
 static void fail_with(struct random_model *m, const struct side *plain, struct side y)
 {
     char what[256], a[1024], b[1024];
-    for (int which = 0; which < 29; which++) {
+    for (int which = 0; which < 30; which++) {
         struct side less = y;
         if (reset_one(&less, plain, which) && !same_bits(m, plain, &less, what)) y = less;
     }
@@ -351,7 +354,8 @@ static void fail_with(struct random_model *m, const struct side *plain, struct s
 
 /* --- coverage -------------------------------------------------------------------------------- */
 
-static uint32_t applied[COUNT(rewrites)], chunked, encoded, recomputed, selective, copied, fused, guarded;
+static uint32_t applied[COUNT(rewrites)], chunked, tokens, heads, encoded, recomputed, selective, copied, fused,
+    guarded;
 
 /* Counts the passes that changed a graph: a test of passes that never apply tests nothing. */
 static void count_passes(struct random_model *m, const struct side *x)
@@ -367,6 +371,8 @@ static void count_passes(struct random_model *m, const struct side *x)
             const char *by = graph_name(&g, n->made_by);
             for (size_t i = 0; i < COUNT(rewrites); i++) applied[i] += !strcmp(by, rewrites[i].name);
             chunked += !strcmp(by, "chunk");
+            tokens += !strcmp(by, "token_chunks");
+            heads += !strcmp(by, "attention_chunks");
             encoded += !strcmp(by, "encode");
             recomputed += !strcmp(by, "recompute");
             selective += !strcmp(by, "selective");
@@ -386,7 +392,7 @@ static void check_applied(void)
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & uncounted) && !applied[i])
             fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
-    assert_true(chunked && encoded && recomputed && selective && copied && fused && guarded);
+    assert_true(chunked && heads && encoded && recomputed && selective && copied && fused && guarded);
 }
 
 /* --- tests ----------------------------------------------------------------------------------- */
@@ -552,6 +558,7 @@ static void test_reordered_sums(void **state)
         const int samples = plain.s.micro_batch * plain.s.accumulation;
         if (chance(&d, 50)) other.s.head_chunks = 2 + (int)throw_dice(&d, 4);
         other.s.mask_chunks = (int)(of % 5);
+        if (chance(&d, 60)) other.s.token_chunks = 2 + (int)throw_dice(&d, 5);
         do other.s.micro_batch = 1 + (int)throw_dice(&d, samples);
         while (samples % other.s.micro_batch);
         other.s.accumulation = samples / other.s.micro_batch;
@@ -560,8 +567,10 @@ static void test_reordered_sums(void **state)
         other.s.without &= ~(unsigned)throw_dice(&d, REWRITE_ALL + 1);
         struct random_model m = {of, true};
         begin(of, "near", &plain, &other);
+        count_passes(&m, &other);
         compare_near(&m, &plain, &other);
     }
+    assert_true(tokens || count < 50);
 }
 
 int main(int argc, char **argv)

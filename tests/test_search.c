@@ -123,7 +123,8 @@ static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_mi
 
 /* Also a technique that the search does not know: its ladder is a dimension only by the table. How
  * many images a frozen tower encodes at once. Only the chunks of two heads. What is divided among
- * 2 ranks, among 8 with two shares, and among 4 GPUs of two hosts. Also a fused step, on a GPU. */
+ * 2 ranks, among 8 with two shares, and among 4 GPUs of two hosts. Also a fused step, on a GPU. And
+ * parts of long rows, on a CPU without a choice of micro-batches, and on a GPU. */
 enum freedoms {
     SOME_FREE,
     EVERY_FREE,
@@ -132,8 +133,10 @@ enum freedoms {
     HEADS_FREE,
     RANKS_FREE,
     MANY_RANKS_FREE,
+    LONG_FREE,
     GPU_RANKS_FREE,
-    GPU_FREE
+    GPU_FREE,
+    GPU_LONG_FREE
 };
 
 struct enumeration {
@@ -167,8 +170,11 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     w->base = BASE;
     const bool all = freedoms == EVERY_FREE || freedoms == LADDER_FREE;
     w->f = all ? ALL_FREE : FREE;
-    if (all || freedoms == GPU_FREE) w->base.precision = PRECISION_BF16;
-    if (freedoms == GPU_FREE) w->f.free[TECHNIQUE_fused_step] = true, w->f.effective_batch = 2;
+    const bool parts = freedoms == LONG_FREE || freedoms == GPU_LONG_FREE;
+    if (all || freedoms == GPU_FREE || parts) w->base.precision = PRECISION_BF16;
+    if (freedoms == GPU_FREE || parts) w->f.free[TECHNIQUE_fused_step] = true, w->f.effective_batch = 2;
+    w->f.free[TECHNIQUE_token_chunks] = w->f.free[TECHNIQUE_attention_chunks] = parts;
+    if (freedoms == LONG_FREE) w->f.effective_batch = 1;
     if (freedoms == IMAGES_FREE)
         w->f.free[TECHNIQUE_encode] = true, w->f.free[TECHNIQUE_offload] = w->f.free[TECHNIQUE_head_chunks] = false;
     if (freedoms == HEADS_FREE)
@@ -264,6 +270,21 @@ static void check_offloads(const struct enumeration *w)
             const bool whole = fused || offload & OFFLOAD_ACTIVATIONS || !(offload & OFFLOAD_WEIGHTS);
             assert_int_equal(part > 0, n && several && !whole);
         }
+}
+
+/* Parts of long rows: two numbers of chunks, each with attention whole and in groups of heads. */
+static void check_parts(const struct enumeration *w)
+{
+    uint32_t n[2][2] = {{0}}, other = 0;
+    for (uint32_t i = 0; i < w->space.choices.n; i++) {
+        const struct settings *s = &w->space.choices.at[i].settings;
+        if (s->token_chunks > 1)
+            n[s->token_chunks == 32][s->attention_chunks == 4] += s->token_chunks == 32 || s->token_chunks == 8;
+        else other++;
+    }
+    const bool parts = w->f.free[TECHNIQUE_token_chunks];
+    for (int i = 0; i < 4; i++) assert_int_equal(n[i / 2][i % 2] > 0, parts);
+    assert_true(other);
 }
 
 /* The composed figures are those of the compiled graph: equal seconds up to rounding, no more where
@@ -386,6 +407,7 @@ static void check_space(struct source source, const char *name, enum freedoms fr
     enumeration_open(&w, source, freedoms);
     check_ladder(&w);
     check_offloads(&w);
+    check_parts(&w);
     check_predictions(&w, name);
     check_drafts(&w, name);
     check_surveys(&w, name);
@@ -434,6 +456,13 @@ TEST(test_language)
     check_model("llama-tiny", (struct batch){.T = 48}, SOME_FREE);
     check_model("llama-tiny", (struct batch){.T = 48}, GPU_FREE);
     omp_set_num_threads(1);
+}
+
+/* Rows of 65,536 tokens, which are planned and not run. */
+TEST(test_long_rows)
+{
+    check_model("llama-tiny", (struct batch){.T = 65536}, LONG_FREE);
+    check_model("llama-tiny", (struct batch){.T = 65536}, GPU_LONG_FREE);
 }
 
 TEST(test_ranks)

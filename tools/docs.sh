@@ -44,7 +44,8 @@ explains how the columns are used.
 - **attributes**: the names that `pl_op` takes. Where a `dtype` is not given, the first input's is
   used.
 - **flags**: VIEW has no kernel, the output is a view of input 0. ACCUM adds to its last input where
-  that is given. EFFECT is never dropped or repeated. GRAD belongs to a backward or an update.
+  that is given. EFFECT is never dropped or repeated. GRAD belongs to a backward or an update. LOCAL
+  computes token by token: a row of the result follows from the same rows of the inputs.
 
 END
     {

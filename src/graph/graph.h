@@ -255,6 +255,11 @@ struct loop {
      * iteration i of that one and j of this one read slice i * trip + j. */
     bool continues;
     struct portion portion;            /* of an iteration, where the loop computes what could be computed at once */
+    /* The portion is tokens of rows, the first iteration's from `first` on (token_chunks.c). Such a
+     * loop is inside one block, and has no copies between memory spaces. `row`: the tokens of a
+     * sample; 0: not known. */
+    bool tokens;
+    uint32_t first, row;
     /* enum rank_axis; a loop with one is never entered: its iteration is the number of the rank's
      * shard, and its trip the number of ranks */
     uint8_t axis;
@@ -469,6 +474,11 @@ bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
 id graph_rows_of(const struct graph *g, id scope);
 /* Reports whether `loop` is `of` or inside it. Every loop is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
+/* Returns the loop around the loop over tokens that `loop` is, or `loop` itself. */
+static inline id loop_body(const struct graph *g, id loop)
+{
+    return g->loops.at[loop].tokens ? g->loops.at[loop].parent : loop;
+}
 /* Returns how often the body of `loop` is expected to run in its program; 1 for 0, no loop. */
 double loop_iterations(const struct graph *g, id loop);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */

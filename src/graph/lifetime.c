@@ -28,31 +28,36 @@ static int depth(const struct graph *g, id loop)
     return d;
 }
 
-/* Extends to the whole of loop `l`, positions [from, to], every range that is not local to one
- * iteration. A range that begins or ends inside has an access there; any other one that overlaps
- * goes on through the whole loop. */
-static void extend(const struct graph *g, id l, uint32_t from, uint32_t to, struct life *life,
+/* The positions of a loop's nodes. */
+struct span {
+    uint32_t from, to;
+    bool seen;
+};
+
+/* Extends, to the whole of the loops of one depth, the ranges that begin or end in them and are not
+ * local to one iteration. `around`: by position, the loop of that depth; 0: none. Loops that lie
+ * within a range do not change it. */
+static void extend(const struct graph *g, const id *around, const struct span *span, struct life *life,
                    const struct access *first)
 {
     for (id s = 1; s < g->storages.n; s++) {
         struct life *x = &life[s];
-        if (!x->used || x->end < from || x->start > to) continue;
-        if (x->start >= from && x->end <= to && first[s].fresh && first[s].loop != l) continue; /* local */
-        if (x->start > from) x->start = from;
-        if (x->end < to) x->end = to;
+        if (!x->used) continue;
+        const id begin = around[x->start], end = around[x->end];
+        if (begin && begin == end && first[s].fresh && first[s].loop != begin) continue; /* local */
+        if (begin) x->start = span[begin].from;
+        if (end) x->end = span[end].to;
     }
 }
 
-void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
+/* Sets the range from the first to the last access of each storage, its first access, and the span
+ * of each loop; returns the depth of the innermost loops. */
+static int find_ranges(const struct graph *g, enum program p, struct life *life, struct access *first,
+                       struct span *span)
 {
-    memset(life, 0, g->storages.n * sizeof *life);
-    if (!g->order[p].nodes.n) return;
-    struct access *first = mem_resize(NULL, g->storages.n * sizeof *first); /* of storages that are used */
-    struct { uint32_t from, to; bool seen; } *range = mem_alloc(g->loops.n * sizeof *range);
-    const struct order *order = &g->order[p];
     int deepest = 0;
-    for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node *n = node_at(g, order->nodes.at[k]);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
         for (int i = 0; i < n->nin; i++) {
             if (!n->in[i]) continue;
             id s = tensor_at(g, n->in[i])->storage;
@@ -66,15 +71,33 @@ void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
             touch(&life[s], k);
         }
         for (id l = n->loop; l; l = g->loops.at[l].parent) {
-            if (!range[l].seen) range[l].from = k;
-            range[l].seen = true;
-            range[l].to = k;
+            if (!span[l].seen) span[l].from = k;
+            span[l].seen = true;
+            span[l].to = k;
         }
         if (n->loop && depth(g, n->loop) > deepest) deepest = depth(g, n->loop);
     }
-    for (int d = deepest; d > 0; d--)
-        for (id l = 1; l < g->loops.n; l++)
-            if (range[l].seen && depth(g, l) == d) extend(g, l, range[l].from, range[l].to, life, first);
+    return deepest;
+}
+
+void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
+{
+    const struct order *order = &g->order[p];
+    memset(life, 0, g->storages.n * sizeof *life);
+    if (!order->nodes.n) return;
+    struct access *first = mem_resize(NULL, g->storages.n * sizeof *first); /* of storages that are used */
+    struct span *span = mem_alloc(g->loops.n * sizeof *span);
+    const int deepest = find_ranges(g, p, life, first, span);
+    id *around = deepest ? mem_resize(NULL, order->nodes.n * sizeof *around) : NULL;
+    for (int d = deepest; d > 0; d--) {
+        for (uint32_t k = 0; k < order->nodes.n; k++) {
+            around[k] = node_at(g, order->nodes.at[k])->loop;
+            for (int more = depth(g, around[k]) - d; more > 0; more--) around[k] = g->loops.at[around[k]].parent;
+            if (depth(g, around[k]) < d) around[k] = 0;
+        }
+        extend(g, around, span, life, first);
+    }
+    mem_free(around);
     mem_free(first);
-    mem_free(range);
+    mem_free(span);
 }

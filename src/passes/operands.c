@@ -10,7 +10,8 @@
  *
  * Each reader in forward, recomputation and backward gets a dequantized weight of its own, a
  * transient that lives from the DEQUANTIZE before the reader to the reader: none is alive between
- * forward and backward.
+ * forward and backward. The readers in a loop over tokens share what is made of a weight, which is
+ * made before the loop.
  *
  * Where weights are offloaded, because memory is scarce, the experts of a layer are dequantized and
  * multiplied group by group, each time in the same memory. A row has the same bits:
@@ -53,6 +54,14 @@ struct quantized {
     struct coded rows, columns; /* e4m3: the weight, and its transpose if that is stored too; 0: it is not */
 };
 
+/* What a loop over tokens has of a weight. */
+enum made { DEQUANTIZED, ROWS_OF, COLUMNS_OF };
+struct ahead {
+    id weight;  /* the tensor that is read; DEQUANTIZED: its storage */
+    enum made made;
+    id result;  /* DEQUANTIZED: the tensor; else the node */
+};
+
 struct operands {
     struct graph *g;
     const struct settings *s;
@@ -65,7 +74,49 @@ struct operands {
     bool *read_plain;               /* by storage: a node of the backward reads it, other than for dw */
     id *rows, *blocks;              /* by tensor: the node that quantized it; 0: none */
     id *back;                       /* by tensor: the node that dequantized its rows; 0: none */
+    id loop;                        /* the loop over tokens that the rewrite is in, with the next over the last... */
+    uint32_t begin;                 /* ...tokens; where it begins in the order; 0: none */
+    VEC(struct ahead) ahead;        /* made before it */
 };
+
+/* --- loops over tokens ------------------------------------------------------------------------ */
+
+/* Notes that the rewrite comes to a node: a loop over the last tokens goes on with the one before
+ * it. */
+static void enter_loop(struct operands *o, const struct node *n)
+{
+    const struct loop *loop = &o->g->loops.at[n->loop];
+    if (!loop->tokens) o->loop = 0;
+    else if (!o->loop || (n->loop != o->loop && !loop->first)) {
+        o->begin = o->g->order[n->program].nodes.n;
+        o->ahead.n = 0;
+    }
+    if (loop->tokens) o->loop = n->loop;
+}
+
+/* Returns what the loop has of a weight already; 0: nothing. */
+static id find_ahead(const struct operands *o, id weight, enum made made)
+{
+    for (uint32_t i = 0; i < o->ahead.n && o->loop; i++)
+        if (o->ahead.at[i].weight == weight && o->ahead.at[i].made == made) return o->ahead.at[i].result;
+    return 0;
+}
+
+/* Moves the nodes from position `from` of the order on before the loop, which then has `result`. */
+static void move_ahead(struct operands *o, uint32_t from, id weight, enum made made, id result)
+{
+    struct graph *g = o->g;
+    struct order *order = &g->order[g->at.program];
+    const uint32_t n = order->nodes.n - from;
+    if (!o->loop) return;
+    id *moved = mem_copy(order->nodes.at + from, n * sizeof *moved);
+    memmove(order->nodes.at + o->begin + n, order->nodes.at + o->begin, (from - o->begin) * sizeof *moved);
+    memcpy(order->nodes.at + o->begin, moved, n * sizeof *moved);
+    for (uint32_t i = 0; i < n; i++) node_at(g, moved[i])->loop = g->loops.at[o->loop].parent;
+    o->begin += n;
+    mem_free(moved);
+    vec_push(&o->ahead, ((struct ahead){weight, made, result}));
+}
 
 /* --- dequantized weights ---------------------------------------------------------------------- */
 
@@ -78,20 +129,33 @@ static void turn_view(struct tensor *view, const struct tensor *w)
     view->offset = (uint64_t)transposed_index((int64_t)(view->offset / size), w->dim[0], w->dim[1]) * size;
 }
 
-/* Emits a dequantized weight, and returns the reader's view `t` on it. */
-static id dequantized(struct graph *g, const struct quantized *q, id t)
+/* Returns a dequantized weight. */
+static id dequantized_whole(struct operands *o, const struct quantized *q)
 {
+    struct graph *g = o->g;
     const struct tensor w = *tensor_at(g, q->weight);
     const bool nested = storage_of(g, q->bytes)->form == STORED_NF4;
     const int64_t turned[] = {w.dim[1], w.dim[0]};
+    const uint32_t from = g->order[g->at.program].nodes.n;
+    const id have = find_ahead(o, w.storage, DEQUANTIZED);
+    if (have) return have;
     const id whole = q->rows.codes ? op_dequantize_rows(g, q->rows.codes, q->rows.scales, w.dtype)
                                    : op_dequantize(g, q->bytes, nested, w.dtype, w.rank, q->transposed ? turned : w.dim,
                                                    (struct weight_range){0, tensor_elements(&w)});
     CHECK(whole, "%s", g->error.text);
     storage_of(g, whole)->name = tensor_at(g, whole)->name = w.name;
+    move_ahead(o, from, w.storage, DEQUANTIZED, whole);
+    return whole;
+}
+
+/* Returns the reader's view `t` on a dequantized weight. */
+static id dequantized(struct operands *o, const struct quantized *q, id t)
+{
+    struct graph *g = o->g;
+    const id whole = dequantized_whole(o, q);
     if (t == q->weight && !q->transposed) return whole;
     struct tensor view = *tensor_at(g, t);
-    if (q->transposed) turn_view(&view, &w);
+    if (q->transposed) turn_view(&view, tensor_at(g, q->weight));
     view.storage = tensor_at(g, whole)->storage;
     view.node = tensor_at(g, whole)->node;
     vec_push(&g->tensors, view);
@@ -227,12 +291,15 @@ static int64_t sample_tokens(const struct tensor *x)
     return tokens;
 }
 
-/* Reports whether dw is summed over blocks: of tokens of one sample, of which a launch has all. */
+/* Reports whether dw is summed over blocks: of tokens of one sample, of which a launch has all, or
+ * in a loop over tokens whole blocks. */
 static bool has_blocks(const struct operands *o, const struct node *n)
 {
     const int64_t dy = sample_tokens(tensor_at(o->g, n->in[0])), x = sample_tokens(tensor_at(o->g, n->in[1]));
-    return policy_of(o, n)->summed == STORED_E4M3_BLOCKS && x && dy == x && x % BLOCK_TOKENS == 0 &&
-           !o->g->sequence.ranges;
+    const struct loop *loop = &o->g->loops.at[n->loop];
+    const int64_t row = loop->tokens ? loop->row : x;
+    return policy_of(o, n)->summed == STORED_E4M3_BLOCKS && row && x && dy == x && row % BLOCK_TOKENS == 0 &&
+           x % BLOCK_TOKENS == 0 && !o->g->sequence.ranges;
 }
 
 /* Reports whether dw reads the rows of x instead of x. */
@@ -308,18 +375,29 @@ static struct coded weight_rows(struct operands *o, id w)
 {
     struct graph *g = o->g;
     const struct tensor t = *tensor_at(g, w);
+    const uint32_t from = g->order[g->at.program].nodes.n;
     if (stored_rows(o, w)) return stored_rows(o, w)->rows;
-    if (t.stride[1] == 1) return outputs_of(g, emit_rows(g, w));
-    const struct coded turned = {op_permute(g, w, (int[]){1, 0}), 0};
-    return outputs_of(g, emit_columns(g, turned, t.dim[1]));
+    id node = find_ahead(o, w, ROWS_OF);
+    if (node) return outputs_of(g, node);
+    if (t.stride[1] == 1) node = emit_rows(g, w);
+    else node = emit_columns(g, (struct coded){op_permute(g, w, (int[]){1, 0}), 0}, t.dim[1]);
+    move_ahead(o, from, w, ROWS_OF, node);
+    return outputs_of(g, node);
 }
 
 /* Returns the rows of its transpose. */
 static struct coded weight_columns(struct operands *o, id w)
 {
+    struct graph *g = o->g;
     const struct quantized *q = stored_rows(o, w);
     if (q && q->columns.codes) return q->columns;
-    return outputs_of(o->g, emit_columns(o->g, weight_rows(o, w), tensor_at(o->g, w)->dim[0]));
+    id node = find_ahead(o, w, COLUMNS_OF);
+    if (node) return outputs_of(g, node);
+    const struct coded rows = weight_rows(o, w);
+    const uint32_t from = g->order[g->at.program].nodes.n;
+    node = emit_columns(g, rows, tensor_at(g, w)->dim[0]);
+    move_ahead(o, from, w, COLUMNS_OF, node);
+    return outputs_of(g, node);
 }
 
 /* --- scaled products -------------------------------------------------------------------------- */
@@ -421,7 +499,7 @@ static bool dequantize_inputs(struct operands *o, id node, enum product product)
             divide_experts(g, &o->stored[s], node, each);
             continue;
         }
-        const id here = dequantized(g, &o->stored[s], n.in[i]);
+        const id here = dequantized(o, &o->stored[s], n.in[i]);
         node_at(g, node)->in[i] = here;
     }
     return true;
@@ -454,6 +532,7 @@ static void rewrite_program(struct operands *o, enum program p)
         g->at.scope = n->scope;
         g->at.loop = n->loop;
         g->at.origin = old[k];
+        enter_loop(o, n);
         const enum product product = product_of(o, old[k]);
         if (o->stored && !dequantize_inputs(o, old[k], product)) continue;
         rewrite_node(o, old[k], product);
@@ -564,6 +643,8 @@ static void operands_in(struct operands *o, enum program p)
     mem_free(o->rows);
     mem_free(o->blocks);
     mem_free(o->back);
+    vec_free(&o->ahead);
+    o->loop = 0;
 }
 
 void pass_operands(struct graph *g, const struct settings *s)

@@ -216,12 +216,13 @@ enum { USED_BY_UPDATE = 1, USED_BY_EVAL = 2 }; /* program step uses every techni
 
 /* What a technique changes, and so how the search combines its values with those of the others
  * (plan/search_space.c). There is one technique of each class but CLASS_STEP, CLASS_SHARES, of
- * which the first has levels that add collectives, and CLASS_CHUNKS. */
+ * which the first has levels that add collectives, CLASS_CHUNKS and CLASS_ROWS. */
 enum technique_class {
     CLASS_STEP,   /* the whole step: each value of the ladder stands with all other choices */
     CLASS_SHARES, /* the same; steps of all values compute alike: what ranks divide */
     CLASS_SPLIT,  /* the number of micro-batches of a step */
     CLASS_CHUNKS, /* the whole step: a number of chunks for each kind of scope */
+    CLASS_ROWS,   /* the whole step, where rows are long: parts in which they are computed */
     CLASS_BLOCKS, /* block by block: some blocks have a value of the ladder, the rest another one */
     CLASS_UPDATE, /* program update */
     CLASS_PLACES, /* every subset of what can be in host memory */
@@ -268,8 +269,9 @@ struct technique {
     const char *rest, *part, *streamed;
     /* Whether a graph has what the technique changes; NULL: every graph has. */
     bool (*applies)(const struct graph *g);
-    /* How many of the largest program its values count: as many, or more, are as good as all; 0:
-     * the technique has no effect. NULL: its values do not count. */
+    /* How many of a micro-batch its values count: as many, or more, are as good as all; CLASS_ROWS:
+     * the largest value that the search tries, times the samples. 0: the technique has no effect.
+     * NULL: its values do not count. */
     int64_t (*counted)(struct graph *g, const struct settings *s);
     bool updates_only;        /* off where weights are not updated (`plimsoll step`) */
     bool without_training;    /* chosen by the search also there */
@@ -370,6 +372,12 @@ void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_
  * mask_chunks is the second one's (chunk.c). */
 bool chunk_has_rows(const struct graph *g);
 bool chunk_has_masks(const struct graph *g);
+/* Returns the most chunks that the search makes of the tokens of a block, and of the heads of an
+ * attention, times the samples of a micro-batch: chunks of TOKENS_LEAST tokens or more, where an
+ * attention is over LONG_ROW tokens or more; else 0. */
+enum { TOKENS_LEAST = 1024, LONG_ROW = 8192 };
+int64_t token_chunks_most(struct graph *g, const struct settings *s);
+int64_t attention_chunks_most(struct graph *g, const struct settings *s);
 /* Reports whether all heads have as many chunks with both settings. */
 bool chunk_same(const struct settings *a, const struct settings *b);
 /* Returns a hash of everything in the graph that program update is made from. Two graphs with the

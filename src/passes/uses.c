@@ -66,7 +66,9 @@ bool *tensors_from_batch(const struct graph *g, enum program p)
         for (int i = 0; i < n->nin; i++)
             if (n->in[i]) {
                 const struct storage *s = storage_of(g, n->in[i]);
-                any |= from_batch[n->in[i]] |= s->kind == KIND_INPUT && s->axis != INPUT_SHARED;
+                const id made = tensor_at(g, n->in[i])->node; /* of a view without a node of its own */
+                any |= from_batch[n->in[i]] |= (s->kind == KIND_INPUT && s->axis != INPUT_SHARED) ||
+                                               (made && from_batch[node_at(g, made)->out[0]]);
             }
         for (int o = 0; o < n->nout; o++) from_batch[n->out[o]] |= any;
     }

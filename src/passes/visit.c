@@ -3,7 +3,8 @@
  *
  * Invariants: the nodes of the program keep their order. A copy is in the body of the loop over
  * micro-batches and never in a loop within it, so a visitor is filled once per iteration. A home is
- * fetched only after the last copy that writes to it.
+ * fetched only after the last copy that writes to it. A loop over tokens is a part of its block's
+ * unit.
  */
 #include "passes/visit.h"
 
@@ -26,7 +27,7 @@ static struct unit_key key_of(const struct visits *v, const struct node *n)
     struct unit_key p = {0};
     bool inside = loop_inside(g, n->loop, v->level);
     p.outer = inside ? v->level : 0;
-    for (id l = n->loop; l != p.outer; l = g->loops.at[l].parent) p.inner = l;
+    for (id l = loop_body(g, n->loop); l != p.outer; l = g->loops.at[l].parent) p.inner = l;
     if (p.inner) return p; /* an inner loop is one unit */
     p.update = n->phase == PHASE_UPDATE;
     p.block = p.update ? 0 : graph_block_of(g, n->scope);

@@ -167,9 +167,10 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
         id n = g->order[program].nodes.at[k];
         const struct node *x = node_at(g, n);
         if (!node_launches(x)) continue;
-        if (x->loop != w.loop) join(&w, x->loop);
+        const id body = loop_body(g, x->loop);
+        if (body != w.loop) join(&w, body);
         if (placed && k % FORGET_EVERY == 0) forget(&w);
-        finish_node(&w, x, n, start_time(&w, x, n, k) + seconds[n] / loop_iterations(g, x->loop));
+        finish_node(&w, x, n, start_time(&w, x, n, k) + seconds[n] / loop_iterations(g, body));
     }
     join(&w, 0);
     for (int lane = 0; lane < LANE_COUNT; lane++) vec_free(&w.touched[lane]);

@@ -326,7 +326,7 @@ static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, 
 {
     bool same = true;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
-        if (techniques[id].class <= CLASS_CHUNKS) same &= technique_same(id, &c->settings, &x->choices.at[of].settings);
+        if (techniques[id].class <= CLASS_ROWS) same &= technique_same(id, &c->settings, &x->choices.at[of].settings);
     return same;
 }
 

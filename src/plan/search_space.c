@@ -25,11 +25,14 @@
  * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too.
  * They compute no less than with only the optimizer state divided, keep no fewer bytes but for
  * whole gradients, and send what a few surveys of their own say.
+ *
+ * Where rows are long, choices of CLASS_ROWS compute them in parts, each surveyed as it is and with
+ * activations offloaded; they are rough too.
  */
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, ROWS = 8, CHUNKS_MOST = 32, FORMS = 4, UPDATES = FORMS * (OFFLOAD_ALL + 1) / 2 };
+enum { STEPS = 8, ROWS = 8, CHUNKS_MOST = 32, FORMS = 4, UPDATES = FORMS * (OFFLOAD_ALL + 1) / 2, PARTS_MOST = 16 };
 /* Offloads that change the step program: a graph with them is no sum of surveys without them. */
 enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
@@ -39,6 +42,20 @@ enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 struct split {
     struct settings base;
     struct survey row[ROWS][CHUNKS_MOST]; /* by value of CLASS_BLOCKS and of CLASS_CHUNKS */
+};
+
+/* Values of CLASS_ROWS, with the smallest micro-batch: the settings, and surveys of the step as it
+ * is and with activations offloaded. */
+struct parts {
+    struct settings s;
+    struct survey step, away;
+};
+
+/* What a rough choice's figures come from: a survey of its step, and one of a step that offloads
+ * activations, with this micro-batch. */
+struct origin {
+    const struct survey *step, *away;
+    int micro_batch;
 };
 
 /* One variant of the update: its form, and what of it is in host memory. */
@@ -67,6 +84,8 @@ struct builder {
      * micro-batches */
     struct survey whole[CHUNKS_MOST], most;
     struct survey away[ROWS]; /* of the first split, on a GPU, with activations offloaded */
+    struct parts parts[PARTS_MOST];
+    int n_parts;
     VEC(struct split) splits;
     struct settings chunk[CHUNKS_MOST]; /* values of CLASS_CHUNKS... */
     int chunks, same;                   /* ...how many there are; the first are those of one technique */
@@ -161,7 +180,8 @@ static bool counts_all(const struct builder *b, const struct settings *s)
     bool all = false;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct settings first = *s;
-        if (!b->x->f.free[id] || !techniques[id].counted || !take_rung(&first, id, 0)) continue;
+        if (!b->x->f.free[id] || !techniques[id].counted || techniques[id].class == CLASS_ROWS) continue;
+        take_rung(&first, id, 0);
         all |= !technique_same(id, s, &first) && technique_count(id, s) >= b->x->counted[id] * s->micro_batch;
     }
     return all;
@@ -309,7 +329,7 @@ static void list_updates(struct builder *b)
         }
 }
 
-/* --- composing ------------------------------------------------------------------------------- */
+/* --- composing ------------------------------------------------------------------------------ */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static double later(double a, double b) { return a > b ? a : b; }
@@ -375,10 +395,10 @@ static struct some_weights find_weights(const struct builder *b, const struct su
  * micro-batch fetches the weights of blocks anew; the activations of a step are as many bytes in
  * any split, but for rounding. A fused step copies what the update does, and has its weights there
  * for it. */
-static void add_copies(const struct builder *b, const struct settings *s, int row, double part,
+static void add_copies(const struct builder *b, const struct settings *s, const struct survey *away, double part,
                        double lane[LANE_COUNT])
 {
-    const struct survey *v = s->offload & OFFLOAD_WEIGHTS ? find_fetches(b) : NULL, *away = &b->away[row];
+    const struct survey *v = s->offload & OFFLOAD_WEIGHTS ? find_fetches(b) : NULL;
     for (uint32_t i = 1; v && i <= v->blocks; i++)
         lane[LANE_IN] += part * v->block[i].seconds[LANE_IN] * s->accumulation / b->splits.at[0].base.accumulation;
     for (int k = LANE_IN; s->offload & OFFLOAD_ACTIVATIONS && k <= LANE_OUT; k++)
@@ -488,34 +508,46 @@ static void add_composed(struct builder *b)
             if (!repeats_chunks(&b->splits.at[i], c)) add_rows(b, &b->splits.at[i], c);
 }
 
-/* --- rough choices ---------------------------------------------------------------------------- */
+/* --- rough choices -------------------------------------------------------------------------- */
 
-/* Returns a lower bound of the host memory of offloaded activations: the first split has the most
- * rows. */
-static uint64_t away_bytes(const struct builder *b, const struct settings *s, int row)
+/* Returns a lower bound of the host memory of offloaded activations: a step with a larger
+ * micro-batch has more rows. */
+static uint64_t away_bytes(const struct settings *s, const struct origin *o)
 {
-    return (uint64_t)(ROUNDED * (double)b->away[row].host * s->micro_batch / b->splits.at[0].base.micro_batch);
+    return (uint64_t)(ROUNDED * (double)o->away->host * s->micro_batch / o->micro_batch);
+}
+
+/* Returns the step's transients, without the gradients that are handed to program update if it is
+ * `lean`: what the nodes of the step access where activations are offloaded, else all that is
+ * alive. A survey of this step with offloaded activations says what is alive then, with its whole
+ * gradients. */
+static uint64_t transients(const struct settings *s, const struct origin *o, bool away, bool lean)
+{
+    const uint64_t least = (away ? o->step->accessed : o->step->all)[!lean];
+    const bool same = o->away->block && o->micro_batch == s->micro_batch &&
+                      !memcmp(o->away->rows, o->step->rows, sizeof o->step->rows);
+    return away && same && !lean ? larger(least, o->away->all[1]) : least;
 }
 
 /* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what
  * these access is in device memory. */
-static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk, int row,
-                      uint32_t number)
+static void add_rough(struct builder *b, const struct split *f, const struct settings *s, int chunk,
+                      const struct origin *o, uint32_t number)
 {
     const bool free = is_free(b, CLASS_PLACES);
-    const struct survey *step = &f->row[row][chunk], *whole = find_update(b, s, s->offload),
+    const struct survey *step = o->step, *whole = find_update(b, s, s->offload),
                         *held = free ? find_update(b, s, s->offload & ~(unsigned)OFFLOAD_WEIGHTS) : whole,
                         *update = s->offload_blocks && s->offload & OFFLOAD_WEIGHTS ? held : whole;
     const struct some_weights some = find_weights(b, step, s);
     const bool away = free && s->offload & OFFLOAD_ACTIVATIONS,
                lean = s->fused_step || b->rough;
-    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!lean]);
+    uint64_t transient = larger(step->eval, transients(s, o, away, lean));
     struct plan_choice c = {.settings = *s, .rough = true, .step = number, .way = b->x->ways};
     double lane[LANE_COUNT] = {0};
     for (uint32_t i = 0; i <= step->blocks; i++) lane[LANE_COMPUTE] += step->block[i].seconds[LANE_COMPUTE];
-    if (free) add_copies(b, s, row, some.part, lane);
+    if (free) add_copies(b, s, o->away, some.part, lane);
     /* more micro-batches, and more that the step copies or does, add to the first split's */
-    c.seconds = later(latest(lane), away ? ROUNDED * b->away[row].step_seconds : 0);
+    c.seconds = later(latest(lane), away ? ROUNDED * o->away->step_seconds : 0);
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
     if (!s->fused_step) {
         const bool fetches = s->offload & OFFLOAD_WEIGHTS || !s->device.copies_overlap;
@@ -530,7 +562,7 @@ static void add_rough(struct builder *b, const struct split *f, const struct set
     c.bound[SPACE_DEVICE] -= c.bound[SPACE_DEVICE] > most ? most : c.bound[SPACE_DEVICE];
     c.bound[SPACE_HOST] += some.bytes;
     c.bound[SPACE_DEVICE] += larger(transient, c.update_bytes);
-    if (away) c.bound[SPACE_HOST] += away_bytes(b, s, row);
+    if (away) c.bound[SPACE_HOST] += away_bytes(s, o);
     memcpy(c.weights, update->weights, sizeof c.weights);
     c.weights[SPACE_DEVICE] -= c.weights[SPACE_DEVICE] > most ? most : c.weights[SPACE_DEVICE];
     c.weights[SPACE_HOST] += some.bytes;
@@ -539,7 +571,7 @@ static void add_rough(struct builder *b, const struct split *f, const struct set
 
 /* Adds a step with each update. What the step itself accesses is offloaded as in `s`. A fused step
  * with another update is another step; on a CPU the update's copies depend on the step before. */
-static void add_updates(struct builder *b, const struct split *f, struct settings s, int chunk, int row)
+static void add_updates(struct builder *b, const struct split *f, struct settings s, int chunk, const struct origin *o)
 {
     const unsigned in_step = s.offload & OFFLOAD_IN_STEP;
     const uint32_t number = b->x->choices.n;
@@ -549,20 +581,27 @@ static void add_updates(struct builder *b, const struct split *f, struct setting
             s = with_form(b, s, form);
             s.offload = set;
             if ((set & OFFLOAD_IN_STEP) == in_step && may_offload(b, set))
-                add_rough(b, f, &s, chunk, row, shared ? number : b->x->choices.n);
+                add_rough(b, f, &s, chunk, o, shared ? number : b->x->choices.n);
         }
 }
 
 /* Adds settings, where weights are offloaded those of all blocks. Where that is all that the step
  * accesses, those of eighths of the blocks are choices too, but for ranks that divide weights. */
-static void add_blocks(struct builder *b, const struct split *f, struct settings s, int chunk, int row)
+static void add_blocks(struct builder *b, const struct split *f, struct settings s, int chunk, const struct origin *o)
 {
     const int step = (int)(b->blocks + STEPS - 1) / STEPS;
     const bool some = is_free(b, CLASS_PLACES) && (s.offload & OFFLOAD_IN_STEP) == OFFLOAD_WEIGHTS &&
                       s.device.copies_overlap && !s.fused_step && s.shard != SHARD_WEIGHTS;
-    add_updates(b, f, s, chunk, row);
+    add_updates(b, f, s, chunk, o);
     for (s.offload_blocks = step; some && s.offload_blocks < (int)b->blocks; s.offload_blocks += step)
-        add_updates(b, f, s, chunk, row);
+        add_updates(b, f, s, chunk, o);
+}
+
+/* Adds settings with one row. */
+static void add_row(struct builder *b, const struct split *f, const struct settings *s, int chunk, int row)
+{
+    add_blocks(b, f, with_row(b, *s, row), chunk,
+               &(struct origin){&f->row[row][chunk], &b->away[row], b->splits.at[0].base.micro_batch});
 }
 
 /* Adds settings with one number of chunks and the rows that are offloaded with; `all`: also the
@@ -574,11 +613,10 @@ static void add_single_of(struct builder *b, const struct split *f, struct setti
     char value[SETTING_ROOM];
     s = with_chunks(b, s, chunk);
     for (int i = 0; technique_value(t->streamed, i, value) && (rows || !i); i++) {
-        const int row = technique_rung(t->ladder, value);
-        add_blocks(b, f, with_row(b, s, row), chunk, row);
+        add_row(b, f, &s, chunk, technique_rung(t->ladder, value));
     }
     for (int row = 0; technique_value(t->ladder, row, value) && rows && all; row++)
-        if (technique_rung(t->streamed, value) < 0) add_blocks(b, f, with_row(b, s, row), chunk, row);
+        if (technique_rung(t->streamed, value) < 0) add_row(b, f, &s, chunk, row);
 }
 
 /* Adds choices for every other number of chunks of the first kind of scope, and for those with
@@ -613,6 +651,68 @@ static void add_singles(struct builder *b)
     }
 }
 
+/* --- long rows ------------------------------------------------------------------------------ */
+
+/* Returns how many values of a technique's ladder are at most what it counts. */
+static int count_values(const struct builder *b, enum technique_id id)
+{
+    struct settings s = {0};
+    int n = 0;
+    while (take_rung(&s, id, n) && technique_count(id, &s) <= b->x->counted[id]) n++;
+    return n;
+}
+
+/* Lists the values of CLASS_ROWS: of each technique the two largest, beside each of those of the
+ * technique before it; with the smallest micro-batch, the most chunks of the first kind of scope,
+ * and all blocks as in the first row of blocks. */
+static void list_parts(struct builder *b)
+{
+    struct settings s = with_chunks(b, b->splits.at[b->splits.n - 1].base, b->same - 1);
+    int row = 0, first = 0;
+    while (rest_of(row) < 0) row++;
+    b->parts[0].s = b->blocks ? with_row(b, s, row) : s;
+    b->n_parts = 1;
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        if (techniques[id].class != CLASS_ROWS || !b->x->f.free[id]) continue;
+        const int before = b->n_parts, values = count_values(b, id);
+        for (int rung = values > 3 ? values - 2 : 1; rung < values; rung++)
+            for (int k = first; k < before; k++) {
+                CHECK(b->n_parts < PARTS_MOST, "%d", b->n_parts);
+                struct settings *to = &b->parts[b->n_parts++].s;
+                *to = b->parts[k].s;
+                take_rung(to, id, rung);
+            }
+        if (!first && b->n_parts > 1) first = 1;
+    }
+}
+
+static void add_part_jobs(struct builder *b, struct survey_jobs *jobs)
+{
+    for (int k = 1; k < b->n_parts; k++) {
+        struct settings s = b->parts[k].s;
+        survey_jobs_add(jobs, &s, true, &b->parts[k].step);
+        s.offload |= OFFLOAD_ACTIVATIONS;
+        if (is_free(b, CLASS_PLACES) && b->blocks) survey_jobs_add(jobs, &s, true, &b->parts[k].away);
+    }
+}
+
+/* Adds choices in parts, with every offload and, where a step is one micro-batch, fused or not. */
+static void add_parts(struct builder *b)
+{
+    const struct split *split = &b->splits.at[b->splits.n - 1];
+    for (int k = 1; k < b->n_parts; k++)
+        for (unsigned set = 0; set <= OFFLOAD_ALL; set++) {
+            struct settings s = b->parts[k].s;
+            const struct origin o = {&b->parts[k].step, &b->parts[k].away, s.micro_batch};
+            if (is_free(b, CLASS_PLACES) ? set & ~(unsigned)OFFLOAD_IN_STEP : set != b->base.offload) continue;
+            s.offload = set;
+            add_blocks(b, split, s, b->same - 1, &o);
+            s.fused_step = true;
+            if (is_free(b, CLASS_FUSED) && s.accumulation == 1) add_blocks(b, split, s, b->same - 1, &o);
+        }
+    b->x->ways += b->n_parts > 1;
+}
+
 /* --- the search space -------------------------------------------------------------------- */
 
 static void free_builder(struct builder *b)
@@ -625,6 +725,7 @@ static void free_builder(struct builder *b)
     for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->whole[c]);
     survey_free(&b->most);
     for (int row = 0; row < ROWS; row++) survey_free(&b->away[row]);
+    for (int k = 1; k < b->n_parts && !b->from; k++) survey_free(&b->parts[k].step), survey_free(&b->parts[k].away);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].has);
     vec_free(&b->splits);
     vec_free(&b->extents);
@@ -642,6 +743,7 @@ static int survey_first(struct builder *b, struct error *e)
         b->blocks = v.blocks;
         list_chunks(b, &drafts->graph);
         list_extents(b, &drafts->graph);
+        list_parts(b);
         b->update[0].survey = v;
     }
     return rc;
@@ -675,6 +777,8 @@ static void take_splits(struct builder *b)
 {
     for (uint32_t i = 0; i < b->splits.n; i++)
         memcpy(b->splits.at[i].row, b->from->splits.at[i].row, sizeof b->splits.at[i].row);
+    for (int k = 1; k < b->n_parts; k++)
+        b->parts[k].step = b->from->parts[k].step, b->parts[k].away = b->from->parts[k].away;
     b->plain = b->from->plain;
 }
 
@@ -699,6 +803,7 @@ static int add_dimensions(struct builder *b, struct error *e)
     b->rough = b->from && b->base.shard != SHARD_OPTIMIZER;
     if (b->rough && !rc) add_sent_jobs(b, &jobs);
     if (!rc) add_away_jobs(b, &jobs);
+    if (!rc && !b->from) add_part_jobs(b, &jobs);
     for (int u = 1; u < b->updates && !rc; u++) {
         struct settings s = with_row(b, b->splits.at[0].base, 0);
         technique_copy(technique_in(CLASS_UPDATE), &s, &b->update[u].s);
@@ -710,6 +815,7 @@ static int add_dimensions(struct builder *b, struct error *e)
         if (b->from) take_splits(b);
         add_composed(b);
         add_singles(b);
+        add_parts(b);
     }
     vec_free(&jobs.list);
     return rc;
@@ -749,15 +855,13 @@ static bool take_rungs(struct settings *s, const struct freedom *f, const int ru
 /* Finds what techniques count in a sample. One that finds nothing to count is no dimension. */
 static int find_counted(struct plan_space *x, const struct settings *base, struct error *e)
 {
-    struct plan_drafts drafts = {.source = x->source};
     int rc = PL_OK;
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
         if (!x->f.free[id] || !techniques[id].counted) continue;
-        rc = plan_draft_counted(&drafts, base, id, &x->counted[id], e);
+        rc = plan_draft_counted(&x->surveyed[0], base, id, &x->counted[id], e);
         x->counted[id] /= base->micro_batch;
         x->f.free[id] = x->counted[id] > 0;
     }
-    plan_drafts_free(&drafts);
     return rc;
 }
 

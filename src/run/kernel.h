@@ -88,6 +88,7 @@ struct launch {
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
     struct portion portion;    /* of that loop */
+    int64_t token;             /* in a loop over tokens: the first one of the iteration; else 0 */
     struct portion extent;     /* of a sequence: the entries that there are, of those planned (sequence.h) */
     struct ranks *ranks;       /* NULL: this process is the only one (run/ranks.h) */
     struct mesh mesh;          /* in which these are */
@@ -99,6 +100,13 @@ struct launch {
 static inline int64_t launch_whole(const struct launch *l, int64_t rows)
 {
     return portion_whole(l->extent, portion_whole(l->portion, rows));
+}
+
+/* Returns the number, in its sample, of the first of the `elements` elements that a launch has of a
+ * sample. */
+static inline int64_t launch_element(const struct launch *l, int64_t elements)
+{
+    return l->token ? l->token * (elements / l->portion.part) : 0;
 }
 
 /* Returns the first element, in the whole, of the shard that a launch works on, which has `part`

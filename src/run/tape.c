@@ -106,7 +106,7 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
                                .mesh = t->graph->mesh,
                                .shard = t->shard,
                                .portion = t->graph->loops.at[n->loop].portion};
-    e.advances = n->op == OP_FOLD;
+    e.advances = n->op == OP_FOLD || t->graph->loops.at[n->loop].tokens;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);
     for (int o = 0; o < n->nout; o++) bind_operand(t, &e, MAX_IN + o, &e.launch.out[o], n->out[o]);
@@ -153,7 +153,7 @@ static bool conflict(const struct range *a, int na, const struct range *b, int n
 /* Sets what each entry waits for: the latest conflicting entry of every other lane; lanes are
  * queues, so this covers the earlier ones. Conflicts are detected by address, so bytes that are
  * reused by another storage are covered too. The end of a loop joins all lanes: iterations do not
- * overlap. */
+ * overlap. A loop over tokens is in one lane only, and its end joins nothing. */
 static void find_waits(struct tape *t, enum program p)
 {
     struct range a[MAX_IN + MAX_OUT + 1], b[MAX_IN + MAX_OUT + 1];
@@ -168,7 +168,7 @@ static void find_waits(struct tape *t, enum program p)
             if (lane == e->lane) continue;
             for (uint32_t j = k; j-- > 0;) {
                 const struct entry *f = &t->program[p].at[j];
-                if (f->kind == ENTRY_END) break;
+                if (f->kind == ENTRY_END && !t->graph->loops.at[f->loop].tokens) break;
                 if (f->kind != ENTRY_LAUNCH || f->lane != lane) continue;
                 if (!conflict(a, na, b, ranges_of(t, f, b))) continue;
                 CHECK(e->nwait < MAX_WAIT);
@@ -322,7 +322,9 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
         if (k < MAX_IN) l->in[k].data = at;
         else l->out[k - MAX_IN].data = at;
     }
+    const struct loop *loop = &t->graph->loops.at[e->loop];
     l->iteration = t->iteration[e->loop];
+    l->token = loop->tokens ? loop->first + (int64_t)l->iteration * loop->portion.part : 0;
     if (e->follows) set_extent(t, e, l);
     if (e->sum.base) l->in[e->sum.slot].data = is_first_term(t, e) ? NULL : e->sum.base;
 }

@@ -500,7 +500,8 @@ static uint64_t matmul_workspace(const struct query *q)
 {
     const struct tensor *a = q->in[0], *b = q->in[1];
     bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
-    int64_t M = ta ? tensor_last(a) : tensor_rows(a), K = ta ? tensor_rows(a) : tensor_last(a);
+    int64_t M = ta ? tensor_last(a) : tensor_rows(a);
+    int64_t K = ta ? portion_whole(q->portion, tensor_rows(a)) : tensor_last(a);
     int64_t N = tb ? tensor_rows(b) : tensor_last(b);
     return gemm_workspace(M, N, K, q->out[0]->dtype, q->profile->threads);
 }

@@ -136,7 +136,7 @@ static int64_t ref_position(const struct launch *l, int64_t bt, int64_t T, int64
     const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
     const int64_t *sections = l->attr->rope.sections;
     int coordinate = (i >= sections[0]) + (i >= sections[0] + sections[1]);
-    if (!launch_has(l, 2)) return bt % T;
+    if (!launch_has(l, 2)) return l->token + bt % T;
     if (p->rank == 2) return (int64_t)ref_get(p, bt);
     if (l->attr->rope.interleaved) coordinate = i % 3 && i < 3 * sections[i % 3] ? (int)(i % 3) : 0;
     return (int64_t)ref_get(p, bt * 3 + coordinate);

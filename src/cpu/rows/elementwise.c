@@ -419,12 +419,12 @@ static uint64_t dropout_key(const struct launch *l, int32_t sample)
 static void ref_dropout(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
-    const int64_t each = operand_elements(x) / x->dim[0];
+    const int64_t each = operand_elements(x) / x->dim[0], first = launch_element(l, each);
     const float p = l->attr->dropout.p;
     for (int64_t i = 0; i < operand_elements(x); i++) {
         const uint64_t key = dropout_key(l, (int32_t)ref_get(&l->in[2], i / each));
         uint32_t word;
-        random_words(&word, key, l->attr->dropout.per_sample ? 0 : (uint64_t)(i % each), 1);
+        random_words(&word, key, l->attr->dropout.per_sample ? 0 : (uint64_t)(first + i % each), 1);
         ref_put(&l->out[0], i, word < step_dropout_threshold(p) ? 0 : ref_get(x, i) / (1 - (double)p));
     }
 }
@@ -438,7 +438,8 @@ static void dropout_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const int32_t *samples = l->in[2].data;
-    const int64_t B = x->dim[0], each = operand_elements(x) / B, tiles = row_tiles(each);
+    const int64_t B = x->dim[0], each = operand_elements(x) / B, tiles = row_tiles(each),
+                  first = launch_element(l, each);
     const uint32_t threshold = step_dropout_threshold(l->attr->dropout.p);
     const bool per_sample = l->attr->dropout.per_sample;
     const float scale = 1.0f / (1.0f - l->attr->dropout.p);
@@ -448,7 +449,7 @@ static void dropout_run(const struct launch *l)
         uint32_t words[TILE];
         const int64_t b = u / tiles, from = u % tiles * TILE, at = b * each + from;
         const int n = row_tile(each - from);
-        random_words(words, dropout_key(l, samples[b]), per_sample ? 0 : (uint64_t)from, per_sample ? 1 : n);
+        random_words(words, dropout_key(l, samples[b]), per_sample ? 0 : (uint64_t)(first + from), per_sample ? 1 : n);
         for (int i = 1; i < n && per_sample; i++) words[i] = words[0];
         const float *v = row_view(x, at, n, scratch);
         float *to = row_place(y, at, scratch);

@@ -29,7 +29,7 @@ static int64_t rope_position(const struct launch *l, int64_t b, int64_t t, int64
 {
     const struct operand *p = &l->in[2]; // [B,T] or [B,T,3]
     const struct attr_rope *a = &l->attr->rope;
-    if (!launch_has(l, 2)) return t;
+    if (!launch_has(l, 2)) return l->token + t;
     const int32_t *at = (const int32_t *)p->data + b * p->stride[0] + t * p->stride[1];
     return p->rank == 2 ? *at : at[shared_coordinate(i, a->sections, a->interleaved) * p->stride[2]];
 }

@@ -13,7 +13,8 @@
  *     lane copy            --o---+---- o ---    and joined to it
  *
  * Launches that follow a sequence (run/sequence.h) have other sizes in every step. They are in no
- * graph: between two graphs they are enqueued one by one, by the code that captures the others.
+ * graph: between two graphs they are enqueued one by one, by the code that captures the others. So
+ * are all launches of a program with loops over tokens.
  *
  * A lane is a stream and a wait is an event; both become edges of the graph.
  * Small consecutive launches of one kernel become one launch (batch.c).
@@ -297,9 +298,27 @@ static int make_events(struct capture *c, struct error *e)
     return PL_OK;
 }
 
+/* Reports whether a program has loops over tokens (passes/techniques/token_chunks.c): thousands of
+ * launches that take long. They are in no graph, which would have a node for each. */
+static bool has_tokens(const struct tape *t, enum program p)
+{
+    bool any = false;
+    for (id l = 1; l < t->graph->loops.n; l++)
+        any |= t->graph->loops.at[l].tokens && t->graph->loops.at[l].program == p;
+    return any;
+}
+
 static int capture_program(struct capture *c, struct error *e)
 {
+    struct tape *t = c->t;
     TRY(make_events(c, e));
+    if (has_tokens(t, c->program)) {
+        struct segment all = {.to = t->program[c->program].n};
+        all.iterations = mem_copy(t->iteration, t->graph->loops.n * sizeof *all.iterations);
+        vec_push(&c->into->segments[c->program], all);
+        c->into->by_entry[c->program] = c;
+        return PL_OK;
+    }
     TRY(begin_segment(c, 0, 0, e));
     TRY(capture_range(c, 0, c->t->program[c->program].n, e));
     return end_segment(c, e);
@@ -497,13 +516,25 @@ static bool is_left_out(const struct tape *t, const struct segment *x)
     return x->loop && (x->iteration >= t->trip[x->loop][x->around] || (parent && x->around >= t->trip[parent][0]));
 }
 
+/* Begins or ends an iteration of a loop among the entries of a segment. */
+static int pass_bracket(struct capture *c, const struct entry *entry, struct error *e)
+{
+    TRY(flush_batch(c, e));
+    if (entry->kind != ENTRY_END || c->t->graph->loops.at[entry->loop].tokens) return PL_OK;
+    TRY(join_lanes(c, e));
+    return fork_lanes(c, e);
+}
+
 /* Launches the entries of a segment, in order behind the graph before it. */
 static int launch_entries(struct capture *c, const struct segment *x, struct error *e)
 {
     memcpy(c->t->iteration, x->iterations, c->t->graph->loops.n * sizeof *x->iterations);
     c->segment++;
     TRY(fork_lanes(c, e));
-    for (uint32_t k = x->from; k < x->to; k++) TRY(capture_entry(c, k, e));
+    for (uint32_t k = x->from; k < x->to; k = tape_follow(c->t, c->program, k)) {
+        const struct entry *entry = &c->t->program[c->program].at[k];
+        TRY(entry->kind == ENTRY_LAUNCH ? capture_entry(c, k, e) : pass_bracket(c, entry, e));
+    }
     TRY(flush_batch(c, e));
     return join_lanes(c, e);
 }

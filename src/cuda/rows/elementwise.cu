@@ -347,10 +347,12 @@ static int launch_spread(const struct launch *l, struct error *e)
 
 /* --- dropout: the bits of base/random.c, from the step block on the GPU ----------------------- */
 
-/* V divides `each`; a block loops over the samples blockIdx.y, blockIdx.y + gridDim.y ... */
+/* V divides `each`; a block loops over the samples blockIdx.y, blockIdx.y + gridDim.y ... `first`:
+ * the number of their first element here. */
 template <typename T, int V>
 __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B,
-                               int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample)
+                               int64_t each, int64_t first, uint32_t key, uint32_t threshold, float scale,
+                               int per_sample)
 {
     const uint64_t stream = keyed_bits(keyed_bits(keyed_name(step->seed, NAME_DROPOUT, 7), step->rng_step), key);
     for (int64_t b = blockIdx.y; b < B; b += gridDim.y) {
@@ -363,7 +365,7 @@ __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const i
             pack<T, V> out;
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                const int64_t at = k * V + i;
+                const int64_t at = first + k * V + i;
                 bool keep = whole;
                 if (!per_sample) {
                     const uint64_t bits = keyed_bits(sample, (uint64_t)at / 2);
@@ -386,8 +388,8 @@ static int launch_dropout(const struct launch *l, struct error *e)
         constexpr int V = decltype(width)::value;
         const dim3 grid(grid_for(each / V), (unsigned)(B < 4096 ? B : 4096));
         dropout_kernel<T, V><<<grid, BLOCK, 0, stream_of(l)>>>(
-            out_as<T>(l, 0), in_as<T>(l, 0), in_as<step_block>(l, 1), in_as<int32_t>(l, 2), B, each, a.key,
-            step_dropout_threshold(a.p), 1.0f / (1.0f - a.p), a.per_sample);
+            out_as<T>(l, 0), in_as<T>(l, 0), in_as<step_block>(l, 1), in_as<int32_t>(l, 2), B, each,
+            launch_element(l, each), a.key, step_dropout_threshold(a.p), 1.0f / (1.0f - a.p), a.per_sample);
     }, l->out[0].data, x->data));
     return PL_OK;
 }

@@ -157,7 +157,9 @@ static uint64_t workspace_act_bwd_sum(const struct query *q)
     const struct tensor *x = q->out[0], *y = q->out[1];
     const int size = (int)dtype_size(x->dtype);
     const int64_t apart = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, size).blocks, C = tensor_last(x);
-    return (uint64_t)(max_i64(apart, act_sums_of(tensor_rows(x), tensor_rows(x), C, size).blocks) * C) * sizeof(float);
+    const int64_t rows = tensor_rows(x);
+    return (uint64_t)(max_i64(apart, act_sums_of(rows, portion_whole(q->portion, rows), C, size).blocks) * C) *
+           sizeof(float);
 }
 
 /* --- widths and forms ------------------------------------------------------------------------- */

@@ -80,7 +80,8 @@ static bool match_layernorm_packs_bwd(const struct query *q) { return match_pack
 static uint64_t work_rmsnorm_bwd(const struct query *q)
 {
     const struct tensor *x = q->in[1];
-    return (uint64_t)norm_partial(tensor_rows(x), tensor_last(x), (int)dtype_size(x->dtype), 1) * sizeof(float);
+    const int64_t rows = portion_whole(q->portion, tensor_rows(x));
+    return (uint64_t)norm_partial(rows, tensor_last(x), (int)dtype_size(x->dtype), 1) * sizeof(float);
 }
 static uint64_t work_layernorm_bwd(const struct query *q) { return 2 * work_rmsnorm_bwd(q); }
 

@@ -43,7 +43,7 @@ rope_shape rope_shape_of(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const auto *a = &l->attr->rope;
-    rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], a->scale, a->inverse ? -1.0f : 1.0f};
+    rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->token, a->scale, a->inverse ? -1.0f : 1.0f};
     s.per = has(l, 2) && l->in[2].rank == 3 ? 3 : 1;
     s.positions = in_as<int32_t>(l, 2);
     s.interleaved = a->interleaved;

@@ -10,8 +10,9 @@
 /* y, x [B,T,H,D]; y may alias x. */
 struct rope_shape {
     int64_t B, T, H, D;
+    int64_t token;            /* the position of the first token, where they are not given */
     float scale, sign;        /* sign -1: the inverse */
-    const int32_t *positions; /* [B,T,per]; nullptr: 0, 1, 2, ... */
+    const int32_t *positions; /* [B,T,per]; nullptr: token, token + 1, ... */
     int64_t per;              /* 1 or 3 */
     int64_t sections[3];      /* of three, the pairs of each */
     bool interleaved;
@@ -33,7 +34,7 @@ static __device__ inline void fill_turns(float *turns, const float *inv_freq, co
         if constexpr (GIVEN)
             position = (float)s.positions[(first + row) * s.per +
                                           (s.per == 3 ? shared_coordinate(f, s.sections, s.interleaved) : 0)];
-        else position = (float)((first + row) % s.T);
+        else position = (float)(s.token + (first + row) % s.T);
         sincosf(__fmul_rn(position, inv_freq[f]), &sine, &cosine);
         turns[row * 2 * half + f] = cosine * s.scale;
         turns[row * 2 * half + half + f] = sine * s.sign * s.scale;

@@ -38,8 +38,9 @@ enum { OFFLOAD_LEAST = 16 << 10, OFFLOAD_GAP = 4 };
  *
  * A storage is offloaded if it is a transient in device memory that only the forward writes and
  * that the backward or its recomputation reads; all its nodes are in the body of the loop over
- * micro-batches itself, not in a loop within it; it is large enough; and its first reader in the
- * backward is at least OFFLOAD_GAP units after its last reader in the forward.
+ * micro-batches itself or in loops over tokens, not in another loop within it; it is large enough;
+ * and its first reader in the backward is at least OFFLOAD_GAP units after its last reader in the
+ * forward.
  */
 
 /* The uses of a storage in the program; `stays`: it cannot be offloaded. */
@@ -73,7 +74,7 @@ static void note_node(const struct visits *v, uint32_t k, struct use *uses)
         /* Only storages that a forward node writes first qualify. */
         if (!x->used) x->stays = !writes || n->phase != PHASE_FORWARD;
         x->used = true;
-        x->stays |= n->loop != v->level || tensor_at(g, t)->loop;
+        x->stays |= loop_body(g, n->loop) != v->level || loop_body(g, tensor_at(g, t)->loop);
         if (n->phase == PHASE_FORWARD) note_forward(x, k);
         else note_backward(x, k, writes);
     }
@@ -87,10 +88,18 @@ static bool qualifies(const struct visits *v, id s, const struct use *x)
            v->rank[v->unit[x->first_backward]] - v->rank[v->unit[x->last_forward]] >= OFFLOAD_GAP;
 }
 
+/* Returns the first position behind `at` that is in no loop with it. */
+static uint32_t behind(const struct visits *v, uint32_t at)
+{
+    const id loop = visit_node(v, at++)->loop;
+    while (loop != v->level && at < v->count && visit_node(v, at)->loop == loop) at++;
+    return at;
+}
+
 static void offload_storage(struct visits *v, id s, const struct use *x)
 {
     struct graph *g = v->g;
-    id out = visit_copy(v, visit_whole(v, s), 0, SPACE_HOST, x->last_forward + 1, x->last_forward);
+    id out = visit_copy(v, visit_whole(v, s), 0, SPACE_HOST, behind(v, x->last_forward), x->last_forward);
     id there = node_at(g, out)->out[0];
     storage_of(g, there)->name = tensor_at(g, there)->name = g->storages.at[s].name;
     visit_fetch(v, s, there, visit_from(v, v->unit[x->first_backward]), x->first_backward);

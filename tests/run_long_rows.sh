@@ -1,0 +1,35 @@
+#!/bin/bash
+# run_long_rows.sh: rows computed in parts (memory.token_chunks, memory.attention_chunks) change no
+# result: the outputs of a step keep their bits, gradients of weights are the same sums within 1e-6,
+# and groups of heads keep all bits.
+#
+#   bash tests/run_long_rows.sh           from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+# shellcheck source=tests/golden_step.sh
+. tests/golden_step.sh
+
+# chunked CASE PRECISION ARGUMENT...: a step in parts against the step of whole rows.
+chunked() {
+    local name=$1 own=(--set "memory.precision=$2" --set memory.recompute=all --set memory.offload=none --set memory.head_chunks=1)
+    shift 2
+    step "$name" "$tmp/whole.safetensors" "${own[@]}" && step "$name" "$tmp/parts.safetensors" "${own[@]}" "$@" &&
+        "$tools/compare" "$tmp/whole.safetensors" "$tmp/parts.safetensors" --logits 1e-30 --grad 1e-6
+}
+# heads CASE: attention in groups of heads, the same bytes.
+heads() {
+    local own=(--set memory.precision="$2" --set memory.offload=none --set memory.head_chunks=1 --set memory.recompute="$3")
+    step "$1" "$tmp/whole.safetensors" "${own[@]}" && step "$1" "$tmp/parts.safetensors" "${own[@]}" --set memory.attention_chunks=2 &&
+        same "$tmp/whole.safetensors" "$tmp/parts.safetensors"
+}
+for name in basic qwen3 qwen3_packed gemma2 phi3 gpt2 olmo2 llava_clip_llama qwen2_5_vl sam_points sam2_points; do
+    check "$name: tokens in 3 chunks, heads in 2 groups" chunked $name f32 --set memory.token_chunks=3 --set memory.attention_chunks=2
+done
+for name in basic qwen3_packed llava_clip_llama sam_points; do
+    check "$name, bf16: tokens in 5 chunks" chunked $name bf16 --set memory.token_chunks=5
+    check "$name, kept: tokens in 2 chunks" chunked $name f32 --set memory.token_chunks=2 --set memory.recompute=none
+done
+for name in basic qwen3 llava_clip_llama; do for precision in f32 bf16; do for recompute in none all; do
+    check "$name, $precision, recompute $recompute: heads in 2 groups, same bytes" heads $name $precision $recompute
+done; done; done
+summary
