@@ -216,8 +216,8 @@ static inline pl_tensor pl_op_conv_dx(struct pl_builder *builder, pl_tensor dy, 
     return pl_op(builder, "CONV_DX", 3, x_, attributes);
 }
 
-/* Emits EMBEDDING: ids:i32[...] table[V,C] -> y:=table[...,C]; padding>=0 padding<=V (attributes:
- * padding) */
+/* Emits EMBEDDING: ids:i32[...] table[V,C] -> y:=table[...,C]; padding>=0 padding<=V+vocabulary
+ * (attributes: padding) */
 static inline pl_tensor pl_op_embedding(struct pl_builder *builder, pl_tensor ids, pl_tensor table,
                                         const char *attributes)
 {
@@ -252,6 +252,15 @@ static inline pl_tensor pl_op_used_first(struct pl_builder *builder, pl_tensor i
 {
     const pl_tensor x_[] = {index};
     return pl_op(builder, "USED_FIRST", 1, x_, attributes);
+}
+
+/* Emits XENT_JOIN: stats:float[...,P] labels:i32 inv_count:f32[] -> loss:stat[]; #labels*P=#stats
+ * P%2=0 */
+static inline pl_tensor pl_op_xent_join(struct pl_builder *builder, pl_tensor stats, pl_tensor labels,
+                                        pl_tensor inv_count)
+{
+    const pl_tensor x_[] = {stats, labels, inv_count};
+    return pl_op(builder, "XENT_JOIN", 3, x_, NULL);
 }
 
 /* Emits ADD: a b -> y */

@@ -107,7 +107,7 @@ static id build_backward(struct scene *s, const int64_t *n, id (*build)(struct s
     const struct node f = *node_at(&s->g, tensor_at(&s->g, y)->node);
     const struct tensor like = *tensor_at(&s->g, y);
     const uint32_t reads = op_table[f.op].reads;
-    id in[MAX_IN] = {param(s, "dy", like.rank, like.dim)};
+    id in[MAX_IN] = {op_cast(&s->g, param(s, "dy", like.rank, like.dim), like.dtype)};
     int nin = 1;
     for (int i = 0; i < f.nin; i++)
         if (reads >> i & 1) in[nin++] = f.in[i];
@@ -815,6 +815,52 @@ static id build_xent_bwd(struct scene *s, const int64_t *n)
     return 0;
 }
 static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
+
+/* The third of four parts of a vocabulary; its last column is padding if it has several. */
+static const int32_t third[3] = {2, 4, 1};
+
+static id part_of_ids(struct scene *s, const int64_t *n, bool labels)
+{
+    union attr a = {.part_ids = {n[1], 4 * n[1], labels}};
+    memcpy(a.part_ids.of, third, sizeof third);
+    return op_apply(&s->g, OP_PART_IDS, &a, (id[]){constant_ids(s, "labels", 4 * n[1], labels, 1, n)}, 1);
+}
+
+/* Rows of a part's table: zeros for the ids of other parts. */
+static id build_part_ids(struct scene *s, const int64_t *n)
+{
+    const id ids = watch(s, part_of_ids(s, n, false));
+    watch(s, part_of_ids(s, n, true));
+    s->length = (double)n[0];
+    return watch(s, op_embedding(&s->g, ids, param(s, "table", DIM(n[1], 3))));
+}
+static const struct opcase case_PART_IDS = {build_part_ids, CLASS_SHAPES};
+
+static id build_xent_part(struct scene *s, const int64_t *n)
+{
+    union attr a = {.xent_part = {4, 2 * n[1] + max_i64(1, n[1] - 1)}};
+    const id logits = param(s, "logits", DIM(n[0], n[1]));
+    memcpy(a.xent_part.of, third, sizeof third);
+    s->length = (double)max_i64(n[0], n[1]);
+    s->unit = 1 + log((double)n[1]); /* of the log-sum-exp */
+    return watch(s, op_apply(&s->g, OP_XENT_PART, &a, (id[]){logits, part_of_ids(s, n, true)}, 2));
+}
+static id build_xent_part_bwd(struct scene *s, const int64_t *n) { return build_backward(s, n, build_xent_part); }
+static const struct opcase case_XENT_PART = {build_xent_part, CLASS_SHAPES};
+static const struct opcase case_XENT_PART_BWD = {build_xent_part_bwd, CLASS_SHAPES};
+
+/* The stats of n[1] parts: log-sum-exps, and logits of labels. */
+static id build_xent_join(struct scene *s, const int64_t *n)
+{
+    const id stats = op_cast(&s->g, param(s, "stats", DIM(n[0], 2 * n[1])), wide(s)),
+             labels = constant_ids(s, "labels", n[1], true, 1, n);
+    s->length = (double)max_i64(n[0], n[1]);
+    s->unit = 1;
+    return watch(s, op_apply(&s->g, OP_XENT_JOIN, NULL, (id[]){stats, labels, graph_count(&s->g, NULL)}, 3));
+}
+static id build_xent_join_bwd(struct scene *s, const int64_t *n) { return build_backward(s, n, build_xent_join); }
+static const struct opcase case_XENT_JOIN = {build_xent_join, CLASS_SHAPES};
+static const struct opcase case_XENT_JOIN_BWD = {build_xent_join_bwd, CLASS_SHAPES};
 
 /* --- elementwise ----------------------------------------------------------------------------- */
 

@@ -20,14 +20,15 @@ struct member {
     int rc;
 };
 
+/* Plans and starts a rank; preset: the name of one, or a folder of a language model. */
 static inline void start(struct member *m, const char *preset, const char *const *sets, struct ranks *ranks, int shares)
 {
     static const char *const base[] = {"device.threads=1", "memory.offload=none"};
-    const bool tokens = strstr(preset, "llama");
+    const bool folder = strchr(preset, '/'), tokens = folder || strstr(preset, "llama");
     char text[100];
     memset(m, 0, sizeof *m);
     config_init(&m->p.c);
-    snprintf(text, sizeof text, "model.preset=%s", preset);
+    snprintf(text, sizeof text, "model.%s=%s", folder ? "path" : "preset", preset);
     must(config_set(&m->p.c, text, &m->e), &m->e);
     snprintf(text, sizeof text, "parallel.shares=%d", shares);
     must(config_set(&m->p.c, text, &m->e), &m->e);

@@ -267,6 +267,19 @@ TEST(test_shards)
                      "parallel.shard=weights"));
 }
 
+/* Parts of a vocabulary: a tied table, and a head of its own; the last part is shorter than the
+ * others; a head in chunks. 4 parts have too few rows for its table. */
+TEST(test_vocabulary)
+{
+    check_parts("tests/golden/train_untied", 1, 2, 2, 5e-6, SETS("train.effective_batch=2", F32, SGD));
+    check_parts("tests/golden/train_untied", 2, 2, 2, 0,
+                SETS("train.effective_batch=4", "memory.precision=bf16", "parallel.shard=weights",
+                     "memory.offload=optimizer+masters"));
+    check_parts("tests/golden/tied", 1, 2, 2, 5e-6,
+                SETS("train.effective_batch=2", F32, SGD, "memory.head_chunks=3"));
+    check_parts("tests/golden/train_qwen3", 1, 3, 3, 0, SETS("train.effective_batch=2", F32, "memory.head_chunks=2"));
+}
+
 TEST(test_adapters)
 {
     check_parts("llama-tiny", 1, 2, 2, 2e-6,

@@ -29,7 +29,7 @@ int64_t axis_cut_length(const struct axis_cut *c, int parts)
 
 bool axis_cuts_alike(const struct axis_cut *a, const struct axis_cut *b)
 {
-    bool alike = a->axis == b->axis && a->sections == b->sections;
+    bool alike = a->axis == b->axis && a->sections == b->sections && a->ragged == b->ragged;
     for (int i = 0; i < a->sections && alike; i++)
         alike = a->section[i].length == b->section[i].length && a->section[i].copies == b->section[i].copies;
     return alike;
@@ -77,9 +77,9 @@ static bool scale_sections(struct axis_cut *c, int64_t by, int64_t from, int par
     for (int i = 0; i < c->sections; i++) {
         if (c->section[i].length * by % from) return false;
         c->section[i].length = c->section[i].length * by / from;
-        if (c->section[i].length % (parts / c->section[i].copies)) return false;
+        if (!c->ragged && c->section[i].length % (parts / c->section[i].copies)) return false;
     }
-    return true;
+    return !c->ragged || by == from;
 }
 
 /* Repeats the sections for a reshape that joins the axes around the one that is cut with it, once

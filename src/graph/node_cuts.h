@@ -13,6 +13,7 @@
  * cut. */
 struct axis_cut {
     uint8_t axis, sections;
+    bool ragged; /* the last part may be shorter, and is padded */
     struct section section[SECTIONS_MOST];
 };
 

@@ -169,7 +169,9 @@ void vjp_attention(struct vjp *v)
 
 void vjp_embedding(struct vjp *v)
 {
-    union attr a = {.embedding_dw = {tensor_at(v->g, v->in[1])->dim[0], v->attr->embedding.padding}};
+    const struct attr_embedding *e = &v->attr->embedding;
+    union attr a = {
+        .embedding_dw = {tensor_at(v->g, v->in[1])->dim[0], e->padding, {e->of[0], e->of[1], e->of[2]}}};
     v->din[1] = op_apply(v->g, OP_EMBEDDING_DW, &a, (id[]){v->in[0], v->dout[0]}, 2);
 }
 

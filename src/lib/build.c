@@ -311,7 +311,8 @@ const char *builder_op_refused(int op)
 {
     if (op_table[op].flags & (OPF_GRAD | OPF_EFFECT))
         return "belongs to the backward pass, the update or a memory technique";
-    if (op_table[op].flags & OPF_COMM || op == OP_ENTER) return "belongs to the passes for several ranks";
+    const bool parts = op == OP_ENTER || op == OP_PART_IDS || op == OP_XENT_PART || op == OP_XENT_JOIN;
+    if (op_table[op].flags & OPF_COMM || parts) return "belongs to the passes for several ranks";
     return op == OP_XENT || op == OP_MASK_LOSS
                ? "reads a count of the step; pl_cross_entropy and pl_per_count do that"
                : NULL;

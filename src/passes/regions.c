@@ -26,11 +26,21 @@ static void list_uses(struct regions *r)
     mem_free(next);
 }
 
-static bool is_output(const struct graph *g, id t)
+/* Returns the program that has a tensor among its outputs; PROGRAM_COUNT: none. */
+static enum program output_of(const struct graph *g, id t)
 {
     for (uint32_t i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].tensor == t) return true;
-    return false;
+        if (g->outputs.at[i].tensor == t) return (enum program)g->outputs.at[i].program;
+    return PROGRAM_COUNT;
+}
+static bool is_output(const struct graph *g, id t) { return output_of(g, t) != PROGRAM_COUNT; }
+
+/* Reports whether a tensor in parts can be an output: the logits of texts that are generated are
+ * gathered. */
+static bool can_be_output(const struct regions *r, id t)
+{
+    const enum program p = output_of(r->g, t);
+    return p == PROGRAM_COUNT || (r->vocabulary && program_is(p, PROGRAM_GENERATES));
 }
 
 enum { IN_THIS = 1, IN_ANOTHER };
@@ -53,10 +63,10 @@ static bool add_tensor(struct regions *r, id t, const struct axis_cut *c)
 {
     const struct graph *g = r->g;
     if (r->cut[t].sections) return axis_cuts_alike(&r->cut[t], c);
-    if (r->partial[t] || is_output(g, t) || (!tensor_at(g, t)->node && !is_divisible_leaf(g, t))) return false;
+    if (r->partial[t] || !can_be_output(r, t) || (!tensor_at(g, t)->node && !is_divisible_leaf(g, t))) return false;
     for (int i = 0; i < c->sections; i++) {
         const int copies = c->section[i].copies;
-        if (c->section[i].length % (r->parts / copies) || copies != c->section[0].copies) return false;
+        if ((!c->ragged && c->section[i].length % (r->parts / copies)) || copies != c->section[0].copies) return false;
         if (copies % r->here && r->here % copies) return false;
     }
     r->cut[t] = *c;
@@ -143,7 +153,7 @@ static bool add_partial(struct regions *r, id t)
 static bool is_consistent(const struct regions *r, id node)
 {
     const struct node *n = node_at(r->g, node);
-    if (n->op == OP_COMBINE && r->partial[n->in[0]]) return true;
+    if (n->op == OP_XENT || (n->op == OP_COMBINE && r->partial[n->in[0]])) return true;
     const struct node_cut c = regions_cut(r, node);
     for (int k = 0; k < n->nin + n->nout; k++) {
         const int at = k < n->nin ? k : MAX_IN + k - n->nin;
@@ -164,7 +174,12 @@ static bool visit(struct regions *r, id node, int slot)
     struct node_cut c;
     if (r->inside[node] == IN_ANOTHER) return is_consistent(r, node);
     if (r->inside[node]) return true; /* checked at the end */
-    if (!graph_block_of(g, n->scope) || n->loop) return false;
+    if ((!graph_block_of(g, n->scope) && !r->vocabulary) || n->loop) return false;
+    if (n->op == OP_XENT && !slot && r->cut[from].axis == tensor_at(g, from)->rank - 1) {
+        r->inside[node] = IN_THIS;
+        vec_push(&r->nodes, node);
+        return true;
+    }
     if (n->op == OP_SLICE && slot >= MAX_IN && r->cut[from].axis == n->attr.slice.axis) {
         memset(&c, 0, sizeof c);
         c.tensor[slot] = r->cut[from];
@@ -230,6 +245,49 @@ struct node_cut regions_cut(const struct regions *r, id node)
     return c;
 }
 
+/* Reports whether a program reads a table only in this node. A table that it reads several times,
+ * as positions between others do, would take a sum over the parts for each. */
+static bool is_read_once(const struct regions *r, id node, id table)
+{
+    const struct node *n = node_at(r->g, node);
+    for (uint32_t u = r->first[table]; u < r->first[table + 1]; u++) {
+        const struct node *other = node_at(r->g, r->uses[u].node);
+        if (r->uses[u].node != node && other->op == OP_EMBEDDING && other->program == n->program) return false;
+    }
+    return true;
+}
+
+/* Returns what the region of a vocabulary begins with: the logits of a cross-entropy, or the table
+ * of an embedding, with several rows for each part; 0: the node has neither. */
+static id vocabulary_of(const struct regions *r, id node, struct axis_cut *c)
+{
+    enum { ROWS_LEAST = 16 };
+    const struct node *n = node_at(r->g, node);
+    const bool loss = n->op == OP_XENT;
+    if ((!loss && n->op != OP_EMBEDDING) || r->inside[node]) return 0;
+    if (!loss && !is_read_once(r, node, n->in[1])) return 0;
+    const struct tensor *t = tensor_at(r->g, n->in[!loss]);
+    const int64_t length = loss ? tensor_last(t) : t->dim[0];
+    *c = (struct axis_cut){.axis = (uint8_t)(loss ? t->rank - 1 : 0),
+                           .sections = 1,
+                           .ragged = length % r->parts,
+                           .section = {{length, 1}}};
+    return length >= ROWS_LEAST * r->parts ? n->in[!loss] : 0;
+}
+
+/* Grows a region from a tensor, or forgets it. */
+static void find_from(struct regions *r, id t, const struct axis_cut *c, bool vocabulary)
+{
+    r->touched.n = r->nodes.n = 0;
+    r->vocabulary = vocabulary;
+    if (!grow(r, t, c)) {
+        forget(r);
+        return;
+    }
+    for (uint32_t i = 0; i < r->nodes.n; i++) r->inside[r->nodes.at[i]] = IN_ANOTHER;
+    r->found += !vocabulary;
+}
+
 /* Reports whether a region may end with the node: a product of a block, and not of an adapter,
  * whose inner width is small. */
 static bool may_end(const struct regions *r, id node)
@@ -255,13 +313,13 @@ void regions_find(struct regions *r, const struct graph *g, int parts, int here)
         if (!may_end(r, n)) continue;
         const struct tensor *x = tensor_at(g, node_at(g, n)->in[0]);
         const struct axis_cut c = axis_cut_even(x->rank - 1, tensor_last(x), parts);
-        r->touched.n = r->nodes.n = 0;
-        if (!c.sections || !grow(r, node_at(g, n)->in[0], &c)) {
-            forget(r);
-            continue;
-        }
-        for (uint32_t i = 0; i < r->nodes.n; i++) r->inside[r->nodes.at[i]] = IN_ANOTHER;
-        r->found++;
+        if (c.sections) find_from(r, node_at(g, n)->in[0], &c, false);
+    }
+    FOR_FORWARD_NODES(g, n)
+    {
+        struct axis_cut c;
+        const id t = vocabulary_of(r, n, &c);
+        if (t) find_from(r, t, &c, true);
     }
 }
 

@@ -7,6 +7,10 @@
  * along K, whose results are terms of a sum. Every node between them can be cut along the
  * dimension that follows (node_cuts.h). It is found backwards from its end, in all programs at
  * once, because they share weights. What cannot be cut stays whole.
+ *
+ * A vocabulary is a region too: the table of an embedding, whose rows are terms of a sum, and the
+ * head, along the columns of its logits, up to the cross-entropy or the output of a program that
+ * generates. Its last part may be shorter than the others.
  */
 #pragma once
 
@@ -26,7 +30,8 @@ struct regions {
     uint8_t *known;       /* by node inside: a slot that is cut (node_cut) */
     uint32_t *first;      /* by tensor: the first of its uses */
     struct use *uses;
-    uint32_t found;  /* regions */
+    uint32_t found;  /* regions of blocks */
+    bool vocabulary; /* the region that is being found is that of a vocabulary */
     VEC(id) touched; /* tensors of the region that is being found, or to be visited */
     VEC(id) nodes;
 };

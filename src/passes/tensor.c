@@ -33,6 +33,7 @@ struct tensor_pass {
     id *part;
     id *entered; /* the same, behind ENTER, in this program; 0: none yet */
     id *after;   /* by tensor: the sum of its terms; 0: itself */
+    bool *shared; /* by tensor: a region of this program reads all of it */
 };
 
 static id *part_at(const struct tensor_pass *x, id *list, id t, int part) { return &list[(size_t)t * x->here + part]; }
@@ -70,12 +71,41 @@ static bool has_gradient(const struct graph *g, id t)
            !(p && p->frozen);
 }
 
-static id whole_for(struct tensor_pass *x, id t, int part)
+/* Lets regions enter a tensor, unless they have. */
+static void enter_whole(struct tensor_pass *x, id t)
 {
     id *out = part_at(x, x->entered, t, 0);
-    if (!has_gradient(x->g, t)) return x->after[t] ? x->after[t] : t;
     if (!*out) enter(x, x->after[t] ? x->after[t] : t, x->ranks, x->here, out);
-    return out[part];
+}
+
+static id whole_for(struct tensor_pass *x, id t, int part)
+{
+    if (!has_gradient(x->g, t)) return x->after[t] ? x->after[t] : t;
+    enter_whole(x, t);
+    return part_at(x, x->entered, t, 0)[part];
+}
+
+/* Enters what a node gives and a region reads, behind the node: in its scope. */
+static void enter_outputs(struct tensor_pass *x, id node)
+{
+    const struct node n = *node_at(x->g, node);
+    x->g->at.scope = n.scope;
+    for (int o = 0; o < n.nout; o++)
+        if (n.out[o] && x->shared[n.out[o]] && has_gradient(x->g, n.out[o])) enter_whole(x, n.out[o]);
+}
+
+/* Marks what the regions of a program read all of. */
+static void mark_shared(struct tensor_pass *x, enum program p)
+{
+    const struct order *order = &x->g->order[p];
+    memset(x->shared, 0, x->tensors);
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(x->g, order->nodes.at[k]);
+        if (!x->r.inside[order->nodes.at[k]] || n->op == OP_XENT) continue;
+        const struct node_cut c = regions_cut(&x->r, order->nodes.at[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] && !c.tensor[i].sections && !x->r.partial[n->in[i]]) x->shared[n->in[i]] = true;
+    }
 }
 
 /* --- weights ---------------------------------------------------------------------------------- */
@@ -105,19 +135,25 @@ static id make_part(struct tensor_pass *x, uint32_t param, uint16_t division, in
     return g->params.at[param].tensor = g->params.at[param].master = g->tensors.n - 1;
 }
 
-/* Makes a cache of keys or values for each part: of its heads. */
+/* Makes a cache of keys or values for each part: of its heads. The first is the cache itself. All
+ * programs have the same caches. */
 static void divide_cache(struct tensor_pass *x, id cache)
 {
     struct graph *g = x->g;
     const struct axis_cut *c = &x->r.cut[cache];
+    const id whole = tensor_at(g, cache)->storage;
     struct tensor t = *tensor_at(g, cache);
-    struct storage s = *storage_of(g, cache);
+    id other = 1; /* a tensor of the same cache that is divided already */
+    while (other < cache && (tensor_at(g, other)->storage != whole || !*part_at(x, x->part, other, 0))) other++;
     t.dim[c->axis] = axis_cut_length(c, x->parts);
     tensor_dense_strides(&t);
-    s.bytes = tensor_bytes(&t);
     for (int i = 0; i < x->here; i++) {
-        vec_push(&g->storages, s);
-        t.storage = g->storages.n - 1;
+        if (other < cache) t.storage = tensor_at(g, *part_at(x, x->part, other, i))->storage;
+        else if (i) {
+            vec_push(&g->storages, g->storages.at[whole]);
+            t.storage = g->storages.n - 1;
+        }
+        g->storages.at[t.storage].bytes = tensor_bytes(&t);
         vec_push(&g->tensors, t);
         *part_at(x, x->part, cache, i) = g->tensors.n - 1;
     }
@@ -187,6 +223,12 @@ static id tensor_for(struct tensor_pass *x, id t, bool cut, int part)
     return tensor_at(x->g, t)->node ? *part_at(x, x->part, t, part) : weight_for(x, t, part);
 }
 
+/* Returns the ids of a part of a vocabulary of `all` ids, in parts of n. */
+static id part_ids(struct tensor_pass *x, id ids, int64_t n, int64_t all, bool labels, int part)
+{
+    return op_apply(x->g, OP_PART_IDS, &(union attr){.part_ids = {n, all, labels, {part, x->here, 1}}}, &ids, 1);
+}
+
 /* Emits a node of a region for one part. */
 static void emit_part(struct tensor_pass *x, const struct node *n, const struct node_cut *c, int part)
 {
@@ -200,6 +242,11 @@ static void emit_part(struct tensor_pass *x, const struct node *n, const struct 
         in[i] = tensor_for(x, n->in[i], c->tensor[i].sections, part);
     }
     fit_attributes(x, n, c, &attr);
+    if (n->op == OP_EMBEDDING) {
+        attr.embedding.vocabulary = tensor_at(x->g, n->in[1])->dim[0];
+        memcpy(attr.embedding.of, (int32_t[3]){part, x->here, 1}, sizeof attr.embedding.of);
+        in[0] = part_ids(x, in[0], axis_cut_length(&c->tensor[1], x->parts), attr.embedding.vocabulary, false, part);
+    }
     const id node = graph_emit(x->g, n->op, &attr, in, nin);
     for (int o = 0; o < n->nout && node; o++)
         if (n->out[o]) *part_at(x, x->part, n->out[o], part) = node_at(x->g, node)->out[o];
@@ -225,6 +272,42 @@ static void leave(struct tensor_pass *x, const struct node *n, id t)
     x->after[t] = sum;
 }
 
+/* Emits the loss of logits that are cut along the vocabulary. A part's stats are read again in the
+ * backward, so that none is added in place; in any order their sum has the same bits. */
+static void emit_loss(struct tensor_pass *x, const struct node *n)
+{
+    struct graph *g = x->g;
+    const int64_t all = tensor_last(tensor_at(g, n->in[0])), each = ceil_div(all, x->parts);
+    id stats = 0;
+    for (int part = 0; part < x->here; part++) {
+        const id labels = part_ids(x, n->in[1], each, all, true, part), logits = *part_at(x, x->part, n->in[0], part);
+        const union attr a = {.xent_part = {x->parts, all, {part, x->here, 1}}};
+        const id own = op_apply(g, OP_XENT_PART, &a, (id[]){logits, labels}, 2);
+        stats = part ? op_add(g, stats, own) : own;
+    }
+    stats = op_apply(g, OP_SUM_RANKS, &(union attr){.group = {x->ranks, AXIS_TENSOR}}, &stats, 1);
+    x->after[n->out[0]] = op_apply(g, OP_XENT_JOIN, NULL, (id[]){stats, n->in[1], n->in[2]}, 3);
+}
+
+/* Gathers logits [...,vocabulary] that a program gives: all rows at once, outside of the head's
+ * scope. */
+static void gather_output(struct tensor_pass *x, id t)
+{
+    struct graph *g = x->g;
+    g->at.scope = 0;
+    const struct tensor whole = *tensor_at(g, t);
+    const int64_t rows = tensor_rows(&whole), all = tensor_last(&whole), each = ceil_div(all, x->parts) * x->here,
+                  part = rows * each;
+    id y = *part_at(x, x->part, t, 0);
+    if (x->here > 1) y = op_concat(g, part_at(x, x->part, t, 0), x->here, whole.rank - 1);
+    y = op_reshape(g, y, 1, &part);
+    if (x->ranks > 1)
+        y = op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, AXIS_TENSOR, part}}, (id[]){y}, 1);
+    y = op_permute(g, op_reshape(g, y, 3, (int64_t[]){x->ranks, rows, each}), (int[]){1, 0, 2});
+    y = op_slice(g, op_reshape(g, y, 2, (int64_t[]){rows, x->ranks * each}), 1, 0, all);
+    x->after[t] = op_copy(g, op_reshape(g, y, whole.rank, whole.dim), SPACE_DEVICE);
+}
+
 static bool reads_term(const struct tensor_pass *x, id t)
 {
     for (uint32_t u = x->r.first[t]; u < x->r.first[t + 1]; u++)
@@ -236,11 +319,18 @@ static void rewrite_inside(struct tensor_pass *x, id node)
 {
     struct graph *g = x->g;
     const struct node n = *node_at(g, node);
-    const struct node_cut c = regions_cut(&x->r, node);
     g->at.scope = n.scope;
+    if (n.op == OP_XENT) {
+        emit_loss(x, &n);
+        return;
+    }
+    const struct node_cut c = regions_cut(&x->r, node);
     for (int part = 0; part < x->here && !g->error.code; part++) emit_part(x, &n, &c, part);
     for (int o = 0; o < n.nout && !g->error.code; o++)
         if (n.out[o] && x->r.partial[n.out[o]] && !reads_term(x, n.out[o])) leave(x, &n, n.out[o]);
+    for (uint32_t i = 0; i < g->outputs.n && !g->error.code; i++)
+        if (g->outputs.at[i].tensor == n.out[0] && c.tensor[MAX_IN].sections) gather_output(x, n.out[0]);
+    enter_outputs(x, node);
 }
 
 static void rewrite_outside(struct tensor_pass *x, id node)
@@ -251,6 +341,7 @@ static void rewrite_outside(struct tensor_pass *x, id node)
         if (n->in[i] < x->tensors && x->after[n->in[i]]) n->in[i] = x->after[n->in[i]];
     view_follow_input(g, n);
     vec_push(&g->order[g->at.program].nodes, node);
+    enter_outputs(x, node);
 }
 
 static void rewrite_program(struct tensor_pass *x, enum program p)
@@ -259,6 +350,7 @@ static void rewrite_program(struct tensor_pass *x, enum program p)
     const uint32_t n = order->nodes.n;
     id *old = mem_copy(order->nodes.at, n * sizeof *old);
     x->g->at.program = (uint8_t)p;
+    mark_shared(x, p);
     order->nodes.n = 0;
     memset(x->entered, 0, x->tensors * (size_t)x->here * sizeof *x->entered);
     for (uint32_t k = 0; k < n && !x->g->error.code; k++) {
@@ -299,6 +391,7 @@ void pass_tensor(struct graph *g, const struct settings *s)
     x.part = mem_alloc(all * sizeof *x.part);
     x.entered = mem_alloc(all * sizeof *x.entered);
     x.after = mem_alloc(x.tensors * sizeof *x.after);
+    x.shared = mem_alloc(x.tensors);
     const struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_FORWARD, "tensor");
     for (uint32_t i = 0, n = g->params.n; i < n; i++)
         if (x.r.cut[g->params.at[i].tensor].sections) divide_param(&x, i);
@@ -316,4 +409,5 @@ void pass_tensor(struct graph *g, const struct settings *s)
     mem_free(x.part);
     mem_free(x.entered);
     mem_free(x.after);
+    mem_free(x.shared);
 }

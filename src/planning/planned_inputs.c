@@ -171,6 +171,8 @@ static void trace_node(struct trace *t, id node)
 {
     const struct node *n = node_at(t->g, node);
     if (keeps_ids(n)) t->from[node] = traced(t, n->in[0]);
+    else if (n->op == OP_PART_IDS && traced(t, n->in[0]))
+        add_bound(t, n->attr.part_ids.vocabulary, n->attr.part_ids.labels);
     else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) add_bound(t, tensor_at(t->g, n->in[1])->dim[0], false);
     else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
@@ -230,7 +232,8 @@ int planned_check_ids(const struct planned *r, struct error *e)
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
         const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
-        while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        while (x->node && (keeps_ids(node_at(g, x->node)) || node_at(g, x->node)->op == OP_PART_IDS))
+            x = tensor_at(g, node_at(g, x->node)->in[0]);
         if (x->node)
             return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that "
                              "they can be checked", op_table[n->op].name, op_table[node_at(g, x->node)->op].name);

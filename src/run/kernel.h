@@ -130,6 +130,15 @@ static inline uint64_t launch_key(const struct launch *l, uint64_t key, const in
     return key + (uint64_t)part_index(part_number_read(number), launch_place(l)) * 0x9e3779b97f4a7c15ull;
 }
 
+/* Returns the row of EMBEDDING_DW's table that gets no gradient, if it is in this part; outside of
+ * the table: none. */
+static inline int64_t launch_padding(const struct launch *l)
+{
+    const int64_t padding = l->attr->embedding_dw.padding, rows = l->attr->embedding_dw.rows;
+    const struct part_number of = part_number_read(l->attr->embedding_dw.of);
+    return padding ? padding - 1 - part_index(of, launch_place(l)) * rows : -1;
+}
+
 /* Returns the n ranks, of those of a collective (attr.group), that this rank is one of. */
 static inline struct rank_group launch_group(const struct launch *l, int n, bool across)
 {

@@ -19,7 +19,10 @@ static void ref_embedding(const struct launch *l)
     const struct operand *ids = &l->in[0], *table = &l->in[1];
     const int64_t rows = operand_elements(ids), V = table->dim[0], C = table->dim[1];
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, ref_get(table, ref_id(ids, r, V) * C + c));
+        for (int64_t c = 0; c < C; c++) {
+            const bool none = ref_get(ids, r) < 0;
+            ref_put(&l->out[0], r * C + c, none ? 0 : ref_get(table, ref_id(ids, r, V) * C + c));
+        }
 }
 
 /* Computes every element of the table as a sum over all rows with its id: no scratch, and the sum
@@ -32,7 +35,8 @@ static void ref_embedding_dw(const struct launch *l)
         for (int64_t c = 0; c < C; c++) {
             double sum = ref_get_acc(l, 2, v * C + c);
             for (int64_t r = 0; r < rows; r++)
-                if (ref_id(ids, r, V) == v && v + 1 != l->attr->embedding_dw.padding) sum += ref_get(dy, r * C + c);
+                if (ref_get(ids, r) >= 0 && ref_id(ids, r, V) == v && v != launch_padding(l))
+                    sum += ref_get(dy, r * C + c);
             ref_put(dw, v * C + c, sum);
         }
 }

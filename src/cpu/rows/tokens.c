@@ -32,8 +32,10 @@ static void embedding_run(const struct launch *l)
     const char *table = l->in[1].data;
     char *out = l->out[0].data;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * bytes > 65536)
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(out + (size_t)r * bytes, table + (size_t)ids[r] * bytes, bytes);
+    for (int64_t r = 0; r < rows; r++) {
+        if (ids[r] < 0) memset(out + (size_t)r * bytes, 0, bytes);
+        else memcpy(out + (size_t)r * bytes, table + (size_t)ids[r] * bytes, bytes);
+    }
 }
 
 /* --- embedding gradient ----------------------------------------------------------
@@ -61,7 +63,7 @@ static void embedding_dw_run(const struct launch *l)
     const int32_t *ids = l->in[0].data;
     const struct operand *dy = &l->in[1];
     const int64_t rows = operand_elements(&l->in[0]), C = operand_last(dy);
-    const int32_t padding = (int32_t)l->attr->embedding_dw.padding - 1; /* -1: none */
+    const int32_t padding = (int32_t)launch_padding(l); /* below 0: none */
     float *dw = l->out[0].data; // [V,C]
     if (launch_has(l, 2)) CHECK(l->in[2].data == dw, "the accumulator is updated in place");
     else clear(dw, operand_elements(&l->out[0]), l->threads);
@@ -70,7 +72,7 @@ static void embedding_dw_run(const struct launch *l)
         float scratch[TILE];
         int n = (int)min_i64(STRIP, C - c);
         for (int64_t r = 0; r < rows; r++) {
-            if (ids[r] == padding) continue;
+            if (ids[r] == padding || ids[r] < 0) continue;
             const float *d = row_view(dy, r * C + c, n, scratch);
             float *to = dw + ids[r] * C + c;
 #pragma omp simd

@@ -135,6 +135,27 @@ static bool match_xent_bwd(const struct query *q)
            is_dense(q->in[3], DT_F32) && is_dense(q->in[4], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
+static bool match_part_ids(const struct query *q) { return is_dense(q->in[0], DT_I32) && is_dense(q->out[0], DT_I32); }
+static bool match_xent_part(const struct query *q)
+{
+    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) &&
+           is_dense(q->out[0], DT_F32);
+}
+static bool match_xent_part_bwd(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_storable(q->in[1]) && tensor_rows(q->in[1]) <= INT32_MAX &&
+           is_dense(q->in[2], DT_I32) && is_dense(q->in[3], DT_F32) && is_dense(q->out[0], q->in[1]->dtype);
+}
+static bool match_xent_join(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_I32) && is_dense(q->out[0], DT_F32);
+}
+static bool match_xent_join_bwd(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_F32) && is_dense(q->in[2], DT_I32) &&
+           is_dense(q->out[0], DT_F32);
+}
+
 /* --- widths ------------------------------------------------------------------------------- */
 
 enum { BYTES_LEAST = 2 }; /* rows that are moved as bytes: no element is smaller */

@@ -2,9 +2,10 @@
  * tokens.cu: EMBEDDING and its gradient, the cross entropy over the vocabulary and its
  * gradient.
  *
- * Ids and labels are in range: the loader has checked them. The logits are read once in the forward
- * (an online log-sum-exp, which rescales when a larger logit occurs) and once in the backward,
- * where the gradient may overwrite them; the backward does not read rows with an ignored label.
+ * Ids and labels are in range: the loader has checked them. An id below 0 has its row in another
+ * part of the table (vocabulary.cu). The logits are read once in the forward (an online
+ * log-sum-exp, which rescales when a larger logit occurs) and once in the backward, where the
+ * gradient may overwrite them; the backward does not read rows with an ignored label.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -19,8 +20,9 @@ static __global__ void embedding_kernel(P *y, const int32_t *ids, const P *table
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < rows;
          row += (int64_t)gridDim.x * each) {
-        const P *from = table + ids[row] * packs;
-        for (int64_t k = lane; k < packs; k += size) y[row * packs + k] = from[k];
+        const int32_t id = ids[row];
+        const P *from = table + id * packs;
+        for (int64_t k = lane; k < packs; k += size) y[row * packs + k] = id < 0 ? P{} : from[k];
     }
 }
 
@@ -96,7 +98,7 @@ static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const
     int32_t link = next[r];
     const int32_t id = ids[r];
     /* the whole block returns: another block handles this id, or it gets no gradient */
-    if (link < 0 || id == padding) return;
+    if (link < 0 || id == padding || id < 0) return;
     const int64_t c = ((int64_t)blockIdx.y * BLOCK + threadIdx.x) * V;
     const bool live = c < C;
     float sum[V] = {}, d[V];
@@ -152,7 +154,7 @@ static int launch_embedding_dw(const struct launch *l, struct error *e)
         const dim3 grid((unsigned)rows, (unsigned)((C + BLOCK * V - 1) / (BLOCK * V)));
         embedding_dw_kernel<T, V><<<grid, BLOCK, 0, stream_of(l)>>>(out_as<float>(l, 0), next, in_as<int32_t>(l, 0),
                                                                     in_as<T>(l, 1), rows, C,
-                                                                    (int32_t)l->attr->embedding_dw.padding - 1,
+                                                                    (int32_t)launch_padding(l),
                                                                     accumulate);
     }, dw->data, dy->data));
     return PL_OK;

@@ -59,12 +59,15 @@ static bool is_input(const struct graph *g, id t)
     return true;
 }
 
+/* Reports whether a node is a cross-entropy, whose second input has the labels. */
+static bool is_loss(const struct node *n) { return n->op == OP_XENT || n->op == OP_XENT_JOIN; }
+
 /* Finds the next loss in a row-wise scope, from position h->to on. */
 static bool find_head(struct head *h)
 {
     const uint32_t count = h->g->order[h->program].nodes.n;
     uint32_t k = h->to;
-    while (k < count && !(node_of(h, k)->op == OP_XENT && graph_rows_of(h->g, node_of(h, k)->scope))) k++;
+    while (k < count && !(is_loss(node_of(h, k)) && graph_rows_of(h->g, node_of(h, k)->scope))) k++;
     if (k == count) return false;
     h->scope = graph_rows_of(h->g, node_of(h, k)->scope);
     h->labels = node_of(h, k)->in[1];
@@ -98,7 +101,7 @@ static bool is_sum_over_rows(const struct head *h)
             if (x->dim[0] != rows || x->rank < 2 || !tensor_is_dense(x)) return false;
         }
         for (int o = 0; o < n->nout; o++)
-            if (n->out[o] && leaves_scope(h, n->out[o]) && (n->op != OP_XENT || tensor_at(g, n->out[o])->rank))
+            if (n->out[o] && leaves_scope(h, n->out[o]) && (!is_loss(n) || tensor_at(g, n->out[o])->rank))
                 return false;
     }
     return true;

@@ -73,7 +73,7 @@ static uint8_t *find_heads(const struct graph *g, enum program p)
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[p].nodes.at[k]);
         const id scope = graph_rows_of(g, n->scope);
-        if (scope) heads[scope] |= n->op == OP_XENT ? HEAD | LM_HEAD : HEAD;
+        if (scope) heads[scope] |= n->op == OP_XENT || n->op == OP_XENT_JOIN ? HEAD | LM_HEAD : HEAD;
     }
     return heads;
 }
