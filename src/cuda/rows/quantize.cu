@@ -8,11 +8,12 @@
  * Columns. A block of threads has a tile of 128 rows, eight 16-byte packs wide. A thread reads one
  * pack of each of four consecutive rows, so it has four codes of a column that follow each other in
  * the transpose. The tile is turned in shared memory by words of four codes, and 16 bytes of a
- * column are stored at a time:
+ * column are stored at a time. Column c of a pack lies in shared memory beside column c of the
+ * other packs, so that the threads of a warp write to different banks:
  *
  *     x [M,K]     row 4g+i  | pack 0 | pack 1 | ... | pack 7 |     thread (g, pack), i = 0 to 3
- *     shared      column c  [ word of rows 0..3 | of 4..7 | ... ]  33 words, so that banks differ
- *     q [K,M]     column c  |<----------- 128 bytes ------------>|
+ *     shared      slot 8c+p [ word of rows 0..3 | of 4..7 | ... ]  36 words, so that banks differ
+ *     q [K,M]     column    |<----------- 128 bytes ------------>|
  *
  * If 128 rows have scales of their own, one launch does it all. Otherwise, as for the columns of a
  * weight, a first launch finds the largest magnitudes. A maximum has no order, so atomics keep the
@@ -22,7 +23,7 @@
 
 #include "base/e4m3.h"
 
-constexpr int TILE_ROWS = 128, PACKS_WIDE = 8, FOUR = 4, STRIDE = TILE_ROWS / FOUR + 1;
+constexpr int TILE_ROWS = 128, PACKS_WIDE = 8, FOUR = 4, STRIDE = TILE_ROWS / FOUR + 4;
 static_assert(BLOCK == PACKS_WIDE * TILE_ROWS / FOUR, "a thread for each four rows of a pack");
 
 /* A number in e4m3 as an element type. */
@@ -50,6 +51,18 @@ static __device__ inline uint32_t codes_of(float a, float b, float c, float d)
     return codes_of(a, b) | codes_of(c, d) << 16;
 }
 
+/* Returns the numbers of two codes, that of the low byte first. */
+static __device__ inline float2 numbers_of(uint32_t codes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    __half2_raw both;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(*reinterpret_cast<uint32_t *>(&both)) : "h"((uint16_t)codes));
+    return __half22float2(both);
+#else
+    return make_float2(e4m3_to_f32((uint8_t)codes), e4m3_to_f32((uint8_t)(codes >> 8)));
+#endif
+}
+
 static __device__ inline uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
 /* A pack of 16 bytes of x as floats; of e4m3 times the scale of its row. */
@@ -64,9 +77,11 @@ template <> __device__ inline void unpack<e4m3>(float (&to)[16], const uint4 &fr
 {
     const uint32_t word[4] = {from.x, from.y, from.z, from.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) to[4 * i + j] = e4m3_to_f32((uint8_t)(word[i] >> 8 * j)) * scale;
+    for (int i = 0; i < 8; i++) {
+        const float2 two = numbers_of(word[i / 2] >> 16 * (i % 2));
+        to[2 * i] = two.x * scale;
+        to[2 * i + 1] = two.y * scale;
+    }
 }
 
 template <typename T> static __device__ inline float value_of(const T *x, int64_t i, const float *, int64_t)
@@ -75,7 +90,7 @@ template <typename T> static __device__ inline float value_of(const T *x, int64_
 }
 template <> __device__ inline float value_of<e4m3>(const e4m3 *x, int64_t i, const float *xs, int64_t row)
 {
-    return e4m3_to_f32(x[i].code) * xs[row];
+    return numbers_of(x[i].code).x * xs[row];
 }
 
 /* --- rows ------------------------------------------------------------------------------------- */
@@ -213,7 +228,10 @@ struct columns_of {
     int64_t M, K, rows; /* rows: of a block */
 };
 
-/* Finds the largest magnitudes of the tile's columns: in `most`, which is shared and zero. */
+/* Returns the column of a slot of shared memory. */
+template <int N> static __device__ inline int column_of(int slot) { return slot % PACKS_WIDE * N + slot / PACKS_WIDE; }
+
+/* Finds the largest magnitudes of the columns by slot, in `most`, which is shared and zero. */
 template <int N> static __device__ inline void find_most(const float (&x)[FOUR][N], uint32_t *most)
 {
 #pragma unroll
@@ -222,7 +240,7 @@ template <int N> static __device__ inline void find_most(const float (&x)[FOUR][
 #pragma unroll
         for (int i = 0; i < FOUR; i++) m = max(m, magnitude(x[i][c]));
         for (int mask = PACKS_WIDE; mask < WARP; mask *= 2) m = max(m, __shfl_xor_sync(ALL_LANES, m, mask));
-        if (threadIdx.x % WARP < PACKS_WIDE) atomicMax(&most[(int)threadIdx.x % PACKS_WIDE * N + c], m);
+        if (threadIdx.x % WARP < PACKS_WIDE) atomicMax(&most[c * PACKS_WIDE + (int)threadIdx.x % PACKS_WIDE], m);
     }
 }
 
@@ -230,7 +248,8 @@ template <typename T, enum columns WHAT>
 static __global__ void __launch_bounds__(BLOCK, 2) quantize_columns_kernel(const T *x, columns_of p)
 {
     constexpr int N = PACK<T>, WIDTH = PACKS_WIDE * N;
-    __shared__ uint32_t most[WIDTH], word[WHAT == COLUMNS_FIND ? 1 : WIDTH * STRIDE];
+    __shared__ uint32_t most[WIDTH];
+    __shared__ alignas(16) uint32_t word[WHAT == COLUMNS_FIND ? 1 : WIDTH * STRIDE];
     __shared__ float factor[WIDTH];
     const int pack = threadIdx.x % PACKS_WIDE, four = threadIdx.x / PACKS_WIDE, tid = threadIdx.x;
     const int64_t m0 = (int64_t)blockIdx.y * TILE_ROWS, k0 = (int64_t)blockIdx.x * WIDTH, block = m0 / p.rows;
@@ -242,37 +261,39 @@ static __global__ void __launch_bounds__(BLOCK, 2) quantize_columns_kernel(const
         const uint4 held = live ? *reinterpret_cast<const uint4 *>(x + m * p.K + k) : make_uint4(0, 0, 0, 0);
         unpack<T>(value[i], held, live && p.xs ? p.xs[m] : 1.0f);
     }
-    if (tid < WIDTH)
-        most[tid] = WHAT == COLUMNS_QUANTIZE && k0 + tid < p.K ? p.most[block * p.K + k0 + tid] : 0;
+    const int64_t column = k0 + column_of<N>(tid);
+    const bool has_column = tid < WIDTH && column < p.K;
+    if (tid < WIDTH) most[tid] = WHAT == COLUMNS_QUANTIZE && has_column ? p.most[block * p.K + column] : 0;
     __syncthreads();
     if (WHAT != COLUMNS_QUANTIZE) {
         find_most<N>(value, most);
         __syncthreads();
     }
-    if (tid < WIDTH && k0 + tid < p.K) {
+    if (has_column) {
         if (WHAT == COLUMNS_FIND) {
-            atomicMax(&p.most[block * p.K + k0 + tid], most[tid]);
+            atomicMax(&p.most[block * p.K + column], most[tid]);
         } else {
             const e4m3_scale s = e4m3_scale_of(most[tid]);
             factor[tid] = s.factor;
-            if (m0 % p.rows == 0) p.scales[block * p.K + k0 + tid] = s.scale;
+            if (m0 % p.rows == 0) p.scales[block * p.K + column] = s.scale;
         }
     }
     if (WHAT == COLUMNS_FIND) return;
     __syncthreads();
 #pragma unroll
     for (int c = 0; c < N; c++) {
-        const float f = factor[pack * N + c];
-        word[(pack * N + c) * STRIDE + four] =
+        const int slot = c * PACKS_WIDE + pack;
+        const float f = factor[slot];
+        word[slot * STRIDE + four] =
             codes_of(value[0][c] * f, value[1][c] * f, value[2][c] * f, value[3][c] * f);
     }
     __syncthreads();
     for (int t = tid; t < WIDTH * TILE_ROWS / 16; t += BLOCK) {
-        const int c = t / (TILE_ROWS / 16), at = t % (TILE_ROWS / 16);
-        const uint32_t *from = word + c * STRIDE + 4 * at;
-        if (k0 + c < p.K && m0 + 16 * at < p.M)
-            *reinterpret_cast<uint4 *>(p.q + (k0 + c) * p.M + m0 + 16 * at) =
-                make_uint4(from[0], from[1], from[2], from[3]);
+        const int slot = t / (TILE_ROWS / 16), at = t % (TILE_ROWS / 16);
+        const int64_t k = k0 + column_of<N>(slot), m = m0 + 16 * at;
+        if (k < p.K && m < p.M)
+            *reinterpret_cast<uint4 *>(p.q + k * p.M + m) =
+                *reinterpret_cast<const uint4 *>(word + slot * STRIDE + 4 * at);
     }
 }
 
@@ -357,7 +378,7 @@ template <typename T>
 static __global__ void dequantize_any_row_kernel(T *x, const uint8_t *q, const float *scales, int64_t n, int64_t K)
 {
     const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (i < n) x[i] = from_float<T>(e4m3_to_f32(q[i]) * scales[i / K]);
+    if (i < n) x[i] = from_float<T>(numbers_of(q[i]).x * scales[i / K]);
 }
 
 static int launch_dequantize_rows(const struct launch *l, struct error *e)
