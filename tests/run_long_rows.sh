@@ -32,4 +32,37 @@ done
 for name in basic qwen3 llava_clip_llama; do for precision in f32 bf16; do for recompute in none all; do
     check "$name, $precision, recompute $recompute: heads in 2 groups, same bytes" heads $name $precision $recompute
 done; done; done
+# --- plan --longest ---
+# The longest row fits and 64 tokens more do not: by the table, and by plans of the two lengths.
+cat >"$tmp/words.yaml" <<'YAML'
+model: {preset: llama-tiny}
+data: {sequence: 128}
+train: {effective_batch: 1, clip_norm: 0}
+device: {kind: cuda, profile: h200}
+YAML
+plan() { "$binary" plan "$tmp/words.yaml" "$@" >"$tmp/out" 2>"$tmp/err"; }
+of() { grep -o "\"$1\": [0-9]*" "$tmp/longest" | grep -o '[0-9]*$'; }
+longest() {
+    local tokens
+    plan --longest --memory "$1" --json || { cat "$tmp/err"; return 1; }
+    cp "$tmp/out" "$tmp/longest"
+    tokens=$(of tokens)
+    [ $((tokens % 64)) = 0 ] && [ "$(of arena_bytes)" -le "$2" ] && [ "$(of next_bytes)" -gt "$2" ] && plan --memory "$1" --set data.sequence="$tokens" ||
+        { cat "$tmp/longest"; return 1; }
+    plan --memory "$1" --set data.sequence=$((tokens + 64))
+    [ $? = 3 ] && echo "$tokens tokens"
+}
+check 'the longest row in 80 MiB' longest 80MiB $((80 << 20))
+check 'the longest row in 44 MiB' longest 44MiB $((44 << 20))
+ends() { # ends STATUS TEXT ARGUMENT...
+    local status=$1 text=$2
+    shift 2
+    plan "$@"
+    [ $? = "$status" ] && grep -q -- "$text" "$tmp/out" "$tmp/err" || { cat "$tmp/out" "$tmp/err"; return 1; }
+}
+check 'no row fits' ends 3 'no row fits' --longest --memory 64KiB
+check 'a list of GPUs' ends 0 '^ *8 GiB  *1048576 ' --longest --devices 8
+check 'rows of images' ends 2 'rows of tokens are those of language models' --longest --memory 1GiB --set model.preset=sam-tiny --set data.format=sa1b
+check 'with another table' ends 2 'are separate tables' --longest --frontier
+check 'with a budget for a list' ends 2 'leave out --memory' --longest --devices 8 --memory 1GiB
 summary

@@ -48,13 +48,14 @@ rows() {
     fits HuggingFaceTB/SmolLM2-135M --gpu 8,rtx-4090 --tokens 256 || return 1
     holds 'full fine-tuning 8 GiB [0-9.]+ [MG]iB' 'LoRA, r 16 8 GiB' 'QLoRA, r 16, NF4 8 GiB' 'QLoRA, r 16, NF4 rtx-4090' \
         'hf download HuggingFaceTB/SmolLM2-135M --local-dir models/SmolLM2-135M plimsoll init --model models/SmolLM2-135M --data DIR > run.yaml' \
-        'plimsoll train run.yaml --set train.effective_batch=8 --set data.sequence=256 --set adapter.target_modules=all-linear --set adapter.r=16 --set memory.quantize=nf4'
+        'plimsoll train run.yaml --set train.effective_batch=8 --set data.sequence=256 --set adapter.target_modules=all-linear --set adapter.r=16 --set memory.quantize=nf4' \
+        'In a step by itself, a row of [0-9]+ tokens fits: QLoRA, r 16, NF4, 8 GiB'
 }
 check 'fits: a row for each way and GPU, and the commands' rows
 keys() {
     fits HuggingFaceTB/SmolLM2-135M --gpu 8 --tokens 256 --batch 4 --json || return 1
     [ "$("$tools/json_get" "$tmp/out" fits)" = true ] && [ "$("$tools/json_get" "$tmp/out" ways)" = 3 ] &&
-        holds '"way": "qlora", "gpu": "8 GiB", "fits": true, "arena_bytes": [0-9]+, "host_bytes": [0-9]+, "budget_bytes": [0-9]+, "gpu_memory_bytes": [0-9]+, "samples_per_second": [0-9.e+]+, "tokens_per_second": [0-9.e+]+, "profile": "rtx-4060", "measured": false, "techniques": "[^"]+", "command": "plimsoll train'
+        holds '"way": "qlora", "gpu": "8 GiB", "fits": true, "arena_bytes": [0-9]+, "host_bytes": [0-9]+, "budget_bytes": [0-9]+, "gpu_memory_bytes": [0-9]+, "samples_per_second": [0-9.e+]+, "tokens_per_second": [0-9.e+]+, "longest_row": [0-9]+, "profile": "rtx-4060", "measured": false, "techniques": "[^"]+", "command": "plimsoll train'
 }
 check 'fits --json: keys' keys
 frozen() { fits facebook/sam-vit-base --gpu 8 --json && holds '"way": "frozen"' '"command": "plimsoll train run.yaml --set train.effective_batch=8 --set model.freeze=vision_tower"'; }

@@ -23,6 +23,7 @@ static const struct option OPTIONS[] = {
     {"--explain", OPTION_SWITCH, offsetof(struct planning, of.explain), "all"},
     OPTION(struct planning, "--compare", SWITCH, of.compare),
     OPTION(struct planning, "--frontier", SWITCH, of.frontier),
+    OPTION(struct planning, "--longest", SWITCH, of.longest),
     OPTION(struct planning, "--devices", TEXT, of.devices), OPTION(struct planning, "--images", TEXT, of.images),
     OPTION(struct planning, "--image-size", TEXT, of.image_size),
     OPTION(struct planning, "--frames", TEXT, of.frames), OPTION(struct planning, "--masks", TEXT, of.masks),
@@ -34,7 +35,8 @@ const struct command command_plan = {
     "key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--images N] [--frames N] "
-    "[--image-size WxH] [--masks N] [--json]",
+    "[--image-size WxH] [--masks N] [--json]\n"
+    "       plimsoll plan RUN.yaml --longest [--memory SIZE | --devices 8,16,24] [--json]",
     "Finds the training step with the shortest predicted time that fits the memory budget, and prints\n"
     "where every byte goes, before anything runs. It searches combinations of gradient accumulation\n"
     "(memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
@@ -66,6 +68,9 @@ const struct command command_plan = {
     "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch,\n"
     "                   speed and techniques for each. For a size, the figures of a GPU of about that\n"
     "                   memory are used, and named\n"
+    "  --longest        the longest row of tokens (data.sequence) that fits the budget, or each GPU of\n"
+    "                   --devices, in multiples of 64, with the host memory that it takes, and what 64\n"
+    "                   tokens more need. memory.host_budget bounds host memory\n"
     "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the\n"
     "                   model, with its vision tower (data.max_images, data.max_frames); of a model of\n"
     "                   text only 576 tokens each. With --devices N may be a list, such as 1,2,4: a row\n"

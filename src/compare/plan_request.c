@@ -460,6 +460,59 @@ static int show_ranks(const struct plan_request *o, struct error *e)
     return rc;
 }
 
+/* --- the longest row ------------------------------------------------------------------------ */
+
+static const struct report_column LONGEST_COLUMNS[] = {
+    {"label", "", ""}, {"fits"}, {"tokens", "longest row", ""}, {"budget_bytes"}, {"arena_bytes", "memory", "bytes"},
+    {"host_bytes", "host memory", "bytes"}, {"next_bytes", "64 tokens more", "bytes"}, {"gpu_memory_bytes"},
+    {NULL, "batch", ""}, {"predicted_step_seconds", "step", "time"}, {"tokens_per_second", "tokens/s", "%.0f"},
+    {"profile"}, {"measured"}, {"techniques", "techniques"}};
+
+static void add_longest(struct report_table *t, const struct plan_row *r)
+{
+    struct text techniques = {0};
+    char batch[32], size[32], refusal[128];
+    settings_print(&r->settings, &techniques);
+    snprintf(batch, sizeof batch, "%d x %d", r->settings.micro_batch, r->settings.accumulation);
+    snprintf(refusal, sizeof refusal, "does not fit: a row of %d tokens needs %s", ROW_UNIT,
+             size_print(r->arena, size));
+    struct report_row *row = TABLE_ADD(
+        t, CELL((const char *)r->label), CELL(r->fits), CELL_IF(r->fits, r->tokens), CELL_IF(r->budget, r->budget),
+        CELL(r->arena), CELL_IF(r->fits, r->host), CELL_IF(r->refused, r->refused), CELL_IF(r->gpu, r->gpu),
+        CELL((const char *)batch), CELL_IF(r->fits, r->seconds),
+        CELL_IF(r->fits, (double)(r->tokens * r->effective) / r->seconds), CELL_IF(r->fits, (const char *)r->profile),
+        CELL_IF(r->fits, r->measured), CELL_IF(r->fits, (const char *)techniques.at));
+    if (!r->fits) table_note(t, row, refusal);
+    text_free(&techniques);
+}
+
+static int show_longest(const struct plan_request *o, struct error *e)
+{
+    struct plan_rows rows = {0};
+    struct report_table t = REPORT_TABLE(LONGEST_COLUMNS);
+    struct text out = {0};
+    bool any = false;
+    int rc = plan_longest(&o->source, o->devices, &rows, e);
+    for (uint32_t i = 0; i < rows.list.n && !rc; i++) {
+        add_longest(&t, &rows.list.at[i]);
+        any |= rows.list.at[i].fits;
+    }
+    if (!rc && o->json) PRINT_FACTS(2, FACT_TABLE("longest", &t));
+    if (!rc && !o->json) {
+        table_print(&t, 0, 0, &out);
+        text_printf(&out, "Rows count in multiples of %d tokens; 64 tokens more are refused. None is longer than the "
+                          "model's positions, or %d tokens.\n", ROW_UNIT, ROW_MOST);
+        plan_note_gpus(&rows, &out);
+        plan_note_times(&rows, &out);
+        fputs(out.at, stdout);
+    }
+    if (!rc && !any) rc = error_set(e, PL_NOFIT, "no row fits");
+    text_free(&out);
+    table_free(&t);
+    vec_free(&rows.list);
+    return rc;
+}
+
 /* --- a request ------------------------------------------------------------------------------ */
 
 static int read_size(const char *text, struct added_media *s, struct error *e)
@@ -482,17 +535,19 @@ int plan_request_read(struct plan_request *o, bool several, struct error *e)
 
 int plan_request_run(struct plan_request *o, struct error *e)
 {
-    const int tables = o->compare + o->frontier + !!o->devices;
-    if (o->ranks && (tables || o->plan || o->output || o->explain))
+    const int tables = o->compare + o->frontier + (o->devices && !o->longest), all = tables + o->longest;
+    if (o->ranks && (all || o->plan || o->output || o->explain))
         return error_set(
             e, PL_USAGE,
             "--ranks with several numbers is a table of its own: leave out the other tables, --plan, --explain and -o");
-    if (tables > 1)
-        return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
-    if (tables && (o->budget || o->plan || o->output || o->explain))
+    if (all > 1)
+        return error_set(e, PL_USAGE, "--compare, --frontier, --devices and --longest are separate tables: give one of "
+                         "them, or --longest with --devices");
+    if (all && ((o->budget && (tables || o->devices)) || o->plan || o->output || o->explain))
         return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
-    TRY(plan_request_read(o, o->devices, e));
-    return (o->ranks      ? show_ranks
+    TRY(plan_request_read(o, tables && o->devices, e));
+    return (o->longest    ? show_longest
+            : o->ranks    ? show_ranks
             : o->compare  ? show_compare
             : o->frontier ? show_frontier
             : o->devices  ? show_devices

@@ -50,6 +50,17 @@ int plan_row_gpu(const char *gpu, struct plan_row *row, char profile[64], struct
 int plan_ranks(const struct plan_source *s, const int64_t *ranks, int n, struct plan_rows *rows, bool *without,
                struct error *e);
 
+/* Rows count in multiples of this; none is longer than the second. */
+enum { ROW_UNIT = 64, ROW_MOST = 1 << 20 };
+/* Finds the longest row within the budget of the run, or on each GPU of a list with commas. */
+int plan_longest(const struct plan_source *s, const char *gpus, struct plan_rows *rows, struct error *e);
+/* Finds the longest row that fits with a change: tokens in multiples of 64. Fills *row with its
+ * plan, and with what 64 tokens more need, which is too much; without row->fits, no row fits, and
+ * row->arena is what the shortest one needs. `quick`: a row that fits with settings that need
+ * little memory; a longer one may fit. */
+int plan_longest_row(const struct plan_source *s, const struct plan_change *change, bool quick, struct plan_row *row,
+                     struct error *e);
+
 /* Append two of these tables as JSON, as `plimsoll plan --json` prints them. */
 int plan_frontier_json(const struct plan_source *s, struct text *out, struct error *e);
 int plan_devices_json(const struct plan_source *s, const char *gpus, struct text *out, struct error *e);
@@ -60,7 +71,7 @@ struct plan_request {
     const char *ranks;           /* numbers with commas, of a table; NULL: not given */
     const char *plan, *output;   /* plan files: to follow, to write; NULL: none */
     bool budget;                 /* one is given */
-    bool explain, explain_all, compare, frontier, json;
+    bool explain, explain_all, compare, frontier, longest, json;
 };
 
 /* Plans and prints. PL_USAGE names options that do not go together. */

@@ -31,6 +31,8 @@ struct plan_row {
     double gib;                  /* its size as given, or the same in GiB */
     bool by_size;                /* that GPU was given by its memory only */
     int64_t images, frames;      /* of --images and --frames; 0: not given */
+    int64_t tokens;              /* of the longest row that fits (plan_longest_row); else 0 */
+    uint64_t refused;            /* bytes that a row of 64 tokens more needs; 0: not known */
     int ranks, per_host;         /* of a row of --ranks; else 0 */
     double efficiency;           /* samples/s over those of one rank times the number of ranks; 0: not known */
     struct communication sends;  /* of a row of --ranks */

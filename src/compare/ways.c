@@ -49,26 +49,56 @@ static void way_print(const struct way *w, struct text *out)
         if (!strchr(w->keys[i], '[')) text_printf(out, " --set %s", w->keys[i]); /* an empty list is the default */
 }
 
+/* The keys of a way on a GPU. */
+struct way_keys {
+    char profile[96];
+    const char *sets[WAY_KEYS + 3];
+};
+
+/* Returns the change that plans one way on a GPU, with the host memory that is likely. */
+static int change_to(const struct way *w, const char *gpu, struct way_keys *keys, struct plan_row *row,
+                     struct plan_change *x, struct error *e)
+{
+    char profile[64];
+    if (plan_row_gpu(gpu, row, profile, e)) return error_prepend(e, "--gpu");
+    snprintf(keys->profile, sizeof keys->profile, "device.profile=%s", profile);
+    *x = (struct plan_change){.sets = keys->sets, .gpu = row->gpu, .host = offload_likely(row->gpu), .plain = true,
+                              .fitting = true};
+    keys->sets[x->n++] = "device.kind=cuda";
+    keys->sets[x->n++] = keys->profile;
+    for (int i = 0; i < WAY_KEYS && w->keys[i]; i++) keys->sets[x->n++] = w->keys[i];
+    return PL_OK;
+}
+
 /* Plans one way on one GPU. */
 static int plan_way(const struct plan_source *s, const struct way *w, const char *gpu, struct plan_row *row,
                     struct error *e)
 {
     struct plan_trial p;
-    char profile[64], set[96];
-    const char *sets[WAY_KEYS + 2] = {"device.kind=cuda", set};
-    struct plan_change x = {.sets = sets, .n = 2, .plain = true};
-    if (plan_row_gpu(gpu, row, profile, e)) return error_prepend(e, "--gpu");
-    snprintf(set, sizeof set, "device.profile=%s", profile);
-    for (int i = 0; i < WAY_KEYS && w->keys[i]; i++) sets[x.n++] = w->keys[i];
-    x.gpu = row->gpu;
-    x.host = offload_likely(row->gpu);
-    x.fitting = true;
+    struct way_keys keys;
+    struct plan_change x;
+    TRY(change_to(w, gpu, &keys, row, &x, e));
     TRY(plan_trial_open(&p, s, &x, e));
     if (p.rc && p.run.has_space) p.rc = planned_with_host(&p.run, UINT64_MAX / 2, e);
     const int rc = p.rc == PL_NOFIT ? PL_OK : p.rc;
     if (!rc) plan_row_fill(row, &p);
     plan_trial_close(&p);
     return rc;
+}
+
+/* Finds a long row of a way that fits in a step by itself: of the last way on a GPU that fits,
+ * which needs the least memory. */
+static int plan_way_row(const struct plan_source *s, const struct way *w, const char *gpu, struct plan_row *row,
+                        struct error *e)
+{
+    struct way_keys keys;
+    struct plan_change x;
+    struct plan_row longest = {0};
+    TRY(change_to(w, gpu, &keys, &longest, &x, e));
+    keys.sets[x.n++] = "train.effective_batch=1";
+    TRY(plan_longest_row(s, &x, true, &longest, e));
+    row->tokens = longest.tokens;
+    return PL_OK;
 }
 
 /* Plans every way on each GPU; list[i] is that of row i. A way that a model has nothing for (no
@@ -79,17 +109,22 @@ static int plan_ways(const struct ways_request *r, struct plan_rows *rows, struc
     struct progress progress;
     progress_begin(&progress, "planning", "rows", 0);
     snprintf(words, sizeof words, "%s", r->gpus);
-    for (char *gpu; (gpu = strsep(&at, ","));)
+    for (char *gpu; (gpu = strsep(&at, ","));) {
+        uint32_t best = UINT32_MAX;
         for (const struct way *w = ways; w->name; w++) {
             struct plan_row row = {0};
             if (!way_differs(w, r->config, r->model)) continue;
             const int rc = plan_way(r->source, w, gpu, &row, e);
             if (rc && (rc != PL_USAGE || w == ways)) return rc;
             if (rc) continue;
+            if (row.fits) best = rows->list.n;
             vec_push(&rows->list, row);
             vec_push(&list->list, w);
             progress_add(&progress, 1);
         }
+        if (r->tokens && best != UINT32_MAX)
+            TRY(plan_way_row(r->source, list->list.at[best], gpu, &rows->list.at[best], e));
+    }
     progress_clear();
     return PL_OK;
 }
@@ -100,6 +135,7 @@ static const struct report_column COLUMNS[] = {
     {"way"}, {NULL, ""}, {"gpu", "GPU"}, {"fits"}, {"arena_bytes", "GPU memory", "bytes"},
     {"smallest_budget_bytes"}, {"host_bytes", "host memory", "bytes"}, {"budget_bytes"}, {"gpu_memory_bytes"},
     {NULL, "batch", ""}, {"samples_per_second", "samples/s", "%.3g"}, {"tokens_per_second", "tokens/s", "%.0f"},
+    {"longest_row"},
     {"profile"}, {"measured"}, {"techniques", "techniques"}, {"command"}};
 
 static void add_way(struct report_table *t, const struct way *w, const struct plan_row *r, const struct ways_request *a)
@@ -115,6 +151,7 @@ static void add_way(struct report_table *t, const struct way *w, const struct pl
         TABLE_ADD(t, CELL(w->name), CELL(w->label), CELL(r->label), CELL(r->fits), CELL_IF(r->fits, r->arena),
                   CELL_IF(!r->fits, r->arena), CELL(r->host), CELL(r->budget), CELL(r->gpu), CELL((const char *)batch),
                   CELL_IF(r->fits, speed), CELL_IF(r->fits && a->tokens, speed * (double)a->tokens),
+                  CELL_IF(r->fits && r->tokens, r->tokens),
                   CELL((const char *)r->profile), CELL_IF(r->fits, r->measured), CELL(techniques.at),
                   CELL_IF(r->fits, command.at));
     if (!r->fits)
@@ -146,6 +183,10 @@ static void print_text(const struct report_table *t, const struct plan_rows *row
         if (rows->list.at[i].fits && rows->list.at[i].host > offload_likely(rows->list.at[i].gpu))
             text_printf(&out, "%s, %s: more host memory than a machine with such a GPU is likely to have.\n",
                         t->rows.at[i].cells[1].text, rows->list.at[i].label);
+    for (uint32_t i = 0; i < rows->list.n; i++)
+        if (rows->list.at[i].tokens)
+            text_printf(&out, "In a step by itself, a row of %lld tokens fits: %s, %s.\n",
+                        (long long)rows->list.at[i].tokens, t->rows.at[i].cells[1].text, rows->list.at[i].label);
     plan_note_gpus(rows, &out);
     plan_note_times(rows, &out);
     fputs(out.at, stdout);
