@@ -250,6 +250,45 @@ TEST(test_one_text)
     assert_int_equal(seen[100], 0); /* a row of one token has nothing to predict */
 }
 
+/* The longest row that data.sequence allows: a text of two million tokens fills two rows, and three
+ * texts of a third share one. */
+TEST(test_million)
+{
+    enum { LONG = 1 << 20, THIRD = LONG / 3 };
+    struct token_store_writer *w;
+    struct conversations c;
+    struct error e;
+    const struct token_store_key key = {1, 2, 3, 4};
+    int32_t *said = mem_alloc(2 * LONG * sizeof *said), *out = mem_alloc(5 * LONG * sizeof *out);
+    struct token_row long_row = {out, out + LONG, out + 2 * LONG, out + 3 * LONG, 0, 0};
+    for (int i = 0; i < 2 * LONG; i++) said[i] = i % 99991;
+    assert_int_equal(token_store_create(&w, path, &key, 0, &e), 0);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t n = i ? THIRD : 2 * LONG;
+        const struct new_sample s = {.ids = said, .tokens = n, .answers = (struct byte_range[]){{0, n}},
+                                     .n_answers = 1, .file = "a.txt", .line = (uint64_t)i + 1, .flags = STORED_PLAIN};
+        if (token_store_add(w, &s, &e)) fail_msg("%s", e.text);
+    }
+    token_store_report(w)->read = token_store_report(w)->bad[SAMPLE_FINE] = 4;
+    if (token_store_finish(w, &e)) fail_msg("%s", e.text);
+    const struct conversations_options o = {.sequence = LONG, .packing = true, .max_bad = 1};
+    if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
+    assert_int_equal(conversations_count(&c), 3);
+    for (uint64_t r = 0; r < 3; r++) {
+        if (conversations_read(&c, r, &long_row, &e)) fail_msg("%s", e.text);
+        assert_int_equal(long_row.tokens, r < 2 ? LONG : 3 * THIRD);
+        for (int i = 0; i < (int)long_row.tokens; i++) {
+            const int at = r < 2 ? (int)r * LONG + i : i % THIRD, from = r < 2 ? 0 : i - i % THIRD;
+            if (long_row.ids[i] != said[at] || long_row.positions[i] != i - from || long_row.ranges[2 * i] != from ||
+                long_row.ranges[2 * i + 1] != i + 1)
+                fail_msg("row %d, token %d", (int)r, i);
+        }
+    }
+    conversations_close(&c);
+    mem_free(said);
+    mem_free(out);
+}
+
 /* A percentile never lies below a smaller one. */
 TEST(test_lengths)
 {

@@ -416,6 +416,28 @@ TEST(test_many_and_long)
     mem_free(out);
 }
 
+/* The longest row that data.sequence allows. */
+TEST(test_million)
+{
+    enum { LONG = 1 << 20 };
+    struct tokens t;
+    struct error e = {0};
+    uint16_t *file = mem_alloc(2 * LONG * sizeof *file);
+    int32_t *out = mem_alloc(LONG * sizeof *out);
+    for (uint32_t i = 0; i < 2 * LONG; i++) file[i] = (uint16_t)(i * 40503 >> 4);
+    if (open_as(&t, put("million.bin", file, 2 * LONG * sizeof *file), LONG, TOKENS_U16, 65536, &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(tokens_count(&t), 2);
+    for (int s = 0; s < 2; s++) {
+        assert_int_equal(tokens_read(&t, (uint64_t)s, out, &e), PL_OK);
+        for (int i = 0; i < LONG; i++)
+            if (out[i] != file[s * LONG + i]) fail_msg("row %d, token %d: %d", s, i, out[i]);
+    }
+    tokens_close(&t);
+    mem_free(file);
+    mem_free(out);
+}
+
 TEST(test_vocabulary)
 {
     struct tokens t;
