@@ -69,6 +69,39 @@ other() {
 }
 check '3 ranks without parts: the same samples' other
 
+# auto: the fastest that fits; its smallest plan is that of all numbers; a run has the bits of one
+# that was given the number, and keeps it when it is resumed.
+free=(--set memory.micro_batch=auto --set parallel.shard=none --set memory.recompute=none --set memory.offload=none)
+time_of() { "$binary" plan "$tmp/tiny.yaml" --ranks 4 "${free[@]}" --json "$@" >"$tmp/plan.json" 2>"$tmp/err"; json "$tmp/plan.json" "$field"; }
+fastest() {
+    local n chosen
+    field=predicted_step_seconds
+    chosen=$(time_of --set parallel.tensor=auto "$@") || return 1
+    for n in 1 2 4; do
+        expect 0 '' "$binary" plan "$tmp/tiny.yaml" --ranks 4 "${free[@]}" "$@" --set "parallel.tensor=$n" || continue
+        awk -v a="$chosen" -v b="$(time_of --set "parallel.tensor=$n" "$@")" 'BEGIN { exit !(a <= b) }' || { echo "auto takes $chosen s, $n is faster"; return 1; }
+    done
+    echo "$chosen s"
+}
+check 'parallel.tensor auto: the fastest' fastest
+check 'parallel.tensor auto: the fastest within a budget' fastest --memory 8MiB
+least() {
+    local n of
+    expect 3 '' "$binary" plan "$tmp/tiny.yaml" --ranks 4 "${free[@]}" --memory 1MiB --set parallel.tensor=auto || return 1
+    field=smallest_budget_bytes
+    of=$(time_of --memory 1MiB --set parallel.tensor=auto)
+    for n in 1 2 4; do [ "$(time_of --memory 1MiB --set "parallel.tensor=$n")" -ge "$of" ] || return 1; done
+    echo "$of bytes"
+}
+check 'parallel.tensor auto: the smallest budget of all' least
+chosen() {
+    local with=("${own[@]}" --memory 10MiB --set memory.recompute=none --set parallel.shard=none --set memory.offload=none)
+    expect 0 'products in 2 parts on 2 ranks' train_ranks 2 "$tmp/auto" "${with[@]}" --set parallel.tensor=auto --set train.steps=1 &&
+        expect 0 'resuming after step 1' train_ranks 2 "$tmp/auto" "${with[@]}" --set parallel.tensor=auto --set train.steps=2 --resume && ! grep -q 'tensor.* changed' "$tmp/err" &&
+        expect 0 '' train_ranks 2 "$tmp/given" "${with[@]}" --set parallel.tensor=2 --set train.steps=2 && same_run "$tmp/auto" "$tmp/given" 2 && grep -h '^  *tensor:' "$tmp/auto/config.yaml"
+}
+check 'parallel.tensor auto: a run' chosen
+
 check '3 ranks are no groups of 2' expect 2 'parallel.tensor is 2, which does not divide the 3 ranks' "$binary" plan "$tmp/tiny.yaml" --ranks 3 --set parallel.tensor=2
 check 'heads that cannot be divided' expect 2 'no block of the model can be divided into 5 parts' "$binary" plan "$tmp/tiny.yaml" --ranks 5 --set parallel.tensor=5
 summary

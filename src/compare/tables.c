@@ -41,7 +41,8 @@ static int ask_run(const struct plan_source *s, struct own_keys *out, struct err
 {
     struct config c;
     TRY(plan_source_read(s, &c, e));
-    const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
+    const int64_t ranks = max_i64(1, c.parallel_ranks), data = max_i64(1, ranks / max_i64(1, c.parallel_tensor)),
+                  shares = c.parallel_shares > 0 ? c.parallel_shares : data;
     *out = (struct own_keys){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c),
                           strcmp(c.memory_quantize.value, "none") != 0};
     config_free(&c);

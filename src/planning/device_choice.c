@@ -165,7 +165,7 @@ static int open_gpu(struct planned *r, struct error *e)
 static int threads_of_rank(const struct planned *r)
 {
     const struct config *c = r->config;
-    const int64_t n = r->shares > 1 ? c->parallel_ranks : 1,
+    const int64_t n = planned_world(r),
                   local = c->parallel_per_host > 0 ? min_i64(c->parallel_per_host, n) : n;
     return c->device_threads || r->ranks || local < 2 ? (int)c->device_threads : dist_threads(local);
 }

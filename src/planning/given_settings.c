@@ -31,10 +31,10 @@ struct settings planned_base_settings(struct planned *r, const struct run_option
     s.shares = r->shares / s.ranks;
     if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
     if (s.ranks > 1) s.per_host = mesh_on_host(planned_mesh(r), planned_world(r), AXIS_DATA, r->profile.per_host);
-    const int64_t parts = c->parallel_tensor_shares > 0 ? c->parallel_tensor_shares : c->parallel_tensor;
+    const int64_t parts = c->parallel_tensor_shares > 0 ? c->parallel_tensor_shares : r->tensor;
     if (o->train && parts > 1) {
-        s.tensor = (int)c->parallel_tensor;
-        s.tensor_shares = (int)(parts / c->parallel_tensor);
+        s.tensor = r->tensor;
+        s.tensor_shares = (int)(parts / r->tensor);
     }
     s.motions = r->ranks && r->ranks->motions;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {

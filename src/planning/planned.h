@@ -55,6 +55,7 @@ struct planned {
     const char *adapted;         /* what it trains, in words (lora_print) */
     struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
     struct ranks *ranks;         /* run_options.ranks */
+    int tensor;                  /* ranks that compute parts of the same products: parallel.tensor (mesh_choice.c) */
     int shares;                  /* of a step's batch, over all ranks (shares.c) */
     int effective_batch;
     int64_t prompt_chunk;        /* tokens that program prompt takes at once; 0: the run does not generate */

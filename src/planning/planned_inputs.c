@@ -23,7 +23,7 @@ int planned_world(const struct planned *r)
 
 struct mesh planned_mesh(const struct planned *r)
 {
-    return (struct mesh){.tensor = r->trains ? (int32_t)r->config->parallel_tensor : 1};
+    return (struct mesh){.tensor = r->trains ? r->tensor : 1};
 }
 
 int planned_data_ranks(const struct planned *r) { return mesh_line(planned_mesh(r), planned_world(r), AXIS_DATA); }
@@ -48,10 +48,9 @@ int planned_host_ranks(const struct planned *r)
 }
 
 /* Checks that the ranks are a mesh. */
-static int check_mesh(const struct config *c, int64_t ranks, struct error *e)
+static int check_mesh(const struct config *c, int64_t ranks, int64_t tensor, struct error *e)
 {
-    const int64_t tensor = c->parallel_tensor,
-                  parts = c->parallel_tensor_shares > 0 ? c->parallel_tensor_shares : tensor;
+    const int64_t parts = c->parallel_tensor_shares > 0 ? c->parallel_tensor_shares : tensor;
     if (ranks % tensor) {
         error_set(e, PL_USAGE,
                   "parallel.tensor is %lld, which does not divide the %lld ranks: every group of ranks "
@@ -75,8 +74,8 @@ int planned_open_shares(struct planned *r, const struct run_options *o, struct e
     const int64_t all = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks);
     r->shares = 1;
     if (!o->train) return PL_OK;
-    TRY(check_mesh(c, all, e));
-    const int64_t ranks = all / c->parallel_tensor, shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
+    TRY(check_mesh(c, all, r->tensor, e));
+    const int64_t ranks = all / r->tensor, shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
     if (o->whole && (all > 1 || shares > 1 || c->parallel_tensor_shares > 1))
         return error_set(e, PL_USAGE, "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its "
                          "own data; leave them out");

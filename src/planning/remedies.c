@@ -18,6 +18,7 @@ static int try_plan(const struct planned *r, const struct run_options *o, struct
     quiet.probe = quiet.fitting = quiet.several = true;
     quiet.ablation = quiet.unsized = false;
     c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
+    if (c->parallel_tensor <= 0) c->parallel_tensor = r->tensor;
     return planned_make(probe, c, &quiet, &e);
 }
 

@@ -136,21 +136,22 @@ static int check_plan(struct planned *r, const struct run_options *o, struct err
 
 /* --- all of them --------------------------------------------------------------------------- */
 
-static void begin(struct planned *r, const struct config *c, const struct run_options *o)
+static void begin(struct planned *r, const struct config *c, const struct run_options *o, int tensor)
 {
-    *r = (struct planned){
-        .config = c, .defined = o->define, .no_files = o->no_files, .forward = o->forward || o->evaluate};
+    *r = (struct planned){.config = c, .tensor = tensor, .defined = o->define, .no_files = o->no_files,
+                          .forward = o->forward || o->evaluate};
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train,
                               .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     if (o->generate) r->batch.cache = o->generate->cache, r->batch.texts = 1;
 }
 
-int planned_make(struct planned *r, const struct config *c, const struct run_options *o, struct error *e)
+int planned_make_for(struct planned *r, const struct config *c, const struct run_options *o, int tensor,
+                     struct error *e)
 {
     static stage *const stages[] = {planned_open_shares, planned_open_model, planned_open_batches, planned_open_groups,
                                     planned_check_names, open_machine,       find_plan,            check_plan};
-    begin(r, c, o);
+    begin(r, c, o, tensor);
     for (size_t i = 0; i < COUNT(stages); i++) TRY(stages[i](r, o, e));
     return PL_OK;
 }

@@ -9,6 +9,8 @@
  *     open_machine           device, profile, budgets, links of ranks        stages.c
  *     find_plan              settings, then the search, or a plan file
  *     check_plan             what only the graph tells
+ *
+ * With parallel.tensor auto they run for each number of ranks to choose from (mesh_choice.c).
  */
 #pragma once
 
@@ -16,9 +18,12 @@
 
 typedef int stage(struct planned *r, const struct run_options *o, struct error *e);
 
-/* Plans without a search for remedies (stages.c). The space stays open, until
+/* Plans without a search for remedies (mesh_choice.c). The space stays open, until
  * planned_close_space. */
 int planned_make(struct planned *r, const struct config *c, const struct run_options *o, struct error *e);
+/* Does so for a number of ranks that compute parts of the same products (stages.c). */
+int planned_make_for(struct planned *r, const struct config *c, const struct run_options *o, int tensor,
+                     struct error *e);
 void planned_close_space(struct planned *r);
 
 /* --- planned_model.c ------------------------------------------------------------------------ */

@@ -61,8 +61,11 @@ static void adopt_shares(int64_t *now, int64_t stored, int64_t n, const char *wh
 static void adopt_decisions(struct config *c, const struct config *stored, const struct ranks *ranks)
 {
     const int64_t n = ranks ? ranks->n : 1;
-    adopt_shares(&c->parallel_shares, stored->parallel_shares, max_i64(1, n / c->parallel_tensor), "shares");
-    adopt_shares(&c->parallel_tensor_shares, stored->parallel_tensor_shares, c->parallel_tensor, "parts of products");
+    if (c->parallel_tensor <= 0 && stored->parallel_tensor > 0 && n % stored->parallel_tensor == 0)
+        c->parallel_tensor = stored->parallel_tensor;
+    const int64_t tensor = max_i64(1, c->parallel_tensor);
+    adopt_shares(&c->parallel_shares, stored->parallel_shares, max_i64(1, n / tensor), "shares");
+    adopt_shares(&c->parallel_tensor_shares, stored->parallel_tensor_shares, tensor, "parts of products");
     if (c->data_labels == LABELS_AUTO && stored->data_labels != LABELS_AUTO) {
         c->data_labels = stored->data_labels;
         if (!config_given(c, KEY_data_ignore)) c->data_ignore = stored->data_ignore;
@@ -378,6 +381,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc && t->run.planned.shares > 1) t->resolved.parallel_shares = t->run.planned.shares;
     if (!rc && settings_tensor_parts(&t->run.planned.plan.settings) > 1)
         t->resolved.parallel_tensor_shares = settings_tensor_parts(&t->run.planned.plan.settings);
+    if (!rc) t->resolved.parallel_tensor = t->run.planned.tensor;
     rc = agree_to_start(t, rc, e);
     if (!rc && leads)
         rc = folder_open(&t->folder, t->c->train_out,
