@@ -9,8 +9,8 @@
  *                 p = p (1 - lr wd) - lr u
  *
  * g is multiplied by the clip factor first. The scalars of a step are computed in double and
- * rounded once. AdamW, SGD and the last line of Adafactor give the same bits on both devices:
- * shared.h rounds every product and sum. Adafactor's moment may be contracted into an fma on a GPU.
+ * rounded once. AdamW, SGD and the last line of Adafactor give the same bits on both devices, so an
+ * update may run on either: shared.h rounds every product and sum. Adafactor's moment may be contracted into an fma on a GPU.
  */
 #pragma once
 
@@ -19,7 +19,10 @@
 #include "base/shared.h"
 
 /* Returns 1 - lr wd, the share of a weight that weight decay leaves. */
-SHARED float decay_keep(double lr, double weight_decay) { return (float)(1 - lr * weight_decay); }
+SHARED float decay_keep(double lr, double weight_decay)
+{
+    return (float)shared_sub_double(1, shared_mul_double(lr, weight_decay));
+}
 
 /* --- AdamW ------------------------------------------------------------------------------- */
 
@@ -33,8 +36,11 @@ struct adamw_scalars {
 
 /* Returns the bias correction of the first moment at update t; adamw_root returns the root of the
  * second moment's. */
-SHARED double adamw_correction(double beta1, double t) { return 1 - pow(beta1, t); }
-SHARED float adamw_root(double beta2, double t) { return (float)sqrt(1 - pow(beta2, t)); }
+SHARED double adamw_correction(double beta1, int32_t t) { return shared_sub_double(1, shared_power(beta1, (uint32_t)t)); }
+SHARED float adamw_root(double beta2, int32_t t)
+{
+    return (float)sqrt(shared_sub_double(1, shared_power(beta2, (uint32_t)t)));
+}
 
 SHARED void adamw_moments(float *m, float *v, float g, const struct adamw_scalars *s)
 {

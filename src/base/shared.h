@@ -43,13 +43,26 @@ SHARED float shared_add(float a, float b) { return __fadd_rn(a, b); }
 SHARED float shared_sub(float a, float b) { return __fsub_rn(a, b); }
 SHARED float shared_div(float a, float b) { return __fdiv_rn(a, b); }
 SHARED float shared_sqrt(float x) { return __fsqrt_rn(x); }
+SHARED double shared_mul_double(double a, double b) { return __dmul_rn(a, b); }
+SHARED double shared_sub_double(double a, double b) { return __dsub_rn(a, b); }
 #else
 SHARED float shared_mul(float a, float b) { return a * b; }
 SHARED float shared_add(float a, float b) { return a + b; }
 SHARED float shared_sub(float a, float b) { return a - b; }
 SHARED float shared_div(float a, float b) { return a / b; }
 SHARED float shared_sqrt(float x) { return __builtin_sqrtf(x); }
+SHARED double shared_mul_double(double a, double b) { return a * b; }
+SHARED double shared_sub_double(double a, double b) { return a - b; }
 #endif
+
+/* Returns x^n, n >= 0, by squares. pow differs in its last bit from library to library. */
+SHARED double shared_power(double x, uint32_t n)
+{
+    double power = 1;
+    for (; n; n >>= 1, x = shared_mul_double(x, x))
+        if (n & 1) power = shared_mul_double(power, x);
+    return power;
+}
 
 /* Rows in blocks of `rows`, but for the first `first` blocks, which have `first_rows`. */
 struct feature_blocks {

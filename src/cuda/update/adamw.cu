@@ -154,7 +154,7 @@ static __device__ inline float root_of(float x)
  * the load of a pack, so two warps compute one each. */
 static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
 {
-    const double t = b.step->adam_t;
+    const int32_t t = b.step->adam_t;
     if (threadIdx.x == 0) {
         c.s.rate1 = (float)(1 - b.beta1);
         c.s.clip = b.clip ? b.clip[1] : 1.0f;

@@ -86,7 +86,7 @@ struct adam_scalars : adamw_scalars {
  * the load of a pack, so two warps compute one each. */
 static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
 {
-    const double t = u.step->adam_t;
+    const int32_t t = u.step->adam_t;
     if (threadIdx.x == 0) {
         const double lr = rate_of(u);
         s.keep = decay_keep(lr, u.weight_decay);
