@@ -154,9 +154,9 @@ static uint64_t behind_parts(const struct parts *p, const struct visit *v, uint6
     return at;
 }
 
-static uint64_t find_lowest(struct visit *v, uint64_t bytes)
+static uint64_t find_lowest(struct visit *v, uint64_t from, uint64_t bytes)
 {
-    uint64_t at = 0, before;
+    uint64_t at = from, before;
     do {
         before = at;
         for (uint32_t i = 0; i < v->cells; i++)
@@ -191,18 +191,18 @@ void free_space_take(struct free_space *r, uint64_t from, uint64_t to, uint32_t 
     if (from < to) take(&v, from, to);
 }
 
-uint64_t free_space_find(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end)
+uint64_t free_space_find(struct free_space *r, uint64_t from, uint64_t bytes, uint32_t start, uint32_t end)
 {
     struct visit v;
     begin_visit(r, &v, start, end);
-    return find_lowest(&v, bytes);
+    return find_lowest(&v, from, bytes);
 }
 
 uint64_t free_space_place(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end)
 {
     struct visit v;
     begin_visit(r, &v, start, end);
-    const uint64_t at = find_lowest(&v, bytes);
+    const uint64_t at = find_lowest(&v, 0, bytes);
     if (bytes) take(&v, at, at + bytes);
     return at;
 }

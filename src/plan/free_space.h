@@ -22,8 +22,9 @@ struct free_space *free_space_open(uint32_t instants);
 void free_space_close(struct free_space *r);
 /* Takes bytes [from, to) from instant `start` to instant `end`. */
 void free_space_take(struct free_space *r, uint64_t from, uint64_t to, uint32_t start, uint32_t end);
-/* Returns the lowest offset where bytes are free from instant `start` to instant `end`. */
-uint64_t free_space_find(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end);
+/* Returns the lowest offset from `from` on where bytes are free from instant `start` to instant
+ * `end`. */
+uint64_t free_space_find(struct free_space *r, uint64_t from, uint64_t bytes, uint32_t start, uint32_t end);
 /* Takes `bytes` bytes at the lowest offset where they are free from instant `start` to instant
  * `end`; returns it. */
 uint64_t free_space_place(struct free_space *r, uint64_t bytes, uint32_t start, uint32_t end);

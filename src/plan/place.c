@@ -24,6 +24,10 @@
 #include "plan/plan.h"
 #include "plan/free_space.h"
 
+/* Where a program takes at most this much longer than without waits for bytes, one attempt to place
+ * its copies apart is enough. */
+#define NO_WAITS 1.005
+
 struct item {
     uint64_t bytes, offset;
     uint32_t start, end;
@@ -31,6 +35,7 @@ struct item {
     bool fixed;              /* placed already, at `offset` */
     bool handed;             /* it stays through the next program */
     bool copied;             /* to or from the host */
+    uint64_t was;            /* where it was before what is copied is placed apart */
     id storage, node;        /* a storage, or a node whose workspace this is */
 };
 
@@ -251,83 +256,139 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     p->placement.arena[space] = last;
 }
 
+/* Orders what is copied behind the rest, largest first. */
 static int copied_last(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
     if (x->copied != y->copied) return x->copied ? 1 : -1;
-    if (x->copied && x->start != y->start) return x->start < y->start ? -1 : 1;
+    if (x->copied && x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
     return compositional(a, b);
 }
 
-/* Places an item in `room` bytes, as far from what is used before and after it as there is space;
- * false: there is none. */
+/* Leaves where it is what is copied while the other bytes alive leave no room for it elsewhere. */
+static void keep_crowded(struct items *it, uint64_t room)
+{
+    int64_t *live = mem_alloc((it->instants + 2) * sizeof *live);
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        live[it->list.at[k].start] += (int64_t)it->list.at[k].bytes;
+        live[it->list.at[k].end + 1] -= (int64_t)it->list.at[k].bytes;
+    }
+    for (uint32_t k = 1; k <= it->instants; k++) live[k] += live[k - 1];
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        struct item *x = &it->list.at[k];
+        for (uint32_t at = x->start; at <= x->end && x->copied; at++)
+            x->copied = (uint64_t)live[at] + x->bytes <= room;
+    }
+    mem_free(live);
+}
+
+/* Places an item in `room` bytes, as far from what is used before and after it as there is space,
+ * or where it was; false: there is none. */
 static bool place_apart(struct free_space *space, struct item *x, uint32_t instants, uint64_t room)
 {
     static const uint32_t apart[] = {256, 64, 24, 8, 0};
-    for (size_t i = x->copied ? 0 : COUNT(apart) - 1; i < COUNT(apart); i++) {
+    bool found = false;
+    for (size_t i = x->copied ? 0 : COUNT(apart) - 1; i < COUNT(apart) && !found; i++) {
         const uint32_t from = x->start > apart[i] ? x->start - apart[i] : 0,
                        to = instants - 1 - x->end > apart[i] ? x->end + apart[i] : instants - 1;
-        x->offset = free_space_find(space, x->bytes, from, to);
-        if (x->offset + x->bytes > room) continue;
-        free_space_take(space, x->offset, x->offset + x->bytes, x->start, x->end);
-        return true;
+        x->offset = free_space_find(space, 0, x->bytes, from, to);
+        found = x->offset + x->bytes <= room;
     }
-    return false;
+    if (!found) {
+        x->offset = free_space_find(space, x->was, x->bytes, x->start, x->end);
+        found = x->offset == x->was;
+    }
+    if (found) free_space_take(space, x->offset, x->offset + x->bytes, x->start, x->end);
+    return found;
 }
 
-static bool pack_apart(struct items *it, uint64_t room)
+/* Places what is copied apart, and the rest before it: where it was if it `stays`, else anew.
+ * Returns an item for which there is no room then, NULL: none. */
+static struct item *pack_apart(struct items *it, uint64_t room, bool stays)
 {
     struct free_space *space = free_space_open(it->instants);
-    bool fits = true;
-    qsort(it->list.at, it->list.n, sizeof *it->list.at, copied_last);
+    struct item *without = NULL;
     for (uint32_t k = 0; k < it->list.n; k++) {
-        const struct item *x = &it->list.at[k];
-        if (x->fixed) free_space_take(space, x->offset, x->offset + x->bytes, x->start, x->end);
+        struct item *x = &it->list.at[k];
+        x->offset = x->was;
+        if (x->fixed || (stays && !x->copied))
+            free_space_take(space, x->offset, x->offset + x->bytes, x->start, x->end);
     }
-    for (uint32_t k = 0; k < it->list.n && fits; k++)
-        if (!it->list.at[k].fixed) fits = place_apart(space, &it->list.at[k], it->instants, room);
+    for (uint32_t k = 0; k < it->list.n && !without; k++) {
+        struct item *x = &it->list.at[k];
+        if (!x->fixed && !(stays && !x->copied) && !place_apart(space, x, it->instants, room)) without = x;
+    }
     free_space_close(space);
-    return fits;
+    return without;
 }
 
-static bool has_copied(const struct items *it)
+/* Does as pack_apart, with the rest where it was, and leaves there what finds no room; false: that
+ * is too much. */
+static bool pack_some_apart(struct items *it, uint64_t room)
 {
-    for (uint32_t k = 0; k < it->list.n; k++)
-        if (it->list.at[k].copied) return true;
+    enum { TRIES = 8 };
+    struct item *without;
+    keep_crowded(it, room);
+    for (int i = 0; i < TRIES; i++) {
+        qsort(it->list.at, it->list.n, sizeof *it->list.at, copied_last);
+        if (!(without = pack_apart(it, room, true))) return true;
+        without->copied = false;
+    }
     return false;
 }
 
-/* Places what a program copies apart, within the first `room` bytes of the arena, if the program
- * then takes less than `was` seconds; returns its seconds. */
+static bool pack_all_apart(struct items *it, uint64_t room)
+{
+    qsort(it->list.at, it->list.n, sizeof *it->list.at, copied_last);
+    return !pack_apart(it, room, false);
+}
+
+/* Lists the items of a program that is placed, where they are; false: none of them is copied and
+ * may lie elsewhere. */
+static bool collect_placed(struct items *it, const struct plan *p, const struct graph *g, enum program program)
+{
+    bool copied = false;
+    collect(it, g, program, SPACE_DEVICE, p);
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        struct item *x = &it->list.at[k];
+        x->offset = x->was = (x->storage ? p->placement.offset[x->storage]
+                                         : p->placement.binding[x->node].work_offset) -
+                             p->persistent[SPACE_DEVICE];
+        x->fixed |= x->handed; /* the next program has found them where they are */
+        x->copied &= !x->fixed;
+        copied |= x->copied;
+    }
+    return copied;
+}
+
+/* Places what a program copies apart, within the first `room` bytes of the arena, while the program
+ * then takes less than `was` seconds; returns its seconds. The rest is placed anew; if the program
+ * still waits for bytes, it stays. */
 static double place_copied(struct plan *p, const struct graph *g, enum program program, const double *seconds,
                            uint64_t room, double was)
 {
-    struct items it = {0};
-    double now = was;
-    collect(&it, g, program, SPACE_DEVICE, p);
-    for (uint32_t k = 0; k < it.list.n; k++)
-        it.list.at[k].fixed |= it.list.at[k].handed; /* the next program has found them where they are */
-    if (has_copied(&it) && was > p->program_seconds[program]) {
-        struct item *old = mem_copy(it.list.at, it.list.n * sizeof *old);
-        for (uint32_t k = 0; k < it.list.n; k++) {
-            const struct item *x = &it.list.at[k];
-            old[k].offset = (x->storage ? p->placement.offset[x->storage] : p->placement.binding[x->node].work_offset) -
-                            p->persistent[SPACE_DEVICE];
-            if (x->fixed) it.list.at[k].offset = old[k].offset;
-        }
-        if (pack_apart(&it, room - p->persistent[SPACE_DEVICE])) {
+    const double least = p->program_seconds[program];
+    struct items best = {0};
+    const bool copied = collect_placed(&best, p, g, program);
+    for (int stays = 0; stays < 2 && copied && was > (stays ? NO_WAITS : 1) * least; stays++) {
+        const uint64_t bytes = room - p->persistent[SPACE_DEVICE];
+        struct items it = {0};
+        collect_placed(&it, p, g, program);
+        if (stays ? pack_some_apart(&it, bytes) : pack_all_apart(&it, bytes)) {
             set_offsets(p, SPACE_DEVICE, &it);
-            now = lanes_seconds(g, program, seconds, &p->placement);
+            const double now = lanes_seconds(g, program, seconds, &p->placement);
+            if (now < was) {
+                const struct items had = best;
+                best = it;
+                it = had;
+                was = now;
+            }
+            set_offsets(p, SPACE_DEVICE, &best);
         }
-        if (now >= was) {
-            memcpy(it.list.at, old, it.list.n * sizeof *old);
-            set_offsets(p, SPACE_DEVICE, &it);
-            now = was;
-        }
-        mem_free(old);
+        vec_free(&it.list);
     }
-    vec_free(&it.list);
-    return now;
+    vec_free(&best.list);
+    return was;
 }
 
 /* Predicts the seconds of each program again: on a GPU lanes also wait for bytes, which are known
