@@ -2,7 +2,7 @@
  * device.c: a CUDA GPU as a device.
  *
  *     space device   one cudaMalloc of the planned size
- *     space host     one pinned cudaHostAlloc of the planned size
+ *     space host     one mapping of the planned size, pinned by cudaHostRegister
  *     lanes          one stream each; programs are launched on the compute lane
  *
  * Invariant: all work goes through the compute lane in order, except the copy of the next batch. So
@@ -10,7 +10,9 @@
  * wait_event block the host. There is no managed memory, and nothing is allocated on the GPU after
  * recording.
  */
+#include <errno.h>
 #include <math.h>
+#include <sys/mman.h>
 
 #include "cuda/cuda.h"
 #include "cuda/products/matmul_autotune.h"
@@ -167,6 +169,42 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
                      size_print(total, all));
 }
 
+enum { LARGE_PAGE = 2 << 20 };
+
+/* Maps and pins host memory, which starts as zeros. cudaHostAlloc does it page by page, in one
+ * thread: 100 GiB take a minute. So all processors touch the pages first, large ones where the
+ * kernel has them, and CUDA pins what is there. */
+static int allocate_host(struct device *d, uint64_t bytes, struct error *e)
+{
+    enum { PAGE = 4096 };
+    const uint64_t whole = align_up(bytes, LARGE_PAGE);
+    char *at = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return error_set(e, PL_FAIL, "cannot map %llu bytes of host memory: %s", (unsigned long long)whole,
+                         strerror(errno));
+    madvise(at, whole, MADV_HUGEPAGE);
+#pragma omp parallel for schedule(static)
+    for (uint64_t i = 0; i < whole; i += PAGE) ((volatile char *)at)[i] = 0;
+    cudaError_t rc = cudaHostRegister(at, whole, cudaHostRegisterDefault);
+    if (rc == cudaSuccess) {
+        d->arena[SPACE_HOST] = at;
+        return PL_OK;
+    }
+    cudaGetLastError();
+    munmap(at, whole);
+    return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower "
+                     "memory.host_budget if tensors are offloaded, otherwise data.prefetch",
+                     (unsigned long long)bytes, cudaGetErrorString(rc));
+}
+
+static void free_host(struct device *d)
+{
+    char *at = d->arena[SPACE_HOST];
+    if (!at) return;
+    cudaHostUnregister(at);
+    munmap(at, align_up(d->bytes[SPACE_HOST], LARGE_PAGE));
+}
+
 /* Allocates both spaces, which start as zeros, as the CPU's mappings do. */
 static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
 {
@@ -179,23 +217,25 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
         TRY_CUDA(cudaMemsetAsync(d->arena[SPACE_DEVICE], 0, device, s->lane[LANE_COMPUTE]));
         TRY_CUDA(cudaStreamSynchronize(s->lane[LANE_COMPUTE]));
     }
-    if (host) {
-        cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
-        if (rc != cudaSuccess) {
-            cudaGetLastError();
-            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower "
-                             "memory.host_budget if tensors are offloaded, otherwise data.prefetch",
-                             (unsigned long long)host, cudaGetErrorString(rc));
-        }
-        memset(d->arena[SPACE_HOST], 0, host);
-    }
-    return PL_OK;
+    return host ? allocate_host(d, host, e) : PL_OK;
 }
 
-/* Copies in any direction and either space: the driver derives the direction from the addresses. */
+/* Reports whether an address is in the arena in GPU memory. */
+static bool is_on_gpu(const struct device *d, const void *at)
+{
+    return (uintptr_t)at - (uintptr_t)d->arena[SPACE_DEVICE] < d->bytes[SPACE_DEVICE];
+}
+
+/* Copies in any direction and either space: the driver derives the direction from the addresses.
+ * What stays in host memory is copied here, once all that was submitted is done. */
 static int cuda_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     const struct cuda_state *s = d->state;
+    if (!is_on_gpu(d, to) && !is_on_gpu(d, from)) {
+        TRY(transport_wait(s, s->lane[LANE_COMPUTE], NULL, e));
+        memcpy(to, from, bytes);
+        return PL_OK;
+    }
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
     return transport_wait(s, s->lane[LANE_COMPUTE], NULL, e);
 }
@@ -308,7 +348,7 @@ static void cuda_close(struct device *d, struct tape *t)
     if (t) cuda_free_recording(t);
     transport_close(s);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
-    if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
+    free_host(d);
     free_state(d);
 }
 
