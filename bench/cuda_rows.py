@@ -4,7 +4,7 @@
     cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   adds a row from the output of `plimsoll bench --json`; KEY=VALUE: more members
     cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      adds a row from a run's plan.json and metrics.jsonl
     cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         adds a row for a failure, with the end of its log
-    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, lora, llava, qwen_vl, prs_med, attention, frontier, kernels; the rows of all files
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, beyond, lora, llava, qwen_vl, prs_med, attention, frontier, kernels; the rows of all files
 
 Needs only Python's standard library. A later row replaces an earlier row of the same measurement."""
 import json
@@ -45,7 +45,7 @@ def from_bench(path, more):
     state = sum(b["breakdown"][k] for k in ("weights", "gradients", "optimizer"))
     row = {"side": "ours", "median_ms": 1e3 * b["measured_median_seconds"], "mean_ms": 1e3 * b["measured_mean_seconds"],
            "predicted_ms": 1e3 * b["predicted_step_seconds"], "peak_bytes": b["arena_bytes"], "used_bytes": b.get("device_used_bytes", 0),
-           "host_bytes": b["host_arena_bytes"], "state_bytes": state, "kernels": b.get("kernels", []), "ops": b["ops"],
+           "host_bytes": b["host_arena_bytes"], "copied_in": b.get("copied_in_bytes", 0), "copied_out": b.get("copied_out_bytes", 0), "state_bytes": state, "kernels": b.get("kernels", []), "ops": b["ops"],
            "per_second": b["effective_batch"] / b["measured_median_seconds"]}
     row |= {k: b.get(k) for k in ("precision", "optimizer", "recompute", "micro_batch", "accumulation", "fused_step", "offload", "head_chunks")}
     row |= more
@@ -201,6 +201,20 @@ def table_lm(rows):
     table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the GPU", "times compile", "of its memory"), lines)
 
 
+def table_beyond(rows):
+    """Full fine-tuning of models larger than the GPU."""
+    seen = {(r["name"], r["mode"]): r for r in rows if r.get("what") == "beyond"}
+    lines = []
+    for (name, mode), r in seen.items():
+        if "error" in r:
+            lines.append((name, mode, short(r), "", "", "", "", "", "", ""))
+            continue
+        chosen = f"{r['micro_batch']} x {r['accumulation']}, recompute {r['recompute']}, {'fused step, ' if r['fused_step'] in (True, 'on') else ''}offload {r['offload']}"
+        lines.append((name, mode, chosen, gib(r["peak_bytes"]), gib(r["host_bytes"]), f"{r['copied_in'] / GIB:.0f} + {r['copied_out'] / GIB:.0f}", f"{1e-3 * r['predicted_ms']:.2f}", f"{1e-3 * r['median_ms']:.2f}",
+                      f"{r['median_ms'] / r['predicted_ms'] - 1:+.1%}", f"{1e-9 * r['model_flops'] / r['median_ms']:.0f}"))
+    table(("", "budget", "plan", "arena, GiB", "host memory, GiB", "copied in + out, GiB", "predicted, s", "measured, s", "", "model TFLOP/s"), lines)
+
+
 def table_lora(rows):
     seen = {(r["side"], r["mode"], r.get("micro")): r for r in rows if r.get("what") == "lora"}
     target = next((r for (side, mode, _), r in seen.items() if side == "peer" and mode == "lora" and "error" not in r), None)
@@ -286,7 +300,7 @@ def table_kernels(rows, count=10):
         table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
 
 
-TABLES = {"sam": table_sam, "lm": table_lm, "lora": table_lora, "llava": table_llava, "qwen_vl": table_qwen_vl, "prs_med": table_prs_med, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
+TABLES = {"sam": table_sam, "lm": table_lm, "beyond": table_beyond, "lora": table_lora, "llava": table_llava, "qwen_vl": table_qwen_vl, "prs_med": table_prs_med, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
 
 
 def main(argv):

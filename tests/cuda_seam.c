@@ -21,6 +21,7 @@
 
 #include "cuda/cuda.h"
 #include "graph/ops.h"
+#include "passes/passes.h"
 #include "plan/plan.h"
 
 enum { PERIOD = 7, SEED = 20240607 };
@@ -761,6 +762,36 @@ static void test_update(bool run)
     graph_free(&g);
 }
 
+/* The same weights, updated on the device and on the host beside it (LANE_HOST): the same bits
+ * after every step, and after those node by node. */
+static void test_host_update(bool run)
+{
+    const char *name = "adamw on the host";
+    struct graph g, h;
+    struct side device = {0}, host = {0};
+    struct error e = {0};
+    const struct update u = build_update(&g), v = build_update(&h);
+    pass_offload(&h, &(struct settings){.offload = OFFLOAD_STATE | OFFLOAD_MASTERS | OFFLOAD_UPDATE, .accumulation = 1,
+                                        .micro_batch = 1, .device = device_traits(DEVICE_CUDA)});
+    graph_verify(&h, "offload");
+    if (report_call(name, "build", graph_error(&h, &e), &e)) check_planned(name, &h);
+    if (!run) report_skip(name, "no GPU");
+    else if (side_open(&device, &g, subject, name) && side_open(&host, &h, subject, name) &&
+             start_update(&device, &u, name) && start_update(&host, &v, name)) {
+        bool same = true;
+        for (int step = 1; step <= 2 * STEPS; step++) {
+            host.tape.nodes = step > STEPS;
+            same &= step_update(&device, &u, step, name) && step_update(&host, &v, step, name) &&
+                    hash_update(&device, &u, name) == hash_update(&host, &v, name);
+        }
+        report(name, "bits", same, same ? "those of the device" : "other than on the device");
+    }
+    side_close(&device);
+    side_close(&host);
+    graph_free(&g);
+    graph_free(&h);
+}
+
 /* --- many weights ----------------------------------------------------------------------------
  *
  * The norm of many gradients, then their updates. A captured graph runs these as a few launches
@@ -1023,6 +1054,7 @@ int main(int argc, char **argv)
     test_loop(run);
     test_lanes(run);
     test_update(run);
+    test_host_update(run);
     test_many("many f32", DT_F32, DT_F32, DT_F32, run);
     test_many("many, bf16 moments", DT_F32, DT_BF16, DT_F32, run);
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);

@@ -71,6 +71,11 @@ for model in $(models llama sam tinysam); do
         check "$model bf16: $flags, same bits" offloaded "$model" "$model-bf16" "$flags" --set memory.precision=bf16
     done
 done
+# The host updates what is offloaded (on a CPU: where it is, in the file).
+for model in $(part bits && models llama sam); do
+    check "$model: optimizer+update, same bits" offloaded "$model" "$model" optimizer+update
+    check "$model bf16: $all+update, same bits" offloaded "$model" "$model-bf16" "$all+update" --set memory.precision=bf16
+done
 
 # --- with the other techniques ------------------------------------------------------------------
 
@@ -90,11 +95,20 @@ for rule in every:2 segments:2 all+halves ratio:0.5+selective; do for model in $
 done; done
 for model in $(part with && models llama sam); do
     check "$model f16 with a loss scale, offload all" with "$model" f16 --set memory.precision=f16
+    check "$model f16 with a loss scale, updated on the host" offloaded "$model" "$model-f16" optimizer+masters+update --set memory.precision=f16
     check "$model bf16 without masters, offload all" with "$model" pure --set memory.precision=bf16-pure
 done
 wanted sam with && check 'sam: three rounds of prompts, mask decoder in chunks, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
 wanted sam with && check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
 wanted tinysam with && check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2
+
+fused() {
+    train_model llama fused --set train.clip_norm=0 && offloaded llama fused "$all+update" --set train.clip_norm=0 --set memory.fused_step=on &&
+        offloaded llama fused optimizer+update --set train.clip_norm=0 --set memory.fused_step=on --set memory.optimizer=adamw
+}
+wanted llama with && check 'llama: a fused step, updated on the host' fused
+halfway() { expect 2 'memory.offload optimizer\+update: .*add optimizer and masters' "$binary" plan "$tmp/llama.yaml" --set memory.precision=bf16 --set memory.offload=optimizer+update; }
+wanted llama with && check 'an update without its masters is refused' halfway
 
 # poisoned MODEL ARGUMENT...: NaN in every dead byte changes no bit of the result.
 poisoned() {

@@ -244,8 +244,13 @@ static double simulate_tape(const struct tape *t, enum program p, const double *
     return total;
 }
 
-static const char *const offload_settings[] = {"optimizer", "[optimizer, masters]", "weights", "activations",
-                                               "[optimizer, masters, weights, activations]"};
+static const char *const offload_settings[] = {"optimizer",
+                                               "[optimizer, masters]",
+                                               "weights",
+                                               "activations",
+                                               "[optimizer, masters, weights, activations]",
+                                               "[optimizer, masters, update]",
+                                               "[optimizer, masters, weights, activations, update]"};
 
 /* Copies overlap with compute as the tape's waits allow: never less than the longer lane, never
  * more than the sum. */
@@ -291,17 +296,19 @@ TEST(test_lanes)
         }
         tape_build(&t, &r.planned.graph, &r.planned.plan.placement, arena, 1, NULL);
         for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
-            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.planned.graph, p, seconds, NULL),
-                   placed = lanes_seconds(&r.planned.graph, p, seconds, &r.planned.plan.placement);
-            double taped = simulate_tape(&t, p, seconds);
+            const double least = lanes_seconds(&r.planned.graph, p, seconds, NULL),
+                         placed = lanes_seconds(&r.planned.graph, p, seconds, &r.planned.plan.placement),
+                         taped = simulate_tape(&t, p, seconds);
+            double lane[LANE_COUNT] = {0}, most = 0, sum = 0;
             for (uint32_t k = 0; k < t.program[p].n; k++)
                 if (t.program[p].at[k].kind == ENTRY_LAUNCH)
                     lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
-            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n",
-                          offload_settings[i % COUNT(offload_settings)], program_name(p), lane[0], lane[1], lane[2],
-                          least, placed, taped);
-            assert_true(least >= fmax(fmax(lane[0], lane[1]), lane[2]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) &&
-                        placed <= (lane[0] + lane[1] + lane[2]) * (1 + 1e-9));
+            for (int k = 0; k < LANE_COUNT; k++) most = fmax(most, lane[k]), sum += lane[k];
+            print_message("%s, %s: lanes %.4f, %.4f, %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the "
+                          "tape\n",
+                          offload_settings[i % COUNT(offload_settings)], program_name(p), lane[LANE_COMPUTE],
+                          lane[LANE_IN], lane[LANE_OUT], lane[LANE_HOST], lane[LANE_BACK], least, placed, taped);
+            assert_true(least >= most * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= sum * (1 + 1e-9));
             assert_true(fabs(placed - taped) <= 0.002 * taped);
             whole += placed;
         }

@@ -627,6 +627,16 @@ static void check_update(enum dtype f, int64_t R, int64_t C)
         for (int o = 0; o < t.nout; o++)
             assert_memory_equal(results[o], t.in[t.alias[o]].data, operand_bytes(&t.out[o]));
         guarded_free_all(results);
+        /* A fresh w has no value yet: it becomes p rounded. */
+        t.attr.adamw.fresh = true;
+        run_fast(&t, cpu_kernels[t.op], t.alias, 2, results);
+        for (int o = 0; o < 3; o++)
+            assert_memory_equal(results[o], t.in[t.alias[o]].data, operand_bytes(&t.out[o]));
+        void *rounded = mem_alloc(operand_bytes(&t.out[3]));
+        dtype_convert(rounded, f, results[0], DT_F32, R * C);
+        assert_memory_equal(results[3], rounded, operand_bytes(&t.out[3]));
+        mem_free(rounded);
+        guarded_free_all(results);
         bump_free(&t.memory);
     }
 }

@@ -310,6 +310,77 @@ TEST(test_any_node)
     graph_free(&g);
 }
 
+/* --- updates on the host --------------------------------------------------------------------- */
+
+/* What an update on the host leaves of copies: none of state and master weights. */
+struct copies_count {
+    uint32_t updates, gradients, weights, of_state; /* weights: copied back */
+    uint64_t staged; /* largest sum of what three updates, one after the other, need of host memory */
+};
+
+static uint64_t staged_by(const struct graph *g, const struct node *n)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] && storage_of(g, n->in[i])->kind == KIND_ACT) sum += padded(g, tensor_at(g, n->in[i])->storage);
+    return sum;
+}
+
+static struct copies_count count_copies(const struct graph *g)
+{
+    struct copies_count c = {0};
+    uint64_t last[2] = {0};
+    for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            if (!node_launches(n)) continue;
+            const bool copy = n->op == OP_COPY && n->lane != LANE_COMPUTE;
+            const enum kind from = copy ? storage_of(g, n->in[0])->kind : KIND_NONE;
+            c.of_state += from == KIND_STATE || from == KIND_MASTER;
+            c.weights += n->lane == LANE_BACK;
+            c.gradients +=
+                n->lane == LANE_OUT && n->phase == PHASE_UPDATE && tensor_bytes(tensor_at(g, n->in[0])) > 512;
+            if (n->lane != LANE_HOST) continue;
+            c.updates++;
+            for (int i = 0; i < n->nin; i++)
+                assert_true(!n->in[i] || storage_of(g, n->in[i])->space == SPACE_HOST);
+            const uint64_t now = staged_by(g, n);
+            if (now + last[0] + last[1] > c.staged) c.staged = now + last[0] + last[1];
+            last[1] = last[0], last[0] = now;
+        }
+    return c;
+}
+
+/* On a GPU gradients are copied out and weights back in, and nothing else of the update; host
+ * memory has what is offloaded, and room for three updates. On a CPU nothing is copied. */
+TEST(test_update)
+{
+    static const char *const fused[] = {"off", "on"};
+    for (int i = 0; i < 4; i++) {
+        char step[64];
+        const bool weights = i / 2;
+        const char *sets[] = {"memory.precision=bf16", "memory.micro_batch=8", "train.clip_norm=0", "device.kind=cuda",
+                              "device.profile=h200", step, NULL};
+        const char *word = weights ? "optimizer+masters+weights+update" : "optimizer+masters+update";
+        struct planned_preset x;
+        snprintf(step, sizeof step, "memory.fused_step=%s", fused[i % 2]);
+        plan_offloading(&x, "llama-tiny", word, sets);
+        const struct graph *g = &x.r.planned.graph;
+        const struct copies_count c = count_copies(g);
+        const uint64_t home = x.r.planned.plan.persistent[SPACE_HOST];
+        assert_int_equal(c.of_state, 0);
+        assert_true(c.updates > 10 && (weights ? c.weights < c.updates : c.weights == c.updates));
+        assert_true(c.gradients > 10 && c.gradients <= c.updates);
+        assert_true(home >= bytes_of_kind(g, KIND_STATE) + bytes_of_kind(g, KIND_MASTER));
+        assert_true(host_arena(&x) > home && host_arena(&x) <= home + 2 * c.staged + 4096);
+        planned_preset_free(&x);
+        plan_offloading(&x, "llama-tiny", weights ? "optimizer+weights+update" : "optimizer+update", f32_sets);
+        assert_int_equal(count_copies(&x.r.planned.graph).of_state, 0);
+        assert_int_equal(most_fetched(&x, PROGRAM_UPDATE, KIND_STATE), 0);
+        planned_preset_free(&x);
+    }
+}
+
 /* Blocks with offloaded weights are spread evenly, and as many as asked for. */
 TEST(test_blocks)
 {
@@ -330,7 +401,7 @@ TEST(test_blocks)
 TEST(test_words)
 {
     static const char *const good[] = {"none", "optimizer", "weights:3", "optimizer+weights:12+activations",
-                                       "masters+weights"};
+                                       "masters+weights", "optimizer+masters+update"};
     static const char *const bad[] = {"", "weights:", "weights:0", "weights:-1", "optimizer:3", "weights:3:4",
                                       "weights:1x", "weights:2000000", "none+weights", "weights+"};
     struct settings s = {0};

@@ -799,7 +799,7 @@ TEST(test_waits_by_hand)
 }
 
 /* `step`: the step program contains copies, too. */
-static void check_waits_offload(unsigned offload, bool step)
+static void check_waits_offload(unsigned offload, enum device_kind kind, bool step)
 {
     struct language l;
     open_language(&l, 16);
@@ -810,6 +810,7 @@ static void check_waits_offload(unsigned offload, bool step)
     char *arena[SPACE_COUNT];
     s.offload = offload;
     s.head_chunks = 2;
+    s.device = device_traits(kind);
     place(&p, &g, &l, &s, DEVICE_CPU);
     /* distinct addresses that nothing dereferences */
     for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40);
@@ -826,8 +827,10 @@ static void check_waits_offload(unsigned offload, bool step)
 
 TEST(test_waits_offload)
 {
-    check_waits_offload(OFFLOAD_STATE, false);
-    check_waits_offload(OFFLOAD_ALL, true);
+    check_waits_offload(OFFLOAD_STATE, DEVICE_CPU, false);
+    check_waits_offload(OFFLOAD_ALL & ~OFFLOAD_UPDATE, DEVICE_CPU, true);
+    check_waits_offload(OFFLOAD_STATE | OFFLOAD_UPDATE, DEVICE_CUDA, false);
+    check_waits_offload(OFFLOAD_ALL, DEVICE_CUDA, true);
 }
 
 /* --- whole steps ----------------------------------------------------------------------------- */

@@ -5,7 +5,8 @@
  *          -> plain    no technique, and no rewrite that keeps the bits
  *          -> some     a random subset of techniques and rewrites
  *
- * Both train some steps on the CPU, with NaN in dead bytes. Losses, other outputs, the gradient
+ * Both train some steps on the CPU, with NaN in dead bytes, or, with a GPU's graph, `some` with its
+ * lanes in a random order that their waits allow. Losses, other outputs, the gradient
  * norm, weights, optimizer state, running statistics and the evaluation's outputs have the same
  * bits. Where `some` has a rewrite that may change the sign of a zero, -0 counts as 0.
  *
@@ -16,13 +17,13 @@
  * bits in every op.
  *
  * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and
- * computes in device memory only.
+ * computes in device memory only, but for updates on the host.
  *
  *     build/tests/test_random_passes [SEED [COUNT]]     or SEED and COUNT in the environment
  *
  * A failure prints the seed, and the techniques that are needed to reproduce it.
  */
-#include "random_graph.h"
+#include "lane_order.h"
 
 #include <signal.h>
 
@@ -55,6 +56,7 @@ struct side {
     struct settings s;
     struct module_rule rule;
     float clip_norm;
+    bool any_order;           /* of the lanes */
 };
 
 static const char *const patterns[] = {"layers.1", "layers.*", "tower", "layers.0.attn", "layers.*.mlp"};
@@ -73,7 +75,10 @@ static void print_side(const struct side *x, char *out, size_t room)
                   offload_text(s, a), s->encode, s->head_chunks, s->mask_chunks, s->token_chunks, s->attention_chunks,
                   s->fused_step ? ", fused step" : "",
                   s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "",
-                  s->inputs_ahead ? ", inputs ahead" : "", s->device.separate_memory ? ", GPU's graph" : "");
+                  s->inputs_ahead ? ", inputs ahead" : "",
+                  x->any_order                ? ", GPU's graph in any order"
+                  : s->device.separate_memory ? ", GPU's graph"
+                                              : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);
 }
@@ -139,6 +144,7 @@ static struct side random_subset(struct dice *d, const struct side *plain)
     }
     if (chance(d, 60)) s->encode = chance(d, 30) ? ENCODE_ALL : 1 + (int)throw_dice(d, 3);
     if (chance(d, 30)) s->attention_chunks = 2 + (int)throw_dice(d, 3);
+    x.any_order = s->device.separate_memory && chance(d, 50);
     return x;
 }
 
@@ -153,18 +159,20 @@ static void report_crash(int signal_number)
     _exit(2);
 }
 
-/* Only copies access host memory: a CPU could compute there, a GPU could not. */
-static void check_spaces(const struct graph *g)
+/* Only copies access host memory: a CPU could compute there, a GPU could not. Updates on the host
+ * access nothing else, or are those of a CPU. */
+static void check_spaces(const struct graph *g, const struct settings *s)
 {
     for (enum program p = 0; p < PROGRAM_COUNT; p++)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            if (n->op == OP_COPY || !node_launches(n)) continue;
+            const bool in_place = s->offload & OFFLOAD_UPDATE && !s->device.separate_memory;
+            if (n->op == OP_COPY || !node_launches(n) || (in_place && op_table[n->op].flags & OPF_HOST)) continue;
             for (int i = 0; i < n->nin + n->nout; i++) {
                 const id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
-                if (t && storage_of(g, t)->space != SPACE_DEVICE)
-                    fail_msg("%s  %s of program %s works on %s, which is in host memory", current, op_table[n->op].name,
-                             program_name(p), graph_name(g, storage_of(g, t)->name));
+                if (t && (storage_of(g, t)->space == SPACE_HOST) != (n->lane == LANE_HOST))
+                    fail_msg("%s  %s of program %s works on %s, which is in the wrong memory", current,
+                             op_table[n->op].name, program_name(p), graph_name(g, storage_of(g, t)->name));
             }
         }
 }
@@ -176,7 +184,7 @@ static void open_side(struct rig *r, struct random_model *m, const struct side *
     memset(r, 0, sizeof *r);
     s.modules = &x->rule;
     must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e);
-    check_spaces(&r->graph);
+    check_spaces(&r->graph, &s);
     rig_open_on(r, DEVICE_CPU, 1);
     /* the initial values are representable in the working precision */
     for (uint32_t i = 0; i < r->graph.params.n; i++) {
@@ -188,9 +196,16 @@ static void open_side(struct rig *r, struct random_model *m, const struct side *
     }
 }
 
-static void run_side(struct rig *r, const struct side *x, int step)
+static void run_side_program(struct rig *r, const struct side *x, enum program p, int step)
 {
     struct error e = {0};
+    struct dice d = {random_key(seed, "order"), (uint64_t)step << 32};
+    if (x->any_order) run_in_any_order(&r->tape, p, &d);
+    else must(r->device.ops->run(&r->device, &r->tape, p, &e), &e);
+}
+
+static void run_side(struct rig *r, const struct side *x, int step)
+{
     struct step_block *b = tape_address(&r->tape, r->graph.step), before = *b;
     const bool scaled = x->s.precision == PRECISION_F16;
     *b = (struct step_block){.learning_rate = 1e-2f,
@@ -203,7 +218,7 @@ static void run_side(struct rig *r, const struct side *x, int step)
                              .scale_window = 1,
                              .adam_t = scaled ? 0 : step + 1};
     if (scaled && step) b->loss_scale = before.next_scale, b->adam_t = before.adam_t, b->good_steps = before.good_steps;
-    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e);
+    run_side_program(r, x, PROGRAM_STEP, step);
 }
 
 /* --- comparing ------------------------------------------------------------------------------- */
@@ -285,7 +300,6 @@ static bool state_differs(const struct rig *a, const struct rig *b, bool zeros, 
 static bool same_bits(struct random_model *m, const struct side *x, const struct side *y, char what[256])
 {
     struct rig a, b;
-    struct error e = {0};
     char name[200] = "";
     const bool zeros = (x->s.without ^ y->s.without) & ZERO_SIGN;
     bool same = true;
@@ -296,15 +310,15 @@ static bool same_bits(struct random_model *m, const struct side *x, const struct
         run_side(&a, x, step);
         run_side(&b, y, step);
         same = !outputs_differ(&a, &b, PROGRAM_STEP, zeros, what);
-        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e);
-        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e);
+        run_side_program(&a, x, PROGRAM_UPDATE, step);
+        run_side_program(&b, y, PROGRAM_UPDATE, step);
         if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !state_differs(&a, &b, zeros, what);
         if (same && !isfinite(rig_loss(&a)) && x->s.precision != PRECISION_F16)
             fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
     }
     if (same) {
-        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_EVAL, &e), &e);
-        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_EVAL, &e), &e);
+        run_side_program(&a, x, PROGRAM_EVAL, step);
+        run_side_program(&b, y, PROGRAM_EVAL, step);
         same = !outputs_differ(&a, &b, PROGRAM_EVAL, zeros, what);
     }
     if (!same) {
@@ -325,24 +339,25 @@ static bool reset_one(struct side *x, const struct side *plain, int which)
     struct settings *s = &x->s;
     const struct settings before = *s, *p = &plain->s;
     if (which < 16) s->without = (s->without & ~(1u << which)) | (p->without & 1u << which);
-    else if (which < 20) s->offload &= ~(1u << (which - 16));
-    else if (which == 20) s->recompute = p->recompute;
-    else if (which == 21) s->fused_step = false;
-    else if (which == 22) s->pipelined = false;
-    else if (which == 23) s->inputs_ahead = false;
-    else if (which == 24) s->loader_bytes = 0;
-    else if (which == 25) s->n_modules = 0;
-    else if (which == 26) s->recompute.selective = false;
-    else if (which == 27) s->recompute.halves = false;
-    else if (which == 28) s->attention_chunks = p->attention_chunks;
-    else s->encode = ENCODE_INLINE;
+    else if (which < 21) s->offload &= ~(1u << (which - 16));
+    else if (which == 21) s->recompute = p->recompute;
+    else if (which == 22) s->fused_step = false;
+    else if (which == 23) s->pipelined = false;
+    else if (which == 24) s->inputs_ahead = false;
+    else if (which == 25) s->loader_bytes = 0;
+    else if (which == 26) s->n_modules = 0;
+    else if (which == 27) s->recompute.selective = false;
+    else if (which == 28) s->recompute.halves = false;
+    else if (which == 29) s->attention_chunks = p->attention_chunks;
+    else if (which == 30) s->encode = ENCODE_INLINE;
+    else if (x->any_order) return x->any_order = false, true;
     return memcmp(&before, s, sizeof before) != 0;
 }
 
 static void fail_with(struct random_model *m, const struct side *plain, struct side y)
 {
     char what[256], a[1024], b[1024];
-    for (int which = 0; which < 30; which++) {
+    for (int which = 0; which < 32; which++) {
         struct side less = y;
         if (reset_one(&less, plain, which) && !same_bits(m, plain, &less, what)) y = less;
     }
@@ -354,8 +369,8 @@ static void fail_with(struct random_model *m, const struct side *plain, struct s
 
 /* --- coverage -------------------------------------------------------------------------------- */
 
-static uint32_t applied[COUNT(rewrites)], chunked, tokens, heads, encoded, recomputed, selective, copied, fused,
-    guarded;
+static uint32_t applied[COUNT(rewrites)], chunked, tokens, heads, encoded, recomputed, selective, copied, hosted,
+    fused, guarded;
 
 /* Counts the passes that changed a graph: a test of passes that never apply tests nothing. */
 static void count_passes(struct random_model *m, const struct side *x)
@@ -377,6 +392,7 @@ static void count_passes(struct random_model *m, const struct side *x)
             recomputed += !strcmp(by, "recompute");
             selective += !strcmp(by, "selective");
             copied += !strcmp(by, "offload");
+            hosted += n->lane == LANE_HOST;
             fused += !strcmp(by, "fused step");
             guarded += n->op == OP_GUARD;
         }
@@ -392,7 +408,7 @@ static void check_applied(void)
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(rewrites[i].flag & uncounted) && !applied[i])
             fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
-    assert_true(chunked && heads && encoded && recomputed && selective && copied && fused && guarded);
+    assert_true(chunked && heads && encoded && recomputed && selective && copied && hosted && fused && guarded);
 }
 
 /* --- tests ----------------------------------------------------------------------------------- */

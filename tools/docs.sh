@@ -45,7 +45,8 @@ explains how the columns are used.
   used.
 - **flags**: VIEW has no kernel, the output is a view of input 0. ACCUM adds to its last input where
   that is given. EFFECT is never dropped or repeated. GRAD belongs to a backward or an update. LOCAL
-  computes token by token: a row of the result follows from the same rows of the inputs.
+  computes token by token: a row of the result follows from the same rows of the inputs. HOST has a
+  CPU kernel with the bits of the GPU's, so that it may run beside a GPU.
 
 END
     {

@@ -10,7 +10,8 @@
  *
  * g is multiplied by the clip factor first. The scalars of a step are computed in double and
  * rounded once. AdamW, SGD and the last line of Adafactor give the same bits on both devices, so an
- * update may run on either: shared.h rounds every product and sum. Adafactor's moment may be contracted into an fma on a GPU.
+ * update may run on either: shared.h rounds every product and sum. Adafactor's moment may be
+ * contracted into an fma on a GPU.
  */
 #pragma once
 
@@ -36,7 +37,10 @@ struct adamw_scalars {
 
 /* Returns the bias correction of the first moment at update t; adamw_root returns the root of the
  * second moment's. */
-SHARED double adamw_correction(double beta1, int32_t t) { return shared_sub_double(1, shared_power(beta1, (uint32_t)t)); }
+SHARED double adamw_correction(double beta1, int32_t t)
+{
+    return shared_sub_double(1, shared_power(beta1, (uint32_t)t));
+}
 SHARED float adamw_root(double beta2, int32_t t)
 {
     return (float)sqrt(shared_sub_double(1, shared_power(beta2, (uint32_t)t)));

@@ -53,7 +53,7 @@ void curve_fit_end(const struct curve_fit *f, struct curve *c);
 
 struct gpu_sample {
     struct op_class of;
-    bool crosses;
+    bool crosses, host;
     double calls, ideal, seconds; /* per launch */
 };
 

@@ -31,6 +31,7 @@ void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *
         q.kernel = r->planned.plan.placement.binding[n].kernel;
         class_of(&one.of, &q, x->op);
         one.crosses = q.crosses;
+        one.host = q.host;
         one.calls = t->calls[n];
         one.ideal = kernel_ideal(&q, x->op);
         one.seconds = t->seconds[n] / t->calls[n];
@@ -68,20 +69,23 @@ static double find_launch(const struct gpu_samples *s)
     return least;
 }
 
-/* Sets the copy rate to that of the fastest long copy; the ideal times of all copies are recomputed
- * from it. */
-static void fit_copies(struct gpu_samples *s, struct profile *p)
+static bool is_copy(const struct gpu_sample *x) { return x->crosses; }
+static bool is_on_host(const struct gpu_sample *x) { return x->host; }
+
+/* Sets a rate to that of the fastest long one of the nodes that `is` selects; their ideal times,
+ * which are of rate `was`, are recomputed from it. */
+static void fit_rate(struct gpu_samples *s, bool (*is)(const struct gpu_sample *), double was, double *rate)
 {
     double best = 0;
     for (uint32_t i = 0; i < s->list.n; i++) {
         const struct gpu_sample *x = &s->list.at[i];
-        double bytes = x->ideal * p->copy_bandwidth;
-        if (x->crosses && bytes >= COPY_LEAST) best = fmax(best, bytes / x->seconds);
+        const double bytes = x->ideal * was;
+        if (is(x) && bytes >= COPY_LEAST) best = fmax(best, bytes / x->seconds);
     }
     if (!(best > 0)) return;
     for (uint32_t i = 0; i < s->list.n; i++)
-        if (s->list.at[i].crosses) s->list.at[i].ideal *= p->copy_bandwidth / rounded(best);
-    p->copy_bandwidth = rounded(best);
+        if (is(&s->list.at[i])) s->list.at[i].ideal *= was / rounded(best);
+    *rate = rounded(best);
 }
 
 /* Fits speed and gap to the replay times by least squares of relative errors. A speed outside its
@@ -125,7 +129,7 @@ static void fit_ops(const struct gpu_samples *s, struct calibration *c, double l
                 struct curve_fit fit = {0};
                 for (uint32_t i = 0; i < s->list.n; i++) {
                     const struct gpu_sample *x = &s->list.at[i];
-                    if ((int)x->of.op == op && x->of.variant == v && x->of.half == half && !x->crosses)
+                    if ((int)x->of.op == op && x->of.variant == v && x->of.half == half && !x->crosses && !x->host)
                         curve_fit_add(&fit, x->ideal, x->seconds - launch);
                 }
                 curve_fit_end(&fit, &c->curve[op][v][half]);
@@ -150,7 +154,7 @@ static void fit_classes(struct gpu_samples *s, struct calibration *c, double lau
         struct op_class *x = &c->class[c->classes++];
         *x = s->list.at[i].of;
         curve_fit_end(&fit, &x->curve);
-        round_curve(&x->curve, s->speed);
+        round_curve(&x->curve, s->list.at[i].host ? 1 : s->speed); /* the host is as fast in a replay */
     }
     calibration_sort(c);
 }
@@ -158,7 +162,8 @@ static void fit_classes(struct gpu_samples *s, struct calibration *c, double lau
 void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c)
 {
     double launch = find_launch(s);
-    fit_copies(s, p);
+    fit_rate(s, is_copy, p->copy_bandwidth, &p->copy_bandwidth);
+    fit_rate(s, is_on_host, host_rate(p), &p->host_bandwidth);
     fit_replays(s);
     fit_ops(s, c, launch);
     fit_classes(s, c, launch);
@@ -333,6 +338,7 @@ static const struct workload {
      1,
      {"memory.offload=[optimizer, masters, weights, activations]"},
      false},
+    {"1.1 B updated on the host", NULL, LM_1B, 1, 512, 1, {"memory.offload=[optimizer, masters, update]"}, false},
     {"7 B, 4 x 2048, LoRA", NULL, LM_7B, 4, 2048, 4, {LORA, "adapter.r=16"}, false},
     {"7 B, 1 x 2048, LoRA on NF4", NULL, LM_7B, 1, 2048, 1, {LORA, "adapter.r=16", "memory.quantize=nf4"}, false},
     {"ViT-H, 2 images, LoRA", NULL, VIT_H, 2, 2, 1, {LORA, "adapter.r=16"}, false},

@@ -23,8 +23,9 @@ struct target {
 static void print_gpu(const struct profile *p)
 {
     const struct calibration *c = p->measured;
-    printf("%s, %s, %s\n  copies          %8.1f GiB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu,
-           c->isa, c->date, p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, c->classes);
+    printf("%s, %s, %s\n  copies          %8.1f GiB/s\n  updates on host %8.1f GiB/s\n  launch          %8.2f us\n"
+           "  classes         %8d\n", c->cpu, c->isa, c->date, p->copy_bandwidth / GIB, p->host_bandwidth / GIB,
+           1e6 * p->launch_seconds, c->classes);
 }
 
 static void print_cpu(const struct profile *p)

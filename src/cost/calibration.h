@@ -79,6 +79,8 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
 
 /* --- the predicted time of a node (seconds.c) --------------------------------------------- */
 
+/* Returns what an update on the host's processors reads and writes a second, or a guess. */
+double host_rate(const struct profile *p);
 /* kernel_ideal: the node's time at the profile's ceilings. kernel_seconds: the predicted time: the
  * ideal corrected by measurements, plus the cost of a launch. */
 double kernel_ideal(const struct query *q, enum op op);

@@ -7,7 +7,7 @@
  *     links           where they were measured: {local?, remote?}, each {ranks, latency, peer, bandwidth}
  *
  * For a GPU (device cuda): name, gpu, sm, memory_bytes, library_workspace instead of cpu, isa and
- * threads, no caches, and
+ * threads, no caches, host_bandwidth (0, and absent in older files: not measured), and
  *
  *     classes         a list of {op, kernel, variant?, dtype, extents: [a, b, c], points}
  *
@@ -33,17 +33,23 @@ static const struct ceiling {
     const char *name;
     size_t offset;
     double least, most;
-    bool cpu_only, optional;
+    enum { OF_BOTH, OF_CPU, OF_GPU } of;
+    bool optional;             /* a file may lack it */
 } ceilings[] = {
-    {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18, false},
-    {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18, false},
-    {"flops_fp8", offsetof(struct profile, flops_fp8), 1e6, 1e18, false, true},
-    {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15, false},
-    {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16, true},
-    {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12, true},
-    {"copy_bandwidth", offsetof(struct profile, copy_bandwidth), 1e3, 1e15, false},
-    {"launch_seconds", offsetof(struct profile, launch_seconds), 0, 1, false},
+    {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18, OF_BOTH, false},
+    {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18, OF_BOTH, false},
+    {"flops_fp8", offsetof(struct profile, flops_fp8), 1e6, 1e18, OF_BOTH, true},
+    {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15, OF_BOTH, false},
+    {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16, OF_CPU, false},
+    {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12, OF_CPU, false},
+    {"copy_bandwidth", offsetof(struct profile, copy_bandwidth), 1e3, 1e15, OF_BOTH, false},
+    {"host_bandwidth", offsetof(struct profile, host_bandwidth), 0, 1e15, OF_GPU, true},
+    {"launch_seconds", offsetof(struct profile, launch_seconds), 0, 1, OF_BOTH, false},
 };
+static bool has_ceiling(const struct profile *p, const struct ceiling *c)
+{
+    return c->of == OF_BOTH || (c->of == OF_CPU) == (p->kind == DEVICE_CPU);
+}
 enum { EXTENT_MOST = 126 }; /* of 2^63 */
 static const char *const classes[CLASS_COUNT] = {"f32", "bf16"};
 static const char *const links[] = {"local", "remote"}; /* by enum link_kind */
@@ -138,7 +144,7 @@ void profile_write(const struct profile *p, struct text *out)
     json_put_int(&w, "profile_format", 1);
     write_machine(&w, p, c);
     for (size_t i = 0; i < COUNT(ceilings); i++)
-        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only)
+        if (has_ceiling(p, &ceilings[i]))
             json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
     write_links(&w, p);
     json_begin_list(&w, "corrections");
@@ -344,6 +350,13 @@ static int read_links(const struct value *v, struct profile *p, struct error *e)
     return rc;
 }
 
+static int read_ceiling(const struct value *v, const struct ceiling *c, struct profile *p, struct error *e)
+{
+    double *to = (double *)((char *)p + c->offset);
+    if (c->optional && !value_get(v, c->name)) return PL_OK;
+    return read_number(value_get(v, c->name), c->name, c->least, c->most, to, e);
+}
+
 static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t format = 0;
@@ -359,10 +372,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
-        if ((p->kind == DEVICE_CPU || !ceilings[i].cpu_only) &&
-            (!ceilings[i].optional || value_get(v, ceilings[i].name)))
-            rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
-                             (double *)((char *)p + ceilings[i].offset), e);
+        if (has_ceiling(p, &ceilings[i])) rc = read_ceiling(v, &ceilings[i], p, e);
     if (!p->flops_fp8) p->flops_fp8 = p->flops_bf16;
     if (!rc) rc = read_links(value_get(v, "links"), p, e);
     if (!rc) rc = value_as_list(list, "corrections", e);

@@ -19,17 +19,31 @@ static double bandwidth(const struct profile *p, double bytes)
     return p->cache_bandwidth * pow(p->memory_bandwidth / p->cache_bandwidth, x);
 }
 
+/* A function of the host in a captured program begins this many seconds late. */
+#define HOST_LAUNCH 2e-5
+/* Operations of an update that the host's processors do in the time of a byte. */
+#define HOST_OPERATIONS 3
+
+/* The host's rate where it was not measured: two channels of DDR5, or 16 cores of a server. */
+#define HOST_BANDWIDTH 60e9
+
+double host_rate(const struct profile *p) { return p->host_bandwidth > 0 ? p->host_bandwidth : HOST_BANDWIDTH; }
+
 double kernel_ideal(const struct query *q, enum op op)
 {
     if (op_table[op].flags & OPF_VIEW) return 0;
     const struct profile *p = q->profile;
     struct cost c = op_table[op].cost(q->in, q->out, q->attr);
     if (q->crosses) return (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
+    if (q->host) return fmax(c.bytes, c.flops / HOST_OPERATIONS) / host_rate(p);
     const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
     /* CPU kernels compute f16 as f32 */
     bool fast = x->dtype == DT_BF16 || (x->dtype == DT_F16 && p->kind != DEVICE_CPU);
     double rate = x->dtype == DT_E4M3 ? p->flops_fp8 : fast ? p->flops_bf16 : p->flops_f32;
-    double arithmetic = c.flops / rate, memory = c.bytes / bandwidth(p, c.bytes);
+    /* Bytes of the offload file are read and written where they are, as a copy reads and writes
+     * them. */
+    const double here = c.bytes - fmin(c.bytes, 2 * q->away);
+    double arithmetic = c.flops / rate, memory = here / bandwidth(p, here) + q->away / p->copy_bandwidth;
     return arithmetic > memory ? arithmetic : memory;
 }
 
@@ -40,7 +54,7 @@ double kernel_seconds(const struct query *q, enum op op)
     if (q->profile->measured && (!q->crosses || q->profile->kind == DEVICE_CUDA))
         ideal = calibration_apply(q->profile->measured, q, op, ideal);
     if (op_table[op].flags & OPF_COMM) ideal += links_seconds(q->profile, q, op);
-    return q->profile->launch_seconds + ideal;
+    return (q->host ? HOST_LAUNCH : q->profile->launch_seconds) + ideal;
 }
 
 /* --- corrections by measurements -------------------------------------------------------------- */
@@ -89,6 +103,7 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
 {
     const struct op_class *x = c->classes ? class_find(c, q, op, fmax(ideal, IDEAL_LEAST)) : NULL;
     struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
+    if (q->host && (!x || strcmp(x->kernel, q->kernel->name))) return ideal; /* not measured */
     if (x) return apply_class(&x->curve, fmax(ideal, IDEAL_LEAST), cost.flops > 20 * cost.bytes);
     if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);

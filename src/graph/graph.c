@@ -33,7 +33,8 @@ const char *phase_name(enum phase p)
 
 const char *lane_name(enum lane lane)
 {
-    static const char *const names[LANE_COUNT] = {"compute", "copy in", "copy out", "communication"};
+    static const char *const names[LANE_COUNT] = {"compute", "copy in", "copy out", "communication",
+                                                  "host",    "copy back"};
     return names[lane];
 }
 

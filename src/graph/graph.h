@@ -95,8 +95,10 @@ bool program_steps(enum program p);
 #define FOR_PROGRAMS(p, flag) for (enum program p = 0; p < PROGRAM_COUNT; p++) if (program_is(p, flag))
 
 /* Copies between spaces run in lanes (streams) of their own, one per direction, because the bus is
- * full duplex; what ranks send each other runs in LANE_COMM. Waits synchronise the lanes. */
-enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_COMM, LANE_COUNT };
+ * full duplex; what ranks send each other runs in LANE_COMM. LANE_HOST is what the host's processor
+ * computes beside a GPU, and LANE_BACK the copies of its results to the GPU: in LANE_IN they would
+ * keep back the copies behind them. Waits synchronise the lanes. */
+enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_COMM, LANE_HOST, LANE_BACK, LANE_COUNT };
 const char *lane_name(enum lane lane);
 
 struct storage {

@@ -16,7 +16,8 @@ enum op {
 };
 _Static_assert((int)OP_COUNT <= OPS_MOST, "OPS_MOST of graph.h is too small");
 
-enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8, OPF_COMM = 16, OPF_LOCAL = 32 };
+/* OPF_HOST: the CPU's kernel has the bits of the GPU's and needs no workspace */
+enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8, OPF_COMM = 16, OPF_LOCAL = 32, OPF_HOST = 64 };
 
 /* alias codes, per output: 0 new, i+1 must be input i, -(i+1) may be, -100 any input. */
 enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };

@@ -46,7 +46,8 @@ enum offload {
     OFFLOAD_MASTERS = 2,     /* f32 master weights of lower-precision weights */
     OFFLOAD_WEIGHTS = 4,     /* working and frozen weights, fetched block by block */
     OFFLOAD_ACTIVATIONS = 8, /* activations saved for the backward */
-    OFFLOAD_ALL = 15,
+    OFFLOAD_UPDATE = 16,     /* no bytes: the update of a weight, if what it updates is offloaded */
+    OFFLOAD_ALL = 31,
 };
 
 /* Chunks of the mask head: as many as of the LM head. */
@@ -322,14 +323,17 @@ bool head_chunks_excluded(const struct settings *s, const struct step_limits *l,
 bool mask_chunks_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool transposed_weights_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
+bool offload_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool shard_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 bool group_excluded(const struct settings *s, const struct step_limits *l, struct text *why);
 
 /* Says of block `number` of `count`, from 1 in the order of the forward, whether its weights are
  * offloaded: settings.offload_blocks of them, evenly spread; 0: all (offload.c). */
 bool offload_has_block(const struct settings *s, uint32_t number, uint32_t count);
-/* Reports whether there are master weights, which can be offloaded (offload.c). */
+/* Reports whether there are master weights, which can be offloaded; offload_is_whole reports
+ * whether the set offloads no update without what it updates (offload.c). */
 bool offload_has_masters(const struct settings *s);
+bool offload_is_whole(const struct settings *s, unsigned set);
 
 /* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no
  * linear layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a

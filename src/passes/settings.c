@@ -3,7 +3,7 @@
  *
  *     recompute   none | all | selective | every:N | ratio:R | segments:K | first:N,
  *                 then +halves (not with segments) and +selective
- *     offload     none, or optimizer, masters, weights or weights:N, activations with + between them
+ *     offload     none, or optimizer, masters, weights or weights:N, activations, update with + between them
  *     precision   the words of precisions.def
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *     quantize    none | nf4 | fp8 | rules
@@ -84,7 +84,7 @@ bool recompute_read(const char *text, struct recompute *out)
 
 /* --- offload -------------------------------------------------------------------------- */
 
-static const char *const offload_names[] = {"optimizer", "masters", "weights", "activations"};
+static const char *const offload_names[] = {"optimizer", "masters", "weights", "activations", "update"};
 
 const char *offload_text(const struct settings *s, char out[SETTING_ROOM])
 {

@@ -3,8 +3,8 @@
  *
  * Invariants: the nodes of the program keep their order. A copy is in the body of the loop over
  * micro-batches and never in a loop within it, so a visitor is filled once per iteration. A home is
- * fetched only after the last copy that writes to it. A loop over tokens is a part of its block's
- * unit.
+ * fetched only after the last copy, or node on the host, that writes to it. A loop over tokens is a
+ * part of its block's unit.
  */
 #include "passes/visit.h"
 
@@ -44,16 +44,16 @@ static bool same_key(const struct unit_key *a, const struct unit_key *b)
 
 static void cut_units(struct visits *v)
 {
-    struct unit_key last = {0};
-    uint32_t ranked = 0;
-    v->rank = mem_alloc((v->count + 1) * sizeof *v->rank);
+    struct unit_key last = {0}, block = {0}; /* of the last unit; of the last one that is no update */
+    uint32_t runs = 0;
+    v->run = mem_alloc((v->count + 1) * sizeof *v->run);
     v->unit = mem_alloc((v->count + 1) * sizeof *v->unit);
     v->first = mem_alloc((v->count + 2) * sizeof *v->first);
     for (uint32_t k = 0; k < v->count; k++) {
         struct unit_key p = key_of(v, visit_node(v, k));
         if (!k || !same_key(&p, &last)) {
-            v->rank[v->units] = ranked;
-            ranked += !p.update;
+            if (!p.update && (!v->holds || !same_key(&p, &block))) runs++, block = p;
+            v->run[v->units] = runs;
             v->first[v->units++] = k;
         }
         v->unit[k] = v->units - 1;
@@ -64,22 +64,28 @@ static void cut_units(struct visits *v)
 
 const struct node *visit_node(const struct visits *v, uint32_t position) { return node_at(v->g, v->nodes[position]); }
 
+static bool is_update(const struct visits *v, uint32_t u) { return visit_node(v, v->first[u])->phase == PHASE_UPDATE; }
+
+/* Reports whether two units are both in the level's body, or both outside. */
+static bool same_level(const struct visits *v, uint32_t a, uint32_t b)
+{
+    return key_of(v, visit_node(v, v->first[a])).outer == key_of(v, visit_node(v, v->first[b])).outer;
+}
+
+static uint32_t first_of_run(const struct visits *v, uint32_t u)
+{
+    while (u && v->run[u - 1] == v->run[u]) u--;
+    return u;
+}
+
 /* Returns the position of a fetch (visit.h). The compute time of an update is short compared to its
  * copies. On a bus with both directions the state of the next update is fetched while the previous
  * one is written back. Without overlap an early fetch would only take memory. */
 uint32_t visit_from(const struct visits *v, uint32_t u)
 {
-    const struct node *n = visit_node(v, v->first[u]);
-    const id outer = key_of(v, n).outer;
-    uint32_t at = u;
-    if (n->phase == PHASE_UPDATE && (!v->overlaps || !at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer))
-        return v->first[u];
-    if (n->phase == PHASE_UPDATE) return v->first[at - 1];
-    do {
-        if (!at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer) return v->first[u];
-        at--;
-    } while (visit_node(v, v->first[at])->phase == PHASE_UPDATE);
-    return v->first[at];
+    const uint32_t behind = is_update(v, u) ? u : first_of_run(v, u);
+    if (!behind || (is_update(v, u) && !v->overlaps) || !same_level(v, behind - 1, u)) return v->first[u];
+    return v->first[is_update(v, u) ? u - 1 : first_of_run(v, behind - 1)];
 }
 
 /* --- beginning and end ----------------------------------------------------------------- */
@@ -109,9 +115,10 @@ static id find_level(const struct visits *v, int levels)
     return 0;
 }
 
-void visits_begin(struct visits *v, struct graph *g, enum program p, int levels, const char *pass)
+void visits_begin(struct visits *v, struct graph *g, enum program p, int levels, bool overlaps, bool holds,
+                  const char *pass)
 {
-    *v = (struct visits){.g = g, .program = p, .count = g->order[p].nodes.n,
+    *v = (struct visits){.g = g, .program = p, .overlaps = overlaps, .holds = holds, .count = g->order[p].nodes.n,
                          .tensors = g->tensors.n, .storages = g->storages.n};
     v->nodes = mem_alloc((v->count + 1) * sizeof(id));
     if (v->count) memcpy(v->nodes, g->order[p].nodes.at, v->count * sizeof(id));
@@ -125,6 +132,7 @@ void visits_begin(struct visits *v, struct graph *g, enum program p, int levels,
     v->stored = mem_alloc(v->storages * sizeof *v->stored);
     v->clone = mem_alloc(v->tensors * sizeof(id));
     v->stamp = mem_alloc(v->tensors * sizeof *v->stamp);
+    v->hosted = mem_alloc(v->tensors * sizeof *v->hosted);
     v->before = graph_move(g, p, PHASE_FORWARD, pass);
 }
 
@@ -151,7 +159,8 @@ void visits_end(struct visits *v)
     mem_free(v->nodes);
     mem_free(v->unit);
     mem_free(v->first);
-    mem_free(v->rank);
+    mem_free(v->run);
+    vec_free(&v->held);
     mem_free(v->home);
     mem_free(v->leaf);
     mem_free(v->some);
@@ -159,6 +168,7 @@ void visits_end(struct visits *v)
     mem_free(v->stored);
     mem_free(v->clone);
     mem_free(v->stamp);
+    mem_free(v->hosted);
 }
 
 /* Returns the storage of a tensor at the beginning; 0 for a tensor on a visitor. */
@@ -250,11 +260,12 @@ void visit_rewrite(struct visits *v, uint32_t k, uint32_t number)
 
 typedef VEC(id) id_list;
 
+/* Adds the homes that the nodes of a unit access. */
 static void collect_homes(const struct visits *v, uint32_t u, const bool *offloaded, id_list *out)
 {
     for (uint32_t k = v->first[u]; k < v->first[u + 1]; k++) {
         const struct node *n = visit_node(v, k);
-        for (int i = 0; i < n->nin + n->nout; i++) {
+        for (int i = 0; i < n->nin + n->nout && !(v->stays && v->stays[k]); i++) {
             id t = i < n->nin ? n->in[i] : n->out[i - n->nin], s = home_of(v, t);
             bool known = !s || !offloaded[s];
             for (uint32_t j = 0; j < out->n && !known; j++) known = out->at[j] == s;
@@ -279,31 +290,140 @@ static void write_back(struct visits *v, uint32_t u, id home, id whole)
  * visitors does, before the units without visitors between them. */
 static uint32_t from_last_visit(const struct visits *v, uint32_t u)
 {
-    const id outer = key_of(v, visit_node(v, v->first[u])).outer;
     uint32_t at = u;
-    if (!v->visited || visit_node(v, v->first[u])->phase == PHASE_UPDATE) return visit_from(v, u);
-    while (at >= v->visited && key_of(v, visit_node(v, v->first[at - 1])).outer == outer &&
-           visit_node(v, v->first[at - 1])->phase != PHASE_UPDATE)
-        at--;
+    if (!v->visited || is_update(v, u)) return visit_from(v, u);
+    while (at >= v->visited && same_level(v, at - 1, u) && !is_update(v, at - 1)) at--;
     return min_u64(v->first[at], visit_from(v, u));
+}
+
+/* Fetches the homes that have no visitor yet, for unit `u`. */
+static void fetch_homes(struct visits *v, uint32_t u, const id_list *homes)
+{
+    const uint32_t at = v->spread ? from_last_visit(v, u) : visit_from(v, u);
+    if (homes->n) v->visited = u + 1;
+    for (uint32_t i = 0; i < homes->n; i++) {
+        const id s = homes->at[i];
+        if (v->here[s].storage) continue;
+        visit_fetch(v, s, v->ranks ? 0 : visit_whole(v, s), v->stored[s] > at ? v->stored[s] : at, v->first[u]);
+    }
+}
+
+/* Begins a run with unit `u`: fetches the homes that any of its units but updates access. */
+static void begin_run(struct visits *v, uint32_t u, const bool *offloaded)
+{
+    id_list homes = {0};
+    for (uint32_t k = u; k < v->units && v->run[k] == v->run[u]; k++)
+        if (!is_update(v, k)) collect_homes(v, k, offloaded, &homes);
+    fetch_homes(v, u, &homes);
+    for (uint32_t i = 0; i < homes.n; i++) vec_push(&v->held, homes.at[i]);
+    vec_free(&homes);
+}
+
+static void end_run(struct visits *v)
+{
+    for (uint32_t i = 0; i < v->held.n; i++) v->here[v->held.at[i]] = (struct visitor){0};
+    v->held.n = 0;
 }
 
 void visit_unit(struct visits *v, uint32_t u, const bool *offloaded)
 {
-    id_list homes = {0}, wholes = {0};
+    const bool update = is_update(v, u);
+    const uint32_t held = v->held.n;
+    id_list homes = {0};
+    if (!update && first_of_run(v, u) == u) begin_run(v, u, offloaded);
     collect_homes(v, u, offloaded, &homes);
-    uint32_t at = v->spread ? from_last_visit(v, u) : visit_from(v, u);
-    if (homes.n) v->visited = u + 1;
+    for (uint32_t i = 0; i < homes.n && update; i++)
+        if (!v->here[homes.at[i]].storage) vec_push(&v->held, homes.at[i]);
+    if (update) fetch_homes(v, u, &homes);
+    for (uint32_t k = v->first[u]; k < v->first[u + 1] && homes.n; k++)
+        if (!v->stays || !v->stays[k]) visit_rewrite(v, k, u + 1);
     for (uint32_t i = 0; i < homes.n; i++) {
-        id s = homes.at[i];
-        vec_push(&wholes, v->ranks ? 0 : visit_whole(v, s));
-        visit_fetch(v, s, wholes.at[i], v->stored[s] > at ? v->stored[s] : at, v->first[u]);
+        if (v->here[homes.at[i]].writer) write_back(v, u, homes.at[i], visit_whole(v, homes.at[i]));
+        v->here[homes.at[i]].writer = 0;
     }
-    for (uint32_t k = v->first[u]; k < v->first[u + 1] && homes.n; k++) visit_rewrite(v, k, u + 1);
-    for (uint32_t i = 0; i < homes.n; i++) {
-        if (v->here[homes.at[i]].writer) write_back(v, u, homes.at[i], wholes.at[i]);
-        v->here[homes.at[i]] = (struct visitor){0};
-    }
+    for (; update && v->held.n > held; v->held.n--) v->here[v->held.at[v->held.n - 1]] = (struct visitor){0};
+    if (u + 1 == v->units || v->run[u + 1] != v->run[u]) end_run(v);
     vec_free(&homes);
-    vec_free(&wholes);
+}
+
+/* --- a node on the host --------------------------------------------------------------------- */
+
+/* Returns a tensor like `t` in host memory, for the node at position `k` to write. */
+static id host_room(struct visits *v, id t, uint32_t k)
+{
+    const struct tensor x = *tensor_at(v->g, t);
+    union attr a = {.fill = {.dtype = x.dtype, .rank = x.rank}};
+    memcpy(a.fill.dim, x.dim, sizeof a.fill.dim);
+    const id fill = emit(v, OP_FILL, &a, &t, 0, k, k), room = node_at(v->g, fill)->out[0];
+    node_at(v->g, fill)->silent = true;
+    node_at(v->g, fill)->lane = LANE_HOST;
+    storage_of(v->g, room)->space = SPACE_HOST;
+    return room;
+}
+
+/* Returns a copy of `t` in host memory for the node at position `k`. */
+static id host_copy(struct visits *v, id t, uint32_t k)
+{
+    return node_at(v->g, visit_copy(v, t, 0, SPACE_HOST, k, k))->out[0];
+}
+
+/* Reports whether the node at position `k` writes input `i` in place. */
+static bool writes_input(const struct visits *v, uint32_t k, int i)
+{
+    const struct node *n = visit_node(v, k);
+    bool written = false;
+    for (int o = 0; o < n->nout; o++) written |= n->out[o] && op_must_alias(n, o) == i;
+    return written;
+}
+
+/* Returns a copy in host memory of what the node at position `k` only reads, which serves the nodes
+ * after it too. */
+static id host_shared(struct visits *v, id t, uint32_t k)
+{
+    if (!v->hosted[t]) v->hosted[t] = host_copy(v, t, k);
+    return v->hosted[t];
+}
+
+/* Lets the node write output `o` in host memory, in place of input `there`, and copies it to the
+ * tensor `home`. Later nodes read the output behind that copy. */
+static void copy_back(struct visits *v, uint32_t k, int o, id there, id home)
+{
+    struct graph *g = v->g;
+    const id self = v->nodes[k], out = node_at(g, self)->out[o];
+    struct tensor x = *tensor_at(g, there);
+    x.node = self;
+    vec_push(&g->tensors, x);
+    node_at(g, self)->out[o] = g->tensors.n - 1;
+    const id back = visit_copy(v, g->tensors.n - 1, home, SPACE_DEVICE, k + 1, k);
+    node_at(g, back)->lane = LANE_BACK;
+    node_at(g, back)->out[0] = out;
+    tensor_at(g, out)->node = back;
+}
+
+bool visit_host(struct visits *v, uint32_t k)
+{
+    struct graph *g = v->g;
+    const id self = v->nodes[k];
+    const struct node before = *node_at(g, self);
+    bool has_master = false, fresh = false;
+    CHECK(!before.loop, "%s runs on the host in a loop", op_table[before.op].name);
+    for (int i = 0; i < before.nin; i++)
+        has_master |= before.in[i] && storage_of(g, before.in[i])->kind == KIND_MASTER;
+    for (int i = 0; i < before.nin; i++) {
+        const id t = before.in[i];
+        if (!t || storage_of(g, t)->space == SPACE_HOST) continue;
+        const bool written = writes_input(v, k, i),
+                   room = written && has_master && storage_of(g, t)->kind == KIND_PARAM;
+        const id there = room ? host_room(v, t, k) : written ? host_copy(v, t, k) : host_shared(v, t, k);
+        node_at(g, self)->in[i] = there;
+        fresh |= room;
+    }
+    for (int o = 0; o < before.nout; o++) {
+        const int i = before.out[o] ? op_must_alias(&before, o) : -1;
+        const id home = i < 0 ? 0 : before.in[i];
+        if (home && storage_of(g, home)->space == SPACE_DEVICE) copy_back(v, k, o, node_at(g, self)->in[i], home);
+        else if (home) v->stored[tensor_at(g, home)->storage] = k + 1;
+    }
+    node_at(g, self)->lane = LANE_HOST;
+    return fresh;
 }

@@ -49,6 +49,7 @@ static void ablate_offload(const struct ablation *a)
         struct settings without = *s, alone = *s;
         if (!(s->offload & bit)) continue;
         without.offload &= ~bit;
+        if (!offload_is_whole(s, without.offload)) without.offload &= ~(unsigned)OFFLOAD_UPDATE;
         alone.offload = bit;
         ablate(a, technique_label(technique_in(CLASS_PLACES), &alone, text), without);
     }

@@ -60,6 +60,29 @@ static void extend_handed(struct plan *p, const struct graph *g)
     }
 }
 
+/* Extends the lives of what the host's updates read and write of copies in host memory, so that the
+ * copies of the next HOST_AHEAD updates need not wait for one that is computed. */
+static void extend_hosted(struct plan *p, const struct graph *g)
+{
+    enum { HOST_AHEAD = 2 };
+    for (enum program program = 0; program < PROGRAM_COUNT; program++) {
+        const struct order *order = &g->order[program];
+        struct life *life = p->placement.life[program];
+        uint32_t ahead[HOST_AHEAD] = {0}; /* positions of the next updates, the nearest first */
+        for (uint32_t k = order->nodes.n; k-- > 0;) {
+            const struct node *n = node_at(g, order->nodes.at[k]);
+            if (n->lane != LANE_HOST || n->silent) continue;
+            for (int i = 0; i < n->nin; i++) {
+                const id s = n->in[i] ? tensor_at(g, n->in[i])->storage : 0;
+                if (s && !storage_is_persistent(&g->storages.at[s]))
+                    life[s].end = (uint32_t)max_i64(life[s].end, max_i64(ahead[0], ahead[HOST_AHEAD - 1]));
+            }
+            memmove(ahead + 1, ahead, sizeof ahead - sizeof *ahead);
+            ahead[0] = k;
+        }
+    }
+}
+
 /* --- kernels ------------------------------------------------------------------------------ */
 
 /* The kernel found for one node. It is valid for every node that is_alike: the planning half of a
@@ -140,8 +163,8 @@ static bool attributes_alike(const struct node *x, const struct node *y)
 static bool is_alike(const struct graph *g, const struct node *x, const struct graph *h, const struct node *y)
 {
     const struct portion a = g->loops.at[x->loop].portion, b = h->loops.at[y->loop].portion;
-    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || a.part != b.part || a.whole != b.whole ||
-        !attributes_alike(x, y))
+    if (x->op != y->op || x->lane != y->lane || x->nin != y->nin || x->nout != y->nout || a.part != b.part ||
+        a.whole != b.whole || !attributes_alike(x, y))
         return false;
     for (int i = 0; i < x->nin; i++)
         if (!operands_alike(g, x->in[i], h, y->in[i])) return false;
@@ -188,7 +211,7 @@ static int find_kernel(struct found *f, struct kernels *k, const struct graph *g
     const struct node *x = node_at(g, n);
     struct query q;
     query_fill(&q, g, x, profile);
-    const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
+    const struct kernel *kernel = kernel_find(q.host ? DEVICE_CPU : profile->kind, x->op, &q);
     const bool missing = !kernel && profile->kind == DEVICE_CUDA;
     if (missing) kernel = kernel_find(DEVICE_REF, x->op, &q);
     if (!kernel)
@@ -409,6 +432,7 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
     memset(p->persistent, 0, sizeof p->persistent);
     find_lives(p, g);
     extend_handed(p, g);
+    extend_hosted(p, g);
     double *own = seconds ? NULL : mem_alloc(g->nodes.n * sizeof *own);
     int rc = bind_kernels(p, g, profile, known ? known : &found, seconds ? seconds : own, e);
     mem_free(own);

@@ -22,7 +22,7 @@ struct walk {
     double free[LANE_COUNT];      /* time at which each lane is idle */
     double (*until)[LANE_COUNT];  /* by storage: time of each lane's last access... */
     double (*written)[LANE_COUNT]; /* ...and last write: reads may overlap */
-    VEC(id) touched[LANE_COUNT];  /* transient storages in device memory that a lane has accessed */
+    VEC(id) touched[LANE_COUNT];  /* transient storages that a lane has accessed */
     bool (*listed)[LANE_COUNT];    /* by storage: it is in `touched` */
     VEC(struct used) work;        /* of the compute lane, since the last join */
     double total, start;          /* seconds so far; start of the section since the last join */
@@ -81,19 +81,21 @@ static void forget(struct walk *w)
     w->work.n = n;
 }
 
-/* Returns the time at which the other lanes are done with every storage that had these bytes of
- * device memory and is dead at instant k. */
-static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, uint64_t bytes, uint32_t k)
+/* Returns the time at which the other lanes are done with every storage that had these bytes and is
+ * dead at instant k. */
+static double bytes_free(const struct walk *w, enum lane lane, enum space space, uint64_t from, uint64_t bytes,
+                         uint32_t k)
 {
     double when = 0;
     for (int busy = 0; busy < LANE_COUNT; busy++)
         for (uint32_t i = 0; i < w->touched[busy].n && busy != (int)lane; i++) {
             id s = w->touched[busy].at[i];
-            uint64_t at = w->placed->offset[s];
-            if (w->life[s].end >= k || at >= from + bytes || from >= at + w->g->storages.at[s].bytes) continue;
+            const struct storage *x = &w->g->storages.at[s];
+            const uint64_t at = w->placed->offset[s];
+            if (x->space != space || w->life[s].end >= k || at >= from + bytes || from >= at + x->bytes) continue;
             when = later(when, w->until[s][busy]);
         }
-    for (uint32_t i = 0; i < w->work.n && lane != LANE_COMPUTE; i++) {
+    for (uint32_t i = 0; i < w->work.n && lane != LANE_COMPUTE && space == SPACE_DEVICE; i++) {
         const struct used *x = &w->work.at[i];
         if (x->at < from + bytes && from < x->at + x->bytes) when = later(when, x->until);
     }
@@ -111,11 +113,11 @@ static double start_time(const struct walk *w, const struct node *x, id node, ui
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
         when = later(when, latest_other((i < x->nin ? w->written : w->until)[s], lane));
-        if (w->placed && w->life[s].start == k && !storage_is_persistent(st) && st->space == SPACE_DEVICE)
-            when = later(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
+        if (w->placed && w->life[s].start == k && !storage_is_persistent(st))
+            when = later(when, bytes_free(w, lane, st->space, w->placed->offset[s], st->bytes, k));
     }
     const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
-    if (b && b->work_bytes) when = later(when, bytes_free(w, lane, b->work_offset, b->work_bytes, k));
+    if (b && b->work_bytes) when = later(when, bytes_free(w, lane, SPACE_DEVICE, b->work_offset, b->work_bytes, k));
     return when;
 }
 
@@ -132,7 +134,7 @@ static void finish_node(struct walk *w, const struct node *x, id node, double wh
         const struct storage *st = &w->g->storages.at[s];
         w->until[s][x->lane] = when;
         if (i >= x->nin) w->written[s][x->lane] = when;
-        if (!w->placed || w->listed[s][x->lane] || storage_is_persistent(st) || st->space != SPACE_DEVICE) continue;
+        if (!w->placed || w->listed[s][x->lane] || storage_is_persistent(st)) continue;
         w->listed[s][x->lane] = true;
         vec_push(&w->touched[x->lane], s);
     }
@@ -166,7 +168,7 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
         id n = g->order[program].nodes.at[k];
         const struct node *x = node_at(g, n);
-        if (!node_launches(x)) continue;
+        if (!node_launches(x) && x->lane == LANE_COMPUTE) continue;
         const id body = loop_body(g, x->loop);
         if (body != w.loop) join(&w, body);
         if (placed && k % FORGET_EVERY == 0) forget(&w);

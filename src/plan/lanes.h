@@ -6,9 +6,9 @@
  *     in        [ w2 ]     [   w3     ]                    w3 waits for the bytes of w1
  *     out                  [  a1  ]
  *
- * A lane is one of these three queues; on a GPU it is a CUDA stream. The program is simulated node
- * by node in its order. A node begins when its lane is free and the other lanes are done with the
- * storages that it reads or overwrites. The end of a loop joins the lanes, as record.c captures
+ * A lane is one of these queues (enum lane); on a GPU it is a CUDA stream. The program is simulated
+ * node by node in its order. A node begins when its lane is free and the other lanes are done with
+ * the storages that it reads or overwrites. The end of a loop joins the lanes, as record.c captures
  * them. There are two modes:
  *
  *     before placement   nodes wait for data only: a lower bound for any placement, for the search

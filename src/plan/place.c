@@ -409,6 +409,7 @@ static void time_placed(struct plan *p, const struct graph *g, const double *sec
 double plan_time_step(struct plan *p, const struct graph *g, const double *seconds)
 {
     const uint64_t end = place_program(p, g, SPACE_DEVICE, PROGRAM_STEP, false, NULL);
+    place_program(p, g, SPACE_HOST, PROGRAM_STEP, false, NULL);
     return place_copied(p, g, PROGRAM_STEP, seconds, end, lanes_seconds(g, PROGRAM_STEP, seconds, &p->placement));
 }
 

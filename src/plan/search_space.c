@@ -307,7 +307,8 @@ static bool may_offload(const struct builder *b, unsigned set)
 {
     if (!is_free(b, CLASS_PLACES)) return set == b->base.offload;
     if (set & OFFLOAD_IN_STEP && !b->blocks) return false;
-    return !(set & OFFLOAD_MASTERS) || offload_has_masters(&b->base);
+    if (set & OFFLOAD_UPDATE && !b->x->profile->host_bandwidth) return false;
+    return offload_is_whole(&b->base, set) && (!(set & OFFLOAD_MASTERS) || offload_has_masters(&b->base));
 }
 
 /* Lists the updates: each set of what can be offloaded of them, in each form. The first is the
@@ -394,7 +395,7 @@ static struct some_weights find_weights(const struct builder *b, const struct su
 /* Adds to each lane a lower bound of how long program step copies, with a part of all weights. Each
  * micro-batch fetches the weights of blocks anew; the activations of a step are as many bytes in
  * any split, but for rounding. A fused step copies what the update does, and has its weights there
- * for it. */
+ * for it, unless the host updates them. */
 static void add_copies(const struct builder *b, const struct settings *s, const struct survey *away, double part,
                        double lane[LANE_COUNT])
 {
@@ -406,9 +407,11 @@ static void add_copies(const struct builder *b, const struct settings *s, const 
     if (!s->fused_step) return;
     const struct survey *update = find_update(b, s, s->offload),
                         *held = find_update(b, s, s->offload & ~(unsigned)OFFLOAD_WEIGHTS);
+    if (s->offload & OFFLOAD_UPDATE) held = update;
     lane[LANE_COMPUTE] += ROUNDED * update->update_busy[LANE_COMPUTE];
     lane[LANE_IN] += held->update_busy[LANE_IN];
     lane[LANE_OUT] += (s->offload_blocks ? held : update)->update_busy[LANE_OUT];
+    lane[LANE_HOST] += update->update_busy[LANE_HOST];
 }
 
 /* Returns the same moment in another survey of the model; `m` if it has none. */
@@ -450,6 +453,13 @@ static uint64_t compose(const struct survey *rest, const struct survey *row, con
     return !mixed ? most : most > rest->shared ? most - rest->shared : 0;
 }
 
+/* Returns a lower bound of the seconds of an update: on the host they depend on the order in which
+ * gradients are complete, which another step changes. */
+static double least_update(const struct survey *update, unsigned offload)
+{
+    return offload & OFFLOAD_UPDATE ? latest(update->update_busy) : update->update_seconds;
+}
+
 /* Adds choices with the settings `s`, in which the blocks of `extent` have one row and the others
  * another. */
 static void add_choice(struct builder *b, const struct split *f, struct settings s, int chunk, int rest, int row,
@@ -465,7 +475,7 @@ static void add_choice(struct builder *b, const struct split *f, struct settings
         if (b->update[u].in_step) continue;
         technique_copy(technique_in(CLASS_UPDATE), &c.settings, &b->update[u].s);
         technique_copy(technique_in(CLASS_PLACES), &c.settings, &b->update[u].s);
-        c.update = update->update_seconds;
+        c.update = least_update(update, c.settings.offload);
         c.seconds = seconds + c.update;
         c.update_bytes = update->update;
         for (int s = 0; s < SPACE_COUNT; s++)
@@ -551,7 +561,8 @@ static void add_rough(struct builder *b, const struct split *f, const struct set
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
     if (!s->fused_step) {
         const bool fetches = s->offload & OFFLOAD_WEIGHTS || !s->device.copies_overlap;
-        c.update = fetches ? latest(update->update_busy) : update->update_seconds;
+        c.update = fetches ? latest((s->offload & OFFLOAD_UPDATE ? whole : update)->update_busy)
+                           : least_update(update, s->offload);
         c.update_bytes = update->update;
         c.seconds += c.update;
     }
@@ -903,8 +914,9 @@ static void take_survey(struct plan_space *x, uint32_t choice, const struct surv
         c->rough = false;
         if (i == choice) c->update_bytes = v->update;
         if (i == choice) memcpy(c->weights, v->weights, sizeof c->weights);
-        /* the order of gradients changes it a little; where weights are fetched it is a bound */
-        if (i == choice || !(c->settings.offload & OFFLOAD_WEIGHTS))
+        /* the order of gradients changes it a little; where weights are fetched, or on the host, it
+         * is a bound */
+        if (i == choice || !(c->settings.offload & (OFFLOAD_WEIGHTS | OFFLOAD_UPDATE)))
             c->update += v->total_seconds - v->step_seconds - of.update;
         c->seconds = later(v->step_seconds, v->placed_seconds) + c->update;
         c->timed = v->placed_seconds > 0;
@@ -914,14 +926,23 @@ static void take_survey(struct plan_space *x, uint32_t choice, const struct surv
     }
 }
 
+/* Returns the choice that is surveyed for a rough one: the first with the same step, if the host
+ * computes its update. */
+static uint32_t surveyed_for(const struct plan_space *x, uint32_t rough)
+{
+    const struct plan_choice *c = &x->choices.at[rough];
+    return c->settings.offload & OFFLOAD_UPDATE ? c->step : rough;
+}
+
 int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed,
                         struct error *e)
 {
     struct survey *all = mem_alloc((n + 1) * sizeof *all);
     struct survey_jobs jobs = {.placed = placed};
-    for (uint32_t i = 0; i < n; i++) survey_jobs_add(&jobs, &x->choices.at[rough[i]].settings, false, &all[i]);
+    for (uint32_t i = 0; i < n; i++)
+        survey_jobs_add(&jobs, &x->choices.at[surveyed_for(x, rough[i])].settings, false, &all[i]);
     int rc = survey_jobs_run(&jobs, x, e);
-    for (uint32_t i = 0; i < n && !rc; i++) take_survey(x, rough[i], &all[i]);
+    for (uint32_t i = 0; i < n && !rc; i++) take_survey(x, surveyed_for(x, rough[i]), &all[i]);
     for (uint32_t i = 0; i < n; i++) survey_free(&all[i]);
     vec_free(&jobs.list);
     mem_free(all);

@@ -355,7 +355,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         if (blocks) survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         if (blocks) find_peaks(v, &p, g);
         v->step = blocks ? v->all[1] : peak_bytes(&p, g, PROGRAM_STEP);
-        if (s->offload & OFFLOAD_ACTIVATIONS) v->host = host_bytes(&p, g);
+        if (s->offload & (OFFLOAD_ACTIVATIONS | OFFLOAD_UPDATE)) v->host = host_bytes(&p, g);
         v->update = d->update ? d->update->most : 0;
         v->eval = d->eval->most;
         if (d->update) {

@@ -47,7 +47,7 @@ struct survey {
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
     uint64_t update, eval;   /* transient bytes of these programs */
-    uint64_t host;           /* peak of the step's transients in host memory: offloaded activations */
+    uint64_t host;           /* peak of the step's transients in host memory */
     int64_t rows[PROGRAM_COUNT]; /* of a chunk of the heads; set by survey_jobs_run */
     double placed_seconds;   /* of program step with the waits for bytes; 0: not known */
 };

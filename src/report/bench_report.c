@@ -134,6 +134,7 @@ struct shown {
     struct communication sends;
     struct report_table ops, classes, kernels, ranks;
     uint64_t arena, weights, gradients, optimizer, rest; /* the arena at its peak; `rest` includes the padding */
+    uint64_t copied[SPACE_COUNT];  /* of a step, into each memory space */
 };
 
 static void print_memory(const struct shown *s, struct text *out)
@@ -160,6 +161,20 @@ static void print_memory(const struct shown *s, struct text *out)
     table_free(&t);
 }
 
+/* Returns what a step copies into a memory space from the other one. */
+static uint64_t copied_bytes(const struct graph *g, enum space to)
+{
+    double bytes = 0;
+    FOR_STEP_PROGRAMS(p)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            const bool crosses = n->op == OP_COPY && storage_of(g, n->in[0])->space != storage_of(g, n->out[0])->space;
+            if (crosses && storage_of(g, n->out[0])->space == to)
+                bytes += loop_iterations(g, n->loop) * (double)tensor_bytes(tensor_at(g, n->in[0]));
+        }
+    return (uint64_t)bytes;
+}
+
 static void print_text(const struct shown *s, struct text *out)
 {
     const struct bench *b = s->bench;
@@ -176,6 +191,9 @@ static void print_text(const struct shown *s, struct text *out)
                 duration_print(p->seconds, a), duration_print(mean, c), duration_print(bench_median(b), d), b->steps,
                 mean / p->seconds);
     text_printf(out, "  samples/s  %.4g%s\n", r->effective_batch / mean, s->world ? " of all ranks together" : "");
+    if (s->copied[SPACE_DEVICE])
+        text_printf(out, "  copies     %s in, %s out a step\n", size_print(s->copied[SPACE_DEVICE], a),
+                    size_print(s->copied[SPACE_HOST], c));
     if (s->world) {
         text_printf(out, "Ranks\n  a rank sends %s in a step: %s predicted (links ",
                     size_print((uint64_t)s->sends.sent, a), duration_print(s->sends.seconds, c));
@@ -218,6 +236,7 @@ static void print_json(const struct shown *s)
                 FACT("ratio", mean / r->plan.seconds), FACT("samples_per_second", r->effective_batch / mean),
                 FACT_CALL(put_settings, r), FACT("threads", r->profile.threads), FACT("arena_bytes", s->arena),
                 FACT("host_arena_bytes", r->plan.placement.arena[SPACE_HOST]),
+                FACT("copied_in_bytes", s->copied[SPACE_DEVICE]), FACT("copied_out_bytes", s->copied[SPACE_HOST]),
                 FACT_MAP("breakdown", FACT("weights", s->weights), FACT("gradients", s->gradients),
                          FACT("optimizer", s->optimizer), FACT("activations_and_rest", s->rest)),
                 FACT("peak_resident_bytes", bench_peak_resident()), FACT_IF(gpu, "device_used_bytes", b->device_used),
@@ -237,6 +256,7 @@ void bench_report(const struct bench *b, const struct ranks *ranks, const struct
                       .ranks = REPORT_TABLE(RANKS), .arena = plan_arena(&r->plan),
                       .weights = k[KIND_PARAM] + k[KIND_MASTER], .gradients = k[KIND_GRAD], .optimizer = k[KIND_STATE]};
     struct text out = {0};
+    for (enum space space = 0; space < SPACE_COUNT; space++) s.copied[space] = copied_bytes(&r->graph, space);
     s.rest = s.arena - s.weights - s.gradients - s.optimizer;
     list_ops(b, &s.ops);
     list_kernels(b, &s.kernels);

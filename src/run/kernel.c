@@ -46,4 +46,7 @@ void query_fill(struct query *q, const struct graph *g, const struct node *n, co
     for (int i = 0; i < n->nin; i++) q->in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
     for (int o = 0; o < n->nout; o++) q->out[o] = n->out[o] ? tensor_at(g, n->out[o]) : NULL;
     if (q->in[0] && q->out[0]) q->crosses = storage_of(g, n->in[0])->space != storage_of(g, n->out[0])->space;
+    q->host = n->lane == LANE_HOST;
+    for (int i = 0; i < n->nin && !q->crosses && !q->host; i++)
+        if (n->in[i] && storage_of(g, n->in[i])->space == SPACE_HOST) q->away += (double)tensor_bytes(q->in[i]);
 }

@@ -39,6 +39,7 @@ struct profile {
     double cache_bandwidth;    /* the same in the caches, for nodes that move up to... */
     double cache_bytes;        /* ...this many bytes; 0: not known */
     double copy_bandwidth;     /* between device and host memory (CPU: the offload file) */
+    double host_bandwidth;     /* GPU: of updates on the host's processors; 0: not measured */
     double launch_seconds;     /* fixed cost of a node */
     uint64_t library_workspace; /* limit for cuBLASLt */
     uint64_t memory_bytes;     /* of the GPU; 0: not known */
@@ -61,6 +62,8 @@ struct query {
     const struct tensor *in[MAX_IN], *out[MAX_OUT];
     int nin, nout;
     bool crosses;              /* copy between device and host */
+    bool host;                 /* the host's processor computes it, beside a GPU */
+    double away;               /* bytes of its inputs that are in host memory, and stay there */
     struct portion portion;    /* of the loop around the node */
     struct mesh mesh;          /* of the ranks */
     const struct profile *profile;

@@ -1,6 +1,7 @@
 /*
  * tape.c: recording and replaying (see tape.h).
  */
+#include "base/system.h"
 #include "graph/ops.h"
 #include "run/ranks.h"
 #include "run/tape.h"
@@ -88,6 +89,15 @@ static void bind_sum(const struct tape *t, struct entry *e, const struct node *n
     e->sum.base = e->launch.in[slot].data;
 }
 
+/* Returns the threads of what the host computes beside a GPU. Its kernels compute each element by
+ * itself: their number changes no bit. */
+static int processors(void)
+{
+    struct system_processors here;
+    system_processors(&here);
+    return (int)here.usable;
+}
+
 static void record_launch(struct tape *t, enum program p, uint32_t position, id node, int threads)
 {
     const struct node *n = node_at(t->graph, node);
@@ -106,6 +116,7 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
                                .mesh = t->graph->mesh,
                                .shard = t->shard,
                                .portion = t->graph->loops.at[n->loop].portion};
+    if (n->lane == LANE_HOST) e.launch.threads = processors();
     e.advances = n->op == OP_FOLD || t->graph->loops.at[n->loop].tokens;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);

@@ -45,7 +45,10 @@ static void ref_adamw(const struct launch *l)
     const double b1 = l->attr->adamw.beta1, b2 = l->attr->adamw.beta2, eps = l->attr->adamw.eps;
     const double lr = update_rate(l, at);
     const double correct1 = 1 - pow(b1, step->adam_t), correct2 = 1 - pow(b2, step->adam_t);
-    if (is_off(l, at)) return;
+    if (is_off(l, at)) {
+        update_nothing(l, at);
+        return;
+    }
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
         double p = ref_get(&l->in[0], i), g = gradient(l, at, i);
         double m = b1 * ref_get(&l->in[2], i) + (1 - b1) * g;
@@ -80,7 +83,10 @@ static void ref_adamw_8bit(const struct launch *l)
     const double b1 = l->attr->adamw.beta1, b2 = l->attr->adamw.beta2, lr = update_rate(l, at);
     const double correct1 = 1 - pow(b1, step->adam_t), correct2 = 1 - pow(b2, step->adam_t);
     const int64_t n = operand_elements(&l->in[0]);
-    if (is_off(l, at)) return;
+    if (is_off(l, at)) {
+        update_nothing(l, at);
+        return;
+    }
     for (int64_t block = 0; block < state_blocks(n); block++) {
         const int64_t from = block * STATE_BLOCK, to = min_i64(n, from + STATE_BLOCK);
         float most[2] = {0}, m[STATE_BLOCK], v[STATE_BLOCK];
@@ -111,7 +117,10 @@ static void ref_sgd(const struct launch *l)
 {
     static const struct update_slots at = {2, 3, 4};
     const double lr = update_rate(l, at);
-    if (is_off(l, at)) return;
+    if (is_off(l, at)) {
+        update_nothing(l, at);
+        return;
+    }
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
         double p = ref_get(&l->in[0], i), d = gradient(l, at, i) + l->attr->adamw.weight_decay * p;
         if (launch_has(l, 5)) {

@@ -70,6 +70,18 @@ void update_store(const struct launch *l, struct update_slots at, int64_t from, 
     row_store(&l->in[at.w], from, n, row_view(&l->in[0], from, n, scratch));
 }
 
+void update_nothing(const struct launch *l, struct update_slots at)
+{
+    const int64_t n = operand_elements(&l->in[0]);
+    if (!launch_has(l, at.w) || !l->attr->adamw.fresh) return;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 16384)
+    for (int64_t from = 0; from < n; from += TILE) {
+        float scratch[TILE];
+        const int width = row_tile(n - from);
+        row_store(&l->in[at.w], from, width, row_view(&l->in[0], from, width, scratch));
+    }
+}
+
 /* --- SUMSQ and CLIP --------------------------------------------------------------------------- */
 
 static bool sumsq_match(const struct query *q)
@@ -136,7 +148,10 @@ static bool adamw_match(const struct query *q)
 
 static void adamw_run(const struct launch *l)
 {
-    if (update_is_off(l, adamw_at)) return;
+    if (update_is_off(l, adamw_at)) {
+        update_nothing(l, adamw_at);
+        return;
+    }
     const struct adamw_scalars s = adamw_prepare(l, adamw_at);
     const int64_t n = operand_elements(&l->in[0]);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 16384)
@@ -209,7 +224,10 @@ static void adamw_8bit_block(const struct launch *l, int64_t block, int n, const
 
 static void adamw_8bit_run(const struct launch *l)
 {
-    if (update_is_off(l, adamw_8bit_at)) return;
+    if (update_is_off(l, adamw_8bit_at)) {
+        update_nothing(l, adamw_8bit_at);
+        return;
+    }
     const struct adamw_scalars s = adamw_prepare(l, adamw_8bit_at);
     const int64_t n = operand_elements(&l->in[0]);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 16384)
@@ -250,7 +268,10 @@ static void sgd_tile(float *p, float *m, const float *g, int n, struct sgd_scala
 
 static void sgd_run(const struct launch *l)
 {
-    if (update_is_off(l, sgd_at)) return;
+    if (update_is_off(l, sgd_at)) {
+        update_nothing(l, sgd_at);
+        return;
+    }
     const struct sgd_scalars s = {update_clip(l, sgd_at), (float)l->attr->adamw.weight_decay,
                                   (float)l->attr->adamw.beta1, (float)update_rate(l, sgd_at)};
     const int64_t n = operand_elements(&l->in[0]);

@@ -25,6 +25,8 @@ struct update_slots {
 /* Reports whether the update must change nothing: step.found_inf is set or the norm is not
  * finite. */
 bool update_is_off(const struct launch *l, struct update_slots at);
+/* Ends an update that changes nothing: only a fresh w gets its value. */
+void update_nothing(const struct launch *l, struct update_slots at);
 /* Returns the factor on the gradient. */
 float update_clip(const struct launch *l, struct update_slots at);
 /* Returns the learning rate of this weight in this step. */

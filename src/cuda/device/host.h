@@ -5,6 +5,7 @@
  *     record.c            captures a tape into CUDA graphs
  *     batch.c             merges runs of small launches into one
  *     nodes.c             the diagnostic: launches and times a tape node by node
+ *     host_lane.c         lets the host's processor compute a node
  *     transport.c         moves bytes between ranks; nccl.c: by NCCL
  *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
  *     bind.c              the list of the running halves of all kernels
@@ -58,6 +59,7 @@ struct cuda_kernel {
      * The result of each launch has the same bits, whichever launches it is merged with. */
     int (*batch)(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e);
     bool chains; /* launches of a batch may share output 0, to which they add in order */
+    bool kept;   /* a captured launch reads its state whenever it runs */
     /* a launch that waits for another lane joins those before it, which then wait too: ranks
      * exchange once for all */
     bool meets;
@@ -68,8 +70,10 @@ struct cuda_kernel {
 #define KERNEL(OP, NAME, ...) extern const struct cuda_kernel run_##NAME;
 #include "cuda/kernels.def"
 #undef KERNEL
-/* Returns the running half of a kernel that the plan chose. */
+/* Returns the running half of a kernel that the plan chose: for one of the CPU, cuda_host_kernel
+ * (host_lane.c). */
 const struct cuda_kernel *cuda_kernel_of(const struct kernel *k);
+extern const struct cuda_kernel cuda_host_kernel;
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
 enum store store_of(enum dtype t);

@@ -404,12 +404,14 @@ void cuda_explain(const struct tape *t, struct text *out)
         text_printf(out, "%6u  %s\n", r->chosen.at[i].entries, r->chosen.at[i].line);
 }
 
-/* Frees the descriptors: the graph holds the launch parameters. */
-static void release_program(struct tape *t, enum program p)
+/* Frees the descriptors: the graph holds the launch parameters, but for what is kept until
+ * `all` are freed. */
+static void release_program(struct tape *t, enum program p, bool all)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
         struct entry *entry = &t->program[p].at[k];
         if (entry->kind != ENTRY_LAUNCH || !entry->launch.state) continue;
+        if (cuda_kernel_of(entry->kernel)->kept && !all) continue;
         cuda_kernel_of(entry->kernel)->release(entry->launch.state);
         entry->launch.state = NULL;
     }
@@ -428,7 +430,7 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     if (!rc) rc = capture_program(c, e);
     if (r->by_entry[p]) return rc; /* launching needs events and descriptors */
     close_capture(c);
-    release_program(t, p);
+    release_program(t, p, false);
     return rc;
 }
 
@@ -475,7 +477,7 @@ void cuda_free_recording(struct tape *t)
     struct recording *r = t->device_state;
     if (!r) return;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        release_program(t, p); /* the descriptors that were kept, or that nodes.c created anew */
+        release_program(t, p, true); /* the descriptors that were kept, or that nodes.c created anew */
         if (r->by_entry[p]) close_capture(r->by_entry[p]);
         for (uint32_t k = 0; k < r->segments[p].n; k++) {
             if (r->segments[p].at[k].graph) cudaGraphExecDestroy(r->segments[p].at[k].graph);

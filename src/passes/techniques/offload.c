@@ -7,17 +7,23 @@
  *                   for their update; weights:N those of N blocks, evenly spread
  *     activations   saved activations of a block are copied out after it and fetched for its
  *                   backward (below)
+ *     update        the host's processor updates the weights whose state and masters are offloaded:
+ *                   only gradients are copied out, and weights that are not offloaded back in
  *
  *     compute   ... [ block 1         ][ block 2         ][ block 3 ...
  *     copies        | fetch 2          | fetch 3          |
  *     weights       |-- 1 --|-------- 2 -------|
+ *
+ *     backward  ... [ block 3         ][ block 2         ][ block 1 ...
+ *     copies                           | gradients of 3   | gradients of 2
+ *     host                                  [ update of 3     ][ update of 2 ...     a fused step
  *
  * The pass inserts copies between the two spaces, in lanes of their own. A block's weights are
  * fetched while the block before it computes, or from the last block with offloaded weights on, so
  * the weights of two blocks are in device memory at a time, as transients that the planner places.
  * The pass does not depend on ops: the storage's
  * kind decides its home, and the alias table shows what a node writes. The same kernels run on the
- * same values, so no bit changes.
+ * same values, or on the host kernels with the same arithmetic (OPF_HOST), so no bit changes.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -26,7 +32,7 @@
 /* --- activations ------------------------------------------------------------------------------ */
 
 /* Saved activations smaller than OFFLOAD_LEAST stay in device memory: two copies cost more than the
- * bytes are worth. So do those that are used again within OFFLOAD_GAP units. */
+ * bytes are worth. So do those that are used again within OFFLOAD_GAP runs. */
 enum { OFFLOAD_LEAST = 16 << 10, OFFLOAD_GAP = 4 };
 
 /*
@@ -39,8 +45,8 @@ enum { OFFLOAD_LEAST = 16 << 10, OFFLOAD_GAP = 4 };
  * A storage is offloaded if it is a transient in device memory that only the forward writes and
  * that the backward or its recomputation reads; all its nodes are in the body of the loop over
  * micro-batches itself or in loops over tokens, not in another loop within it; it is large enough;
- * and its first reader in the backward is at least OFFLOAD_GAP units after its last reader in the
- * forward.
+ * and its first reader in the backward is at least OFFLOAD_GAP runs (visit.h) after its last reader
+ * in the forward.
  */
 
 /* The uses of a storage in the program; `stays`: it cannot be offloaded. */
@@ -85,7 +91,7 @@ static bool qualifies(const struct visits *v, id s, const struct use *x)
     const struct storage *st = &v->g->storages.at[s];
     if (!x->used || x->stays || !x->first_backward || st->kind != KIND_ACT || st->space != SPACE_DEVICE) return false;
     return st->bytes >= OFFLOAD_LEAST &&
-           v->rank[v->unit[x->first_backward]] - v->rank[v->unit[x->last_forward]] >= OFFLOAD_GAP;
+           v->run[v->unit[x->first_backward]] - v->run[v->unit[x->last_forward]] >= OFFLOAD_GAP;
 }
 
 /* Returns the first position behind `at` that is in no loop with it. */
@@ -184,6 +190,21 @@ static bool *choose_homes(const struct graph *g, const struct settings *settings
 
 bool offload_has_masters(const struct settings *s) { return policies[s->precision].masters; }
 
+bool offload_is_whole(const struct settings *s, unsigned set)
+{
+    const unsigned updated = OFFLOAD_STATE | (offload_has_masters(s) ? OFFLOAD_MASTERS : 0);
+    return !(set & OFFLOAD_UPDATE) || (set & updated) == updated;
+}
+
+bool offload_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
+{
+    (void)l;
+    if (!offload_is_whole(s, s->offload))
+        text_printf(why, "the host's processor updates what is in its memory; add optimizer%s, or leave out update",
+                    offload_has_masters(s) ? " and masters" : "");
+    return why->n;
+}
+
 /* Reports whether a node of the program accesses one of the first `homes` storages that is
  * offloaded. */
 static bool touches_offloaded(const struct graph *g, enum program p, const bool *offloaded, uint32_t homes)
@@ -196,6 +217,26 @@ static bool touches_offloaded(const struct graph *g, enum program p, const bool 
         }
     }
     return false;
+}
+
+/* Marks, by position, the updates that the host's processor computes: those whose state and master
+ * weights are all offloaded. */
+static bool *find_host_updates(const struct visits *v, const bool *offloaded)
+{
+    bool *found = mem_alloc(v->count + 1);
+    for (uint32_t k = 0; k < v->count; k++) {
+        const struct node *n = visit_node(v, k);
+        bool some = false, all = op_table[n->op].flags & OPF_HOST && !n->loop;
+        for (int i = 0; i < n->nin && all; i++) {
+            const id s = n->in[i] ? tensor_at(v->g, n->in[i])->storage : 0;
+            const enum kind kind = v->g->storages.at[s].kind;
+            if (kind != KIND_STATE && kind != KIND_MASTER) continue;
+            some = true;
+            all = offloaded[s];
+        }
+        found[k] = some && all;
+    }
+    return found;
 }
 
 void pass_offload(struct graph *g, const struct settings *s)
@@ -211,12 +252,20 @@ void pass_offload(struct graph *g, const struct settings *s)
         struct visits v;
         bool *of = mem_alloc(g->storages.n);
         for (id h = 1; h < homes; h++) of[h] = offloaded[h];
-        visits_begin(&v, g, p, trains ? (s->shares > 1) + (s->accumulation > 1) : 0, "offload");
-        v.overlaps = s->device.copies_overlap;
+        const bool overlaps = s->device.copies_overlap;
+        visits_begin(&v, g, p, trains ? (s->shares > 1) + (s->accumulation > 1) : 0, overlaps,
+                     overlaps && !(s->offload & OFFLOAD_ACTIVATIONS), "offload");
         v.spread = v.overlaps && s->offload_blocks;
-        for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
+        bool *host = s->offload & OFFLOAD_UPDATE ? find_host_updates(&v, of) : NULL;
+        v.stays = host;
+        for (uint32_t u = 0; u < v.units; u++) {
+            visit_unit(&v, u, of);
+            for (uint32_t k = v.first[u]; k < v.first[u + 1] && host && s->device.separate_memory; k++)
+                if (host[k]) node_at(g, v.nodes[k])->attr.adamw.fresh = visit_host(&v, k);
+        }
         if (activations) offload_activations(&v);
         visits_end(&v);
+        mem_free(host);
         mem_free(of);
     }
     mem_free(offloaded);

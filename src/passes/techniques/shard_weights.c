@@ -52,7 +52,7 @@ static void rewrite_program(struct graph *g, enum program p, const struct settin
     if (!any) return;
     bool *of = mem_alloc(g->storages.n);
     for (id h = 1; h < homes; h++) of[h] = home[h];
-    visits_begin(&v, g, p, program_is(p, PROGRAM_TRAINS) ? (s->shares > 1) + (s->accumulation > 1) : 0,
+    visits_begin(&v, g, p, program_is(p, PROGRAM_TRAINS) ? (s->shares > 1) + (s->accumulation > 1) : 0, false, false,
                  "shard_weights");
     v.ranks = settings_holders(s);
     v.axis = settings_axis(s);
