@@ -11,8 +11,8 @@
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch, and adapters against PEFT, in f32, bf16 and f16
 #   matrix   every technique: the runs that test the CPU (run_curves, run_offload, run_optim, run_precision,
-#            run_equal, run_adapters, run_quantize, run_fp8, run_pipeline, run_rows, run_conversations,
-#            run_generate, run_generate_images, test_encode); each
+#            run_equal, run_long_rows, run_adapters, run_quantize, run_fp8, run_pipeline, run_rows,
+#            run_conversations, run_generate, run_generate_images, test_encode); each
 #            model and section is a process of its own, because creating the CUDA context takes most of their time
 #   plans    plans for this GPU equal those that were stored without it
 #   ranks    2 to 8 ranks that share the GPU against one with shares; NCCL with one rank (cuda_ranks.sh)
@@ -126,6 +126,7 @@ part_matrix() {
     start run_precision-runs env SECTIONS=runs bash tests/run_precision.sh
     start run_optim bash tests/run_optim.sh
     start run_equal bash tests/run_equal.sh
+    start run_long_rows bash tests/run_long_rows.sh
     start run_adapters env SECTIONS=equal bash tests/run_adapters.sh
     start run_quantize bash tests/run_quantize.sh
     start run_fp8 bash tests/run_fp8.sh
