@@ -108,7 +108,7 @@ static int64_t integer_from_double(double x, int64_t lowest, int64_t highest)
     return (int64_t)x;
 }
 
-double dtype_load(const void *p, enum dtype t, int64_t i)
+double dtype_load_any(const void *p, enum dtype t, int64_t i)
 {
     switch (t) {
     case DT_F64: return ((const double *)p)[i];

@@ -38,7 +38,11 @@ float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float x);
 
 /* Loads and stores one element as a double: slow and exact, for reference computations. */
-double dtype_load(const void *p, enum dtype t, int64_t i);
+double dtype_load_any(const void *p, enum dtype t, int64_t i);
+static inline double dtype_load(const void *p, enum dtype t, int64_t i)
+{
+    return t == DT_F64 ? ((const double *)p)[i] : t == DT_F32 ? (double)((const float *)p)[i] : dtype_load_any(p, t, i);
+}
 void dtype_store(void *p, enum dtype t, int64_t i, double x);
 /* Converts n contiguous elements. Equal types are a memmove. */
 void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n);

@@ -64,6 +64,7 @@ static double ref_get_broadcast(const struct launch *l, int input, int64_t i)
 {
     const struct operand *x = &l->in[input], *y = &l->out[0];
     int64_t at = 0, stride = 1;
+    if (operand_elements(x) == operand_elements(y)) return ref_get(x, i);
     for (int d = y->rank - 1, k = x->rank - 1; k >= 0; i /= y->dim[d], stride *= x->dim[k], d--, k--)
         if (x->dim[k] != 1) at += i % y->dim[d] * stride;
     return ref_get(x, at);

@@ -25,11 +25,7 @@ struct ref_row {
 struct ref_row ref_row(const struct operand *x, int64_t i);
 static inline double ref_at(const struct ref_row *r, int64_t k)
 {
-    if (!r->data) return 0;
-    const int64_t at = r->at + k * r->step;
-    if (r->dtype == DT_F64) return ((const double *)r->data)[at];
-    if (r->dtype == DT_F32) return ((const float *)r->data)[at];
-    return dtype_load(r->data, r->dtype, at);
+    return r->data ? dtype_load(r->data, r->dtype, r->at + k * r->step) : 0;
 }
 /* Returns the sum of the products of the n elements from element i of x and element j of y. */
 double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t n);
