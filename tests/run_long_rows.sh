@@ -9,12 +9,15 @@
 # shellcheck source=tests/golden_step.sh
 . tests/golden_step.sh
 
+# On a GPU the products and the small attentions of a group of heads may be summed in another order.
+outputs=1e-30 gradients=1e-6
+[ "$DEVICE" = cpu ] || outputs=1e-6 gradients=2e-5
 # chunked CASE PRECISION ARGUMENT...: a step in parts against the step of whole rows.
 chunked() {
     local name=$1 own=(--set "memory.precision=$2" --set memory.recompute=all --set memory.offload=none --set memory.head_chunks=1)
     shift 2
     step "$name" "$tmp/whole.safetensors" "${own[@]}" && step "$name" "$tmp/parts.safetensors" "${own[@]}" "$@" &&
-        "$tools/compare" "$tmp/whole.safetensors" "$tmp/parts.safetensors" --logits 1e-30 --grad 1e-6
+        "$tools/compare" "$tmp/whole.safetensors" "$tmp/parts.safetensors" --logits $outputs --grad $gradients
 }
 # heads CASE: attention in groups of heads, the same bytes.
 heads() {

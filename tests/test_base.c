@@ -249,7 +249,8 @@ TEST(test_hash)
 TEST(test_dtype_table)
 {
     for (int t = 1; t < DT_COUNT; t++) {
-        assert_int_equal(dtype_by_safetensors_name(dtype_table[t].safetensors), t);
+        const bool named = t != DT_E4M3; /* stored with scales, under other names */
+        assert_int_equal(dtype_by_safetensors_name(dtype_table[t].safetensors), named ? t : DT_NONE);
         assert_true(dtype_table[t].size > 0);
         assert_true(dtype_table[t].is_float == (dtype_table[t].epsilon > 0));
         if (!dtype_is_float((enum dtype)t)) continue;

@@ -446,7 +446,8 @@ TEST(test_refused)
             "match is not given, expected patterns of module names");
     refused(LLAMA, "none", "memory.modules=[{match: model, recompute: auto}]",
             "memory.modules[0].recompute: found the string \"auto\"");
-    refused(LLAMA, "none", "memory.modules=[{match: model, precision: f64}]", "expected f32, bf16 or f16");
+    refused(LLAMA, "none", "memory.modules=[{match: model, precision: f64}]",
+            "expected f32, bf16, f16, fp8 or fp8-all");
     static const char *const wrong[] = {"every:0",
                                         "every:",
                                         "every",

@@ -12,7 +12,7 @@ mixed precision; the products of the block's linear layers read
     columns of w: of these numbers, again with a scale for each row of the transpose
     fp8-all: blocks of 128 tokens of these rows, with a scale for each column of a block
 
-    fp8/config.json, model.safetensors, batch.safetensors
+    fp8/config.json, model.safetensors, rows.safetensors (the batch; no case of golden.sh)
     fp8/fp8.safetensors, fp8/fp8-all.safetensors    logits (of fp8), loss, grad.<name>
     fp8/e4m3.txt    a hash of the codes of all finite bf16 numbers, clamped to 448
     fp8/rows.txt    scales of some rows: the bits of the largest magnitude, the exponent of the scale
@@ -204,7 +204,7 @@ def main():
         "num_key_value_heads": KV, "rms_norm_eps": EPS, "rope_theta": THETA, "tie_word_embeddings": True,
         "torch_dtype": "bfloat16", "vocab_size": V})
     write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
-    write_tensors(os.path.join(folder, "batch.safetensors"), {"input_ids": ids.int(), "labels": ids.int()})
+    write_tensors(os.path.join(folder, "rows.safetensors"), {"input_ids": ids.int(), "labels": ids.int()})
     w = {n: x.float() for n, x in weights.items()}
     for name in ("fp8", "fp8-all"):
         result = step(w, ids, name == "fp8-all")
