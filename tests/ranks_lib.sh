@@ -2,7 +2,7 @@
 # MPI's mpirun.
 # shellcheck shell=bash
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export OMP_NUM_THREADS=1
 # Without the network: ranks of one machine.
 export OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1
 if [ "$DEVICE" != cpu ] || [ ! -f "$BUILD/plimsoll-mpi.so" ] || ! command -v mpirun >/dev/null; then
@@ -21,6 +21,17 @@ train_ranks() {
     local n=$1 out=$2
     shift 2
     if [ "$n" -eq 1 ]; then train_tiny "$out" "$@"; else ranks "$n" "$binary" train "$tmp/tiny.yaml" --set "train.out=$out" "$@"; fi
+}
+# chat_run: writes $tmp/chat.yaml, a run on conversations that answers two prompts.
+chat_run() {
+    head -n 3 tests/golden/chat/chats.jsonl >"$tmp/prompts.jsonl"
+    cat >"$tmp/chat.yaml" <<YAML
+model: {path: tests/golden/chat/model}
+data: {format: conversations, train: tests/golden/chat/chats.jsonl, validation: "$tmp/prompts.jsonl", sequence: 128}
+train: {steps: 2, effective_batch: 4, learning_rate: 0.01, eval_every: 2, eval_samples: 2, eval_max_new: 6}
+memory: {micro_batch: 2, precision: f32, head_chunks: 1}
+device: cpu
+YAML
 }
 # left_behind PATTERN: fails if a process with PATTERN in its command line is still there after 2
 # seconds.

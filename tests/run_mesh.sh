@@ -36,17 +36,10 @@ check '2 ranks, an adapter' adapter
 
 # Conversations: a head in chunks computes the rows with labels, each rank its part of the
 # vocabulary, and the logits of an answer are gathered: the answers are those of one process.
-head -n 3 tests/golden/chat/chats.jsonl >"$tmp/prompts.jsonl"
-cat >"$tmp/chat.yaml" <<EOF
-model: {path: tests/golden/chat/model}
-data: {format: conversations, train: tests/golden/chat/chats.jsonl, validation: "$tmp/prompts.jsonl", sequence: 128}
-train: {steps: 2, effective_batch: 4, learning_rate: 0.01, eval_every: 2, eval_samples: 2, eval_max_new: 6}
-memory: {micro_batch: 2, precision: f32, head_chunks: 4}
-parallel: {tensor_shares: 2}
-device: cpu
-EOF
+chat_run
+chunked=(--set memory.head_chunks=4 --set parallel.tensor_shares=2)
 answers() {
-    expect 0 '' "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c1" && expect 0 '' ranks 2 "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c2" --set parallel.tensor=2 &&
+    expect 0 '' "$binary" train "$tmp/chat.yaml" "${chunked[@]}" --set "train.out=$tmp/c1" && expect 0 '' ranks 2 "$binary" train "$tmp/chat.yaml" "${chunked[@]}" --set "train.out=$tmp/c2" --set parallel.tensor=2 &&
         same_run "$tmp/c1" "$tmp/c2" 2 && same "$tmp/c1/answers/step-2.jsonl" "$tmp/c2/answers/step-2.jsonl" && grep -o '"eval_prompts":[0-9]*' "$tmp/c2/metrics.jsonl"
 }
 check '2 ranks answer prompts' answers

@@ -93,14 +93,7 @@ check '3 ranks score masks: the table of one' scored
 
 # Rank 0 answers prompts; with weights in shards all ranks do, and rank 0 writes. The answers are
 # those of one process.
-head -n 3 tests/golden/chat/chats.jsonl >"$tmp/prompts.jsonl"
-cat >"$tmp/chat.yaml" <<EOF
-model: {path: tests/golden/chat/model}
-data: {format: conversations, train: tests/golden/chat/chats.jsonl, validation: "$tmp/prompts.jsonl", sequence: 128}
-train: {steps: 2, effective_batch: 4, learning_rate: 0.01, eval_every: 2, eval_samples: 2, eval_max_new: 6}
-memory: {micro_batch: 2, precision: f32, head_chunks: 1}
-device: cpu
-EOF
+chat_run
 answers() {
     rm -rf "$tmp/c1" "$tmp/c2"
     expect 0 '' "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c1" --set parallel.shares=2 && expect 0 '' ranks 2 "$binary" train "$tmp/chat.yaml" --set "train.out=$tmp/c2" --set "parallel.shard=$1" &&

@@ -453,18 +453,20 @@ static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64
                       e);
 }
 
-/* Writes the parts after the first, once the whole tensor was packed. */
-static int write_finished(struct transfer *x, id tensor, struct error *e)
+/* Writes the parts of a tensor: all, packed from its values; or from the second on, which need what
+ * was kept while the first was packed. */
+static int write_parts(struct transfer *x, id tensor, int first, struct error *e)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
-    const int64_t n = tensor_elements(t);
+    const struct stored_shape s = stored_shape_of(t);
     void *parts[STORED_PARTS] = {NULL};
-    for (int i = 1; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, stored_shape_of(t)));
-    f->finish(parts, x->kept, n);
+    for (int i = first; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, s));
+    if (first) f->finish(parts, x->kept, s.n);
+    else f->pack(parts, s, x->values, t->dtype);
     int rc = PL_OK;
-    for (int i = 1; i < f->n_parts; i++) {
-        if (!rc) rc = write_part(x, tensor, i, 0, n, parts[i], e);
+    for (int i = first; i < f->n_parts; i++) {
+        if (!rc) rc = write_part(x, tensor, i, 0, s.n, parts[i], e);
         mem_free(parts[i]);
     }
     transfer_end(x);
@@ -487,25 +489,7 @@ static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, 
     CHECK(x->kept && at % f->group == 0, "%s: chunks in order", graph_name(x->tape->graph, t->name));
     f->pack((void *[STORED_PARTS]){x->second, x->kept + at / f->kept}, stored_chunk_of(t, n), x->first, from);
     int rc = write_part(x, tensor, 0, at, n, x->second, e);
-    return rc || at + n < elements ? rc : write_finished(x, tensor, e);
-}
-
-/* Packs and writes a tensor whose values are all there. */
-static int write_whole(struct transfer *x, id tensor, struct error *e)
-{
-    const struct tensor *t = tensor_at(x->tape->graph, tensor);
-    const struct stored_form *f = tensor_form(x->tape->graph, t);
-    const struct stored_shape s = stored_shape_of(t);
-    void *parts[STORED_PARTS] = {NULL};
-    for (int i = 0; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, s));
-    f->pack(parts, s, x->values, t->dtype);
-    int rc = PL_OK;
-    for (int i = 0; i < f->n_parts; i++) {
-        if (!rc) rc = write_part(x, tensor, i, 0, s.n, parts[i], e);
-        mem_free(parts[i]);
-    }
-    transfer_end(x);
-    return rc;
+    return rc || at + n < elements ? rc : write_parts(x, tensor, 1, e);
 }
 
 /* Puts a chunk of a tensor whose form is packed at once: keeps its values until all are there. */
@@ -521,7 +505,7 @@ static int put_whole(struct transfer *x, id tensor, enum dtype from, int64_t at,
     CHECK(x->values, "%s: chunks in order", graph_name(x->tape->graph, t->name));
     dtype_convert(x->values + at * size, t->dtype, x->first, from, n);
     if (find_bad(bad, x->values + at * size, t->dtype, x->first, from, at, n)) return PL_OK;
-    return at + n < elements ? PL_OK : write_whole(x, tensor, e);
+    return at + n < elements ? PL_OK : write_parts(x, tensor, 0, e);
 }
 
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,

@@ -244,6 +244,19 @@ template <int N> static __device__ inline void find_most(const float (&x)[FOUR][
     }
 }
 
+/* Stores the codes of the tile's columns. */
+template <int N>
+static __device__ inline void store_columns(const uint32_t *word, const columns_of &p, int64_t m0, int64_t k0)
+{
+    for (int t = threadIdx.x; t < PACKS_WIDE * N * TILE_ROWS / 16; t += BLOCK) {
+        const int slot = t / (TILE_ROWS / 16), at = t % (TILE_ROWS / 16);
+        const int64_t k = k0 + column_of<N>(slot), m = m0 + 16 * at;
+        if (k < p.K && m < p.M)
+            *reinterpret_cast<uint4 *>(p.q + k * p.M + m) =
+                *reinterpret_cast<const uint4 *>(word + slot * STRIDE + 4 * at);
+    }
+}
+
 template <typename T, enum columns WHAT>
 static __global__ void __launch_bounds__(BLOCK, 2) quantize_columns_kernel(const T *x, columns_of p)
 {
@@ -288,13 +301,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) quantize_columns_kernel(const
             codes_of(value[0][c] * f, value[1][c] * f, value[2][c] * f, value[3][c] * f);
     }
     __syncthreads();
-    for (int t = tid; t < WIDTH * TILE_ROWS / 16; t += BLOCK) {
-        const int slot = t / (TILE_ROWS / 16), at = t % (TILE_ROWS / 16);
-        const int64_t k = k0 + column_of<N>(slot), m = m0 + 16 * at;
-        if (k < p.K && m < p.M)
-            *reinterpret_cast<uint4 *>(p.q + k * p.M + m) =
-                *reinterpret_cast<const uint4 *>(word + slot * STRIDE + 4 * at);
-    }
+    store_columns<N>(word, p, m0, k0);
 }
 
 template <typename T> static cudaError_t run_columns(const struct launch *l, const columns_of &p, enum columns what)
